@@ -1,0 +1,44 @@
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test test-slow lint format bench clean
+
+help:
+	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
+	@echo "make test       the tests"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make lint       ruff and mypy"
+	@echo "make bench      speed, each figure a ratio against a rival measured in the same run"
+
+# The tests run with every optional zoo installed; constraints.txt pins what CI uses.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normless needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,zoo]"
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/normless demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/normless bench step
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

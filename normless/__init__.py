@@ -1,0 +1,59 @@
+"""normless: train deep residual networks with and without normalization, and see why one trains.
+
+The public surface is the names below; each is imported from its file on first use, so that
+``import normless`` costs next to nothing over importing torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normless.conversion import convert as convert
+    from normless.conversion import plan as plan
+    from normless.edits import Change as Change
+    from normless.edits import Edit as Edit
+    from normless.errors import AlreadyConvertedError as AlreadyConvertedError
+    from normless.errors import UnresolvedStructureError as UnresolvedStructureError
+    from normless.errors import UnsupportedEdit as UnsupportedEdit
+    from normless.optim import param_groups as param_groups
+    from normless.residual import ResidualBlock as ResidualBlock
+    from normless.residual import ResidualMap as ResidualMap
+    from normless.residual import residual_map as residual_map
+    from normless.schemes import SCHEMES as SCHEMES
+    from normless.schemes import Scheme as Scheme
+    from normless.schemes import parse_scheme as parse_scheme
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "convert": "normless.conversion",
+    "plan": "normless.conversion",
+    "Change": "normless.edits",
+    "Edit": "normless.edits",
+    "AlreadyConvertedError": "normless.errors",
+    "UnresolvedStructureError": "normless.errors",
+    "UnsupportedEdit": "normless.errors",
+    "param_groups": "normless.optim",
+    "ResidualBlock": "normless.residual",
+    "ResidualMap": "normless.residual",
+    "residual_map": "normless.residual",
+    "SCHEMES": "normless.schemes",
+    "Scheme": "normless.schemes",
+    "parse_scheme": "normless.schemes",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604 - the names are the table's keys
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'normless' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,124 @@
+"""Edits that add biases: Fixup's scalar ones, ZeroInit's per channel, the one after a ResNet-V1 sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normless.edits.edit import Edit, Surgery
+from normless.nn import ScalarAffine
+from normless.nn.affine import one_element
+from normless.residual import Layer, ResidualBlock
+
+
+@dataclass(frozen=True)
+class ChannelBiases(Edit):
+    """A zero bias per output channel on every convolution and the classifier that has none (ZeroInit, part 2)."""
+
+    def apply(self, surgery: Surgery) -> None:
+        """Add the missing biases."""
+        for layer in surgery.weight_layers():
+            module = surgery.get(layer.path)
+            if module.bias is None:
+                assert isinstance(module.weight, Tensor)
+                outputs = module.weight.shape[0]
+                module.bias = nn.Parameter(module.weight.new_zeros(outputs))
+                surgery.record(layer.path, f"bias of {outputs} channels, zero")
+
+
+@dataclass(frozen=True)
+class ScalarBiases(Edit):
+    """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
+
+    None before a layer that reads the network's input, which is data. A skip-path convolution shares the bias
+    before the branch's first weight layer; an identity skip path stays unbiased. A bias before an activation
+    rides in the preceding layer's own bias, one between an activation and the layer that reads it is the
+    activation's threshold, so ResNet-110 gains 218 parameters and next to no time.
+    """
+
+    def apply(self, surgery: Surgery) -> None:
+        """Add every bias."""
+        self._sequence(surgery, surgery.map.stem_layers, owned=())
+        for block in surgery.blocks():
+            self._sequence(surgery, block.shared_layers, owned=())
+            self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
+            self._skip(surgery, block)
+            if block.after_sum is not None and surgery.is_left(block.after_sum):
+                _bias_before_sum_activation(surgery, block)
+        self._sequence(surgery, surgery.map.trunk_layers, owned=())
+        self._sequence(surgery, surgery.map.head_layers, owned=())
+
+    def _sequence(self, surgery: Surgery, layers: tuple[Layer, ...], owned: tuple[Layer, ...]) -> None:
+        """Biases before the layers of one path; those of `owned` feed nothing but this block, as its own do."""
+        inside = {layer.path for layer in (*owned, *layers)}
+        first_of_network = next(surgery.weight_layers(), None)
+        for layer in layers:
+            if layer.kind == "norm" or not surgery.is_left(layer):
+                continue
+            if layer == first_of_network and layer in surgery.map.stem_layers:
+                continue
+            source = surgery.input_of(layer)
+            if source is not None and source.path not in inside:
+                source = None
+            self._before(surgery, layer, source)
+
+    def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
+        """One bias before `layer`, folded into `source` where that feeds it and nothing else."""
+        if layer.kind == "activation" and source is not None and source.kind == "weight":
+            surgery.affine(source.path).add_part("output_bias", one_element(0.0))
+        elif layer.kind == "activation":
+            surgery.activation(layer.path).add_part("input_bias", _reference(surgery))
+        elif source is not None and source.kind == "activation":
+            surgery.activation(source.path).add_part("output_bias", _reference(surgery))
+        else:
+            surgery.affine(layer.path).add_part("input_bias", one_element(0.0))
+        surgery.record(layer.path, "scalar bias before it, zero")
+
+    def _skip(self, surgery: Surgery, block: ResidualBlock) -> None:
+        """The skip path's first weight layer shares the bias of the branch's first; later ones have their own."""
+        weights = [layer for layer in block.skip_layers if layer.kind == "weight"]
+        if weights:
+            shared = surgery.affine(block.branch[0]).input_bias
+            if shared is not None:
+                surgery.affine(weights[0].path).add_part("input_bias", shared)
+                surgery.record(weights[0].path, f"shares the scalar bias before {block.branch[0]}")
+        rest = tuple(layer for layer in block.skip_layers if layer not in weights[:1])
+        self._sequence(surgery, rest, owned=())
+
+
+@dataclass(frozen=True)
+class BiasAfterSum(Edit):
+    """A scalar bias, zero, between every residual sum and the activation after it (ZeroInit, section 5).
+
+    For ResNet-V1, whose skip path passes that activation.
+    """
+
+    def apply(self, surgery: Surgery) -> None:
+        """Add one bias per block that has an activation after its sum."""
+        blocks = [block for block in surgery.blocks() if block.after_sum is not None]
+        if not blocks:
+            raise surgery.unsupported(
+                "", "no residual sum is followed by an activation (only ResNet-V1 and its kin have one there)"
+            )
+        for block in blocks:
+            _bias_before_sum_activation(surgery, block)
+
+
+def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock) -> None:
+    """Add b in relu(x + f(x) + b): to the branch's last weight layer, which adds it for nothing."""
+    assert block.after_sum is not None
+    end = surgery.branch_end(block)
+    module = surgery.get(end.path)
+    factor = surgery.sum(block).factor if block.sum is not None else 1.0
+    if end.kind == "weight" and isinstance(module, (ScalarAffine, nn.Linear, nn.Conv2d)) and factor == 1.0:
+        surgery.affine(end.path).add_part("output_bias", one_element(0.0))
+    else:
+        surgery.activation(block.after_sum.path).add_part("input_bias", _reference(surgery))
+    surgery.record(block.after_sum.path, "scalar bias before it, after the sum, zero")
+
+
+def _reference(surgery: Surgery) -> torch.Tensor:
+    """A tensor with the dtype and device that new scalars take."""
+    return next(surgery.model.parameters())

@@ -1,0 +1,127 @@
+"""Edits of the residual branches: multipliers at their end, their weights' scale, their removal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from normless.edits.edit import Edit, Surgery
+from normless.nn import SkipOnlySum
+from normless.nn.affine import one_element
+from normless.residual import ResidualBlock
+
+
+@dataclass(frozen=True)
+class BranchMultiplier(Edit):
+    """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
+
+    It multiplies the branch's last weight layer, bias included, by way of the weight. Where a branch ends in a
+    norm or an activation it multiplies the branch in the residual sum.
+
+    Args:
+        init: the starting value of α, a number, or the text `1/sqrt(L)` with L the number of blocks.
+    """
+
+    init: float | str = 0.0
+
+    def apply(self, surgery: Surgery) -> None:
+        """Add one multiplier per block."""
+        blocks = surgery.blocks()
+        value = self.value(len(blocks), surgery)
+        for block in blocks:
+            _multiply(surgery, block, "multiplier", one_element(value))
+            surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
+
+    def value(self, depth: int, surgery: Surgery) -> float:
+        """The starting value for a network of `depth` blocks."""
+        if isinstance(self.init, str):
+            if self.init.replace(" ", "") != "1/sqrt(L)":
+                raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
+            return 1 / sqrt(depth)
+        return float(self.init)
+
+
+@dataclass(frozen=True)
+class LayerScale(Edit):
+    """A learnable factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2).
+
+    Args:
+        init: the starting value of all of them.
+    """
+
+    init: float = 1e-4
+
+    def apply(self, surgery: Surgery) -> None:
+        """Add one vector per block."""
+        for block in surgery.blocks():
+            weight = surgery.get(block.branch[-1]).weight
+            assert isinstance(weight, Tensor)
+            _multiply(surgery, block, "layer_scale", torch.full((weight.shape[0],), self.init))
+            surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
+
+
+@dataclass(frozen=True)
+class RescaleBranches(Edit):
+    """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
+
+    With m = 2 the factor is L^(-1/2), with m = 3 it is L^(-1/4).
+
+    Args:
+        gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
+    """
+
+    gain: float = 1.0
+
+    def apply(self, surgery: Surgery) -> None:
+        """Scale every weight layer on every branch."""
+        blocks = surgery.blocks()
+        for block in blocks:
+            layers = len(block.branch)
+            if layers < 2:
+                raise surgery.unsupported(
+                    block.name,
+                    f"its branch has {layers} weight layer and L^(-1/(2m-2)) needs m ≥ 2: "
+                    "a branch of one layer takes a full step whatever its scale",
+                )
+        for block in blocks:
+            factor = self.gain * len(blocks) ** (-1 / (2 * len(block.branch) - 2))
+            for path in block.branch:
+                _scale_weight(surgery.get(path), factor)
+                surgery.record(path, f"weight × {factor:.4g}")
+
+
+@dataclass(frozen=True)
+class RemoveBranches(Edit):
+    """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
+
+    def apply(self, surgery: Surgery) -> None:
+        """Remove every layer of every branch, and the branch from every sum."""
+        for block in surgery.blocks():
+            surgery.sum(block)
+            assert block.sum is not None
+            surgery.replace(block.sum, SkipOnlySum())
+            for layer in block.branch_layers:
+                surgery.replace(layer.path, nn.Identity())
+            surgery.record(block.name, "branch removed")
+
+
+def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
+    end = surgery.branch_end(block)
+    if end.kind == "weight":
+        surgery.affine(end.path).add_part(part, value)
+        return
+    total = surgery.sum(block)
+    if total.multiplier is not None:
+        raise surgery.unsupported(block.name, "its sum already has a multiplier")
+    weight = surgery.get(block.branch[-1]).weight
+    assert isinstance(weight, Tensor)
+    total.multiplier = nn.Parameter(value.to(weight))
+
+
+@torch.no_grad()
+def _scale_weight(layer: nn.Module, factor: float) -> None:
+    assert isinstance(layer.weight, Tensor)
+    layer.weight.mul_(factor)

@@ -1,0 +1,72 @@
+"""Layer-sequential unit-variance initialization (Mishkin & Matas 2015)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normless.edits.edit import Edit, Surgery
+from normless.edits.initialization import Reinitialize
+
+
+@dataclass(frozen=True)
+class LSUV(Edit):
+    """Every weight layer's output gets unit variance on a batch, layer by layer in execution order.
+
+    Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch,
+    channels and positions until that is 1 within `tolerance`. One forward pass does it: a layer is corrected
+    the moment it runs, before any later layer sees its output. The batch is the example input of `convert`.
+
+    Args:
+        tolerance: the largest accepted |variance − 1|.
+        most_steps: corrections of one layer before it counts as not converging.
+    """
+
+    tolerance: float = 0.02
+    most_steps: int = 10
+
+    def apply(self, surgery: Surgery) -> None:
+        """Draw orthogonal weights and calibrate them; random state, mode and buffers stay as they were."""
+        if not surgery.inputs:
+            raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
+        Reinitialize("orthogonal").apply(surgery)
+        model = surgery.model
+        pending = {layer.path for layer in surgery.weight_layers()}
+        training = {name: module.training for name, module in model.named_modules()}
+        hooks = [
+            surgery.get(path).register_forward_hook(partial(self._calibrate, surgery, pending, path))
+            for path in sorted(pending)
+        ]
+        try:
+            # Evaluation mode: dropout must not disturb the variances, nor batch norm move its statistics.
+            with torch.no_grad():
+                model.eval()(*surgery.inputs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for name, module in model.named_modules():
+                module.training = training[name]
+        if pending:
+            raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
+
+    def _calibrate(
+        self, surgery: Surgery, pending: set[str], path: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor
+    ) -> Tensor | None:
+        if path not in pending:
+            return None
+        pending.discard(path)
+        assert isinstance(layer.weight, Tensor)
+        for _ in range(self.most_steps):
+            variance = float(output.var(correction=0))
+            if abs(variance - 1) <= self.tolerance:
+                surgery.record(path, f"output variance {variance:.3f}")
+                return output
+            if not variance > 0 or variance == float("inf"):
+                break
+            layer.weight.div_(variance**0.5)
+            output = layer.forward(*inputs)
+        raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")

@@ -1,0 +1,40 @@
+"""What the convolutional reference networks share."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias, zero padding ⌊size/2⌋, from He's initialization.
+
+    Weights are normal with variance 2 / fan-out, fan-out = size² · outputs (He et al. 2015), the
+    initialization of the original ResNet and Wide-ResNet code, which Fixup rescales.
+    """
+    layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+class GlobalAveragePool(nn.Module):
+    """Mean over all positions: (B, C, H, W) to (B, C)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Average every channel of every example."""
+        return x.mean(dim=(2, 3))
+
+
+def blocks_per_stage(depth: int, layers_outside: int, name: str) -> int:
+    """b for a network of depth 6b + layers_outside: three stages of b blocks with two layers each.
+
+    Raises:
+        ValueError: the depth is not of that form with b ≥ 1.
+    """
+    blocks, rest = divmod(depth - layers_outside, 6)
+    if rest or blocks < 1:
+        nearest = 6 * max(1, round((depth - layers_outside) / 6)) + layers_outside
+        raise ValueError(
+            f"{name} has depth 6b + {layers_outside} with b ≥ 1 blocks in each of its three stages, "
+            f"got depth={depth}; the nearest is {nearest}."
+        )
+    return blocks

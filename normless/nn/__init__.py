@@ -1,0 +1,13 @@
+"""The few layers normless needs beyond torch's own."""
+
+from normless.nn.activation import ShiftedActivation as ShiftedActivation
+from normless.nn.affine import ScalarAffine as ScalarAffine
+from normless.nn.affine import scalar_affine as scalar_affine
+from normless.nn.alternating import AlternatingBatchNorm1d as AlternatingBatchNorm1d
+from normless.nn.alternating import AlternatingBatchNorm2d as AlternatingBatchNorm2d
+from normless.nn.ghost import GhostBatchNorm1d as GhostBatchNorm1d
+from normless.nn.ghost import GhostBatchNorm2d as GhostBatchNorm2d
+from normless.nn.partial import PartialBatchNorm1d as PartialBatchNorm1d
+from normless.nn.partial import PartialBatchNorm2d as PartialBatchNorm2d
+from normless.nn.sum import ResidualSum as ResidualSum
+from normless.nn.sum import SkipOnlySum as SkipOnlySum

@@ -1,0 +1,152 @@
+"""Convolutions and linear layers with scalar multipliers and biases that cost next to nothing.
+
+With a multiplier α, a bias b₁ before the layer and a bias b₂ behind it, the layer computes
+
+    α·(W ∗ (x + b₁) + b) + b₂ = (αW) ∗ (x + b₁) + (αb + b₂)
+
+so α touches the weight and never the activations, and b₂ rides in the layer's own bias. Both sides have the
+same gradients. Zero padding is applied after b₁ is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normless.errors import UnsupportedEdit
+
+
+class ScalarAffine(nn.Module):
+    """What the scalar layers below share; each is also the torch layer it takes its weight from.
+
+    Attributes (None where the layer has no such part):
+        multiplier: α, one element.
+        layer_scale: one factor per output channel, shape (out,), as LayerScale has it.
+        input_bias: b₁, one element, added to every input.
+        output_bias: b₂, one element, added to every output.
+        before: a module that the input passes first (dropout or a norm in front of a classifier).
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    multiplier: Tensor | None
+    layer_scale: Tensor | None
+    input_bias: Tensor | None
+    output_bias: Tensor | None
+    before: nn.Module | None
+
+    PARTS: ClassVar = ("multiplier", "layer_scale", "input_bias", "output_bias")
+
+    def add_part(self, name: str, value: Tensor | nn.Parameter) -> None:
+        """Give the layer one of `PARTS`, a new parameter on the weight's device and with its dtype.
+
+        A value that already is a parameter is shared, not copied.
+
+        Raises:
+            UnsupportedEdit: the layer has that part already.
+        """
+        assert name in self.PARTS
+        if getattr(self, name) is not None:
+            raise UnsupportedEdit(f"the layer already has a {name.replace('_', ' ')}")
+        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
+        self.register_parameter(name, parameter)
+
+    def prepared(self, x: Tensor) -> Tensor:
+        """The input after `before` and `input_bias`."""
+        if self.before is not None:
+            x = self.before(x)
+        return x if self.input_bias is None else x + self.input_bias
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
+        weight, bias = self.weight, self.bias
+        if self.multiplier is not None:
+            weight = weight * self.multiplier
+            bias = None if bias is None else bias * self.multiplier
+        if self.layer_scale is not None:
+            weight = weight * self.layer_scale.reshape(-1, *[1] * (weight.dim() - 1))
+            bias = None if bias is None else bias * self.layer_scale
+        if self.output_bias is not None:
+            shift = self.output_bias.expand(weight.shape[0])
+            bias = shift if bias is None else bias + shift
+        return weight, bias
+
+    def extra_repr(self) -> str:
+        """The torch layer's own text and the parts this one has."""
+        parts = [name for name in self.PARTS if getattr(self, name) is not None]
+        return ", ".join([super().extra_repr(), *parts])
+
+
+class ScalarConv1d(ScalarAffine, nn.Conv1d):
+    """`nn.Conv1d` with scalar parts. Shapes: (B, in, T) to (B, out, T')."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the folded convolution."""
+        return self._conv_forward(self.prepared(x), *self.folded())
+
+
+class ScalarConv2d(ScalarAffine, nn.Conv2d):
+    """`nn.Conv2d` with scalar parts. Shapes: (B, in, H, W) to (B, out, H', W')."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the folded convolution."""
+        return self._conv_forward(self.prepared(x), *self.folded())
+
+
+class ScalarConv3d(ScalarAffine, nn.Conv3d):
+    """`nn.Conv3d` with scalar parts. Shapes: (B, in, D, H, W) to (B, out, D', H', W')."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the folded convolution."""
+        return self._conv_forward(self.prepared(x), *self.folded())
+
+
+class ScalarLinear(ScalarAffine, nn.Linear):
+    """`nn.Linear` with scalar parts. Shapes: (…, in) to (…, out)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the folded linear map."""
+        return F.linear(self.prepared(x), *self.folded())
+
+
+_SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
+    nn.Conv1d: ScalarConv1d,
+    nn.Conv2d: ScalarConv2d,
+    nn.Conv3d: ScalarConv3d,
+    nn.Linear: ScalarLinear,
+}
+
+
+def scalar_affine(layer: nn.Module) -> ScalarAffine:
+    """The same layer, able to take scalar parts: same parameters, hooks, mode; no part yet.
+
+    A layer that already is one comes back as it is.
+
+    Raises:
+        UnsupportedEdit: the layer is of a type whose weight cannot simply be multiplied (its message ends in
+            the type; the caller knows the path).
+    """
+    if isinstance(layer, ScalarAffine):
+        return layer
+    kind = _SCALAR_LAYERS.get(type(layer))
+    if kind is None:
+        known = ", ".join(known_type.__name__ for known_type in _SCALAR_LAYERS)
+        raise UnsupportedEdit(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
+    scalar: Any = kind.__new__(kind)
+    scalar.__dict__.update(layer.__dict__)
+    for name in ScalarAffine.PARTS:
+        scalar.register_parameter(name, None)
+    scalar.register_module("before", None)
+    assert isinstance(scalar, ScalarAffine)
+    return scalar
+
+
+def one_element(value: float) -> Tensor:
+    """A tensor of shape (1,): the shape of every scalar part.
+
+    One axis and not zero, because sharded training and several optimizers refuse tensors without axes.
+    """
+    return torch.tensor([value])

@@ -1,0 +1,68 @@
+"""Ghost batch normalization: statistics over small parts of a batch (De & Smith, appendix A; Hoffer et al. 2017)."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _GhostBatchNorm(_BatchNorm):
+    """Batch normalization whose statistics come from ghost batches of at most `ghost_size` examples.
+
+    In training a batch of B examples is cut into ⌈B / ghost_size⌉ ghost batches, equal where that divides
+    and differing by one example where it does not; each is normalized by its own biased variance. The running
+    statistics take one step per batch, towards the mean of the ghost batches' means and unbiased variances.
+    Evaluation is that of torch's layer. Shapes: (B, C, …) to the same.
+    """
+
+    def __init__(self, num_features: int, ghost_size: int = 64, **kwargs: Any) -> None:
+        if ghost_size < 1:
+            raise ValueError(f"A ghost batch holds at least one example, got ghost_size={ghost_size}.")
+        super().__init__(num_features, **kwargs)
+        self.ghost_size = ghost_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize every ghost batch by its own statistics."""
+        if not self.training or x.shape[0] <= self.ghost_size:
+            return super().forward(x)
+        self._check_input_dim(x)
+        ghosts = x.tensor_split(ceil(x.shape[0] / self.ghost_size))
+        means = [torch.zeros_like(self.running_mean) for _ in ghosts] if self.track_running_stats else [None]
+        variances = [torch.ones_like(mean) for mean in means if mean is not None] or [None]
+        if not self.track_running_stats:
+            means, variances = means * len(ghosts), variances * len(ghosts)
+        outputs = [
+            F.batch_norm(ghost, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
+            for ghost, mean, variance in zip(ghosts, means, variances, strict=True)
+        ]
+        if self.track_running_stats:
+            self._follow(torch.stack(means).mean(0), torch.stack(variances).mean(0))
+        return torch.cat(outputs)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics as torch's layer moves them for one batch."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, momentum)
+        self.running_var.lerp_(variance, momentum)
+
+    def extra_repr(self) -> str:
+        """Torch's own text and the ghost batch size."""
+        return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
+
+
+class GhostBatchNorm1d(_GhostBatchNorm, nn.BatchNorm1d):
+    """Ghost batch normalization of (B, C) or (B, C, T); see the module's base for what it computes."""
+
+
+class GhostBatchNorm2d(_GhostBatchNorm, nn.BatchNorm2d):
+    """Ghost batch normalization of (B, C, H, W); see the module's base for what it computes."""

@@ -1,0 +1,111 @@
+"""Which operations of an exported graph are weight layers, norms and activations, and of which module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from normless.nn import ShiftedActivation
+from normless.residual.blocks import Kind, Layer
+from normless.residual.classify import describe, kind_of
+from normless.residual.graph import Dataflow, module_stack
+
+_WEIGHT = {
+    "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "linear", "matmul", "mm", "addmm", "bmm", "einsum", "bilinear",
+}  # fmt: skip
+_NORM = {
+    "batch_norm", "native_batch_norm", "group_norm", "native_group_norm", "layer_norm", "native_layer_norm",
+    "rms_norm", "instance_norm",
+}  # fmt: skip
+_ACTIVATION = {
+    "relu", "relu6", "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "hardtanh", "tanh",
+    "sigmoid", "hardswish", "hardsigmoid", "mish", "softplus", "softsign", "hardshrink", "softshrink", "threshold",
+    "log_sigmoid", "clamp", "clamp_min",
+}  # fmt: skip
+_UNCHANGED = {"clone", "contiguous", "alias", "detach", "lift_fresh_copy"}
+
+
+def operation(node: Node) -> str:
+    """The operation's name without overload and in-place underscore: `relu` for `aten.relu_.default`."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2].rstrip("_")
+    return getattr(target, "__name__", str(target))
+
+
+def leaves_unchanged(node: Node) -> bool:
+    """Whether the operation's output equals its input element by element."""
+    return operation(node) in _UNCHANGED
+
+
+def find_layers(model: nn.Module, flow: Dataflow) -> tuple[dict[Node, str], dict[str, Layer]]:
+    """The layer that every node belongs to, by path, and the layers themselves in execution order.
+
+    A layer may be several operations: a ghost batch norm is slices, norms and a concatenation.
+    """
+    owners: dict[Node, str] = {}
+    kinds: dict[str, Kind] = {}
+    for node in flow.nodes:
+        found = _layer_of(model, flow, node)
+        if found is not None:
+            owners[node] = found[0]
+            kinds.setdefault(*found)
+    layers = {
+        path: Layer(path, kind, _input_of(path, flow, owners), _description(model, path))
+        for path, kind in kinds.items()
+    }
+    return owners, layers
+
+
+def _layer_of(model: nn.Module, flow: Dataflow, node: Node) -> tuple[str, Kind] | None:
+    name = operation(node)
+    if name in _WEIGHT and node in flow.weights:
+        return _parameter_owner(model, flow.weights[node]), "weight"
+    enclosing = list(_enclosing(model, node))
+    if enclosing:
+        path, module = enclosing[0]
+        if len(enclosing) > 1 and isinstance(enclosing[1][1], ShiftedActivation):
+            path, module = enclosing[1]
+        kind = kind_of(module)
+        # A weight layer's other operations (its padding, its bias) are not the layer itself.
+        return None if kind is None or kind == "weight" else (path, kind)
+    stack = module_stack(node)
+    if name in _NORM:
+        return stack[-1] if stack else "", "norm"
+    if name in _ACTIVATION:
+        return f"{stack[-1] if stack else ''}:{node.name}", "activation"
+    return None
+
+
+def _enclosing(model: nn.Module, node: Node) -> Iterator[tuple[str, nn.Module]]:
+    """The modules around an operation that are layers, innermost first."""
+    for path in reversed(module_stack(node)):
+        module = model.get_submodule(path)
+        if kind_of(module) is not None:
+            yield path, module
+
+
+def _parameter_owner(model: nn.Module, names: list[str]) -> str:
+    """The module that holds the largest of the parameters, the weight."""
+    largest = max(names, key=lambda name: model.get_parameter(name).numel())
+    return largest.rpartition(".")[0]
+
+
+def _input_of(path: str, flow: Dataflow, owners: dict[Node, str]) -> str | None:
+    """The layer whose output is the one input of the layer at `path`, or None."""
+    sources = {
+        parent
+        for node, owner in owners.items()
+        if owner == path
+        for parent in flow.parents[node]
+        if owners.get(parent) != path
+    }
+    return owners.get(sources.pop()) if len(sources) == 1 else None
+
+
+def _description(model: nn.Module, path: str) -> str:
+    return path.partition(":")[2] or describe(model.get_submodule(path))

@@ -1,0 +1,103 @@
+"""The map of a network that states its own structure, so that 10,000 layers need not be traced to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import nn
+
+from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
+from normless.residual.classify import describe, kind_of
+
+
+@dataclass(frozen=True)
+class BlockStructure:
+    """The modules of one block by path relative to it, in execution order; see `ResidualBlock` for the parts."""
+
+    branch: Sequence[str]
+    skip: Sequence[str] = ()
+    shared: Sequence[str] = ()
+    after_sum: str | None = None
+    identity_skip: bool = True
+    sum: str = "sum"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The modules of a network by path, in execution order: the stem, the blocks by name, the head."""
+
+    stem: Sequence[str]
+    blocks: Sequence[tuple[str, BlockStructure]]
+    head: Sequence[str]
+
+
+@runtime_checkable
+class StatesStructure(Protocol):
+    """A module that knows its own residual structure."""
+
+    def residual_structure(self) -> Structure:
+        """Name the modules of stem, blocks and head in execution order."""
+        ...
+
+
+def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
+    """Build the map from stated paths, reading from the modules themselves what each of them now is.
+
+    The modules are looked at anew on every call, so the map of a converted network lists what is left.
+    """
+    stem, end = _walk(model, structure.stem, "", None)
+    blocks: list[ResidualBlock] = []
+    between: list[Layer] = []
+    for name, block in structure.blocks:
+        prefix = f"{name}."
+        shared, fork = _walk(model, block.shared, prefix, end)
+        branch, _ = _walk(model, block.branch, prefix, fork)
+        skip, _ = _walk(model, block.skip, prefix, fork)
+        after, end = _walk(model, [] if block.after_sum is None else [block.after_sum], prefix, None)
+        blocks.append(
+            ResidualBlock(
+                name=name,
+                branch_layers=tuple(branch),
+                skip_layers=tuple(skip),
+                shared_layers=tuple(shared),
+                after_sum=after[0] if after else None,
+                identity_skip=block.identity_skip,
+                sum=prefix + block.sum,
+            )
+        )
+        between += after[1:]
+    head, _ = _walk(model, structure.head, "", end)
+    # What an edit put behind the last block's activation is at the top of the network, not between blocks.
+    trunk = [layer for layer in between if not layer.path.startswith(f"{blocks[-1].name}.")]
+    top = [layer for layer in between if layer not in trunk]
+    return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(top + head))
+
+
+def _walk(
+    model: nn.Module, paths: Sequence[str], prefix: str, source: str | None
+) -> tuple[list[Layer], str | None]:
+    """The layers along `paths`, and the path of the layer whose output leaves the last of them unchanged."""
+    layers = []
+    for path in paths:
+        for found, module in _expand(prefix + path, model.get_submodule(prefix + path)):
+            kind = kind_of(module)
+            if kind is not None:
+                layers.append(Layer(found, kind, source, describe(module)))
+                source = found
+            elif not isinstance(module, nn.Identity):
+                source = None
+    return layers, source
+
+
+def _expand(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """A module as the sequence of modules that run in its place."""
+    if isinstance(module, nn.Sequential):
+        for name, child in module.named_children():
+            yield from _expand(f"{path}.{name}", child)
+        return
+    before = getattr(module, "before", None)
+    if isinstance(before, nn.Module):
+        yield from _expand(f"{path}.before", before)
+    yield path, module

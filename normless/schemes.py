@@ -1,0 +1,155 @@
+"""The schemes: every method of the papers as a named tuple of edits, in one table.
+
+Ablations are arguments: `fixup(biases=False, gain=0.1)` is Fixup without its third rule's biases at a tenth of
+the suggested scale. Next year's paper is one function here and, if it needs a new kind of edit, one file in
+`edits/`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from normless.edits import (
+    LSUV,
+    BiasAfterSum,
+    BranchMultiplier,
+    ChannelBiases,
+    Edit,
+    HeadDropout,
+    LayerScale,
+    NormOnSkip,
+    OnlyFinalNorm,
+    OnlyTopNorm,
+    Reinitialize,
+    RemoveBranches,
+    RemoveNorms,
+    ReplaceNorms,
+    RescaleBranches,
+    ScalarBiases,
+    ScaleSums,
+    ZeroBranchEnds,
+    ZeroClassifier,
+    ZeroLastGamma,
+)
+from normless.edits.initialization import Kind
+from normless.spec import parse_call
+
+Edits = tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A named tuple of edits and nothing more.
+
+    Attributes:
+        text: how it is written, `fixup` or `skipinit(alpha=1)`.
+        edits: what it does, in order.
+    """
+
+    text: str
+    edits: Edits
+
+    def __add__(self, edits: Edits) -> Scheme:
+        """The same scheme with further edits behind its own."""
+        return replace(self, text=" + ".join([self.text, *map(repr, edits)]), edits=(*self.edits, *edits))
+
+
+def _batch_norm(initialization: Kind | None = None) -> Edits:
+    return () if initialization is None else (Reinitialize(initialization),)
+
+
+def _ghost_batch_norm(size: int = 64) -> Edits:
+    return (ReplaceNorms("ghost", (("ghost_size", size),)),)
+
+
+def _partial_batch_norm(
+    mean: bool = True, variance: bool = True, gamma: bool = True, beta: bool = True
+) -> Edits:
+    parts = (("mean", mean), ("variance", variance), ("gamma", gamma), ("beta", beta))
+    return (ReplaceNorms("partial", parts),)
+
+
+def _group_norm(groups: int = 32) -> Edits:
+    return (ReplaceNorms("group", (("groups", groups),)),)
+
+
+def _skipinit(alpha: float | str = 0.0) -> Edits:
+    return (RemoveNorms(), BranchMultiplier(alpha))
+
+
+def _zeroinit(multiplier: bool = True, biases: bool = True, dropout: float = 0.6) -> Edits:
+    edits: Edits = (RemoveNorms(),)
+    if biases:
+        edits += (ChannelBiases(),)
+    if multiplier:
+        edits += (BranchMultiplier(0.0),)
+    return edits if dropout == 0 else (*edits, HeadDropout(dropout))
+
+
+def _zeroinit_v1(dropout: float = 0.6) -> Edits:
+    return (*_zeroinit(dropout=dropout), BiasAfterSum())
+
+
+def _fixup(
+    gain: float = 1.0,
+    rescale: bool = True,
+    zero: bool = True,
+    multiplier: bool = True,
+    biases: bool = True,
+) -> Edits:
+    edits: Edits = (RemoveNorms(),)
+    if rescale:
+        edits += (RescaleBranches(gain),)
+    if zero:
+        edits += (ZeroBranchEnds(), ZeroClassifier())
+    if multiplier:
+        edits += (BranchMultiplier(1.0),)
+    return (*edits, ScalarBiases()) if biases else edits
+
+
+SCHEMES: Mapping[str, Callable[..., Edits]] = {
+    # With normalization.
+    "batch_norm": _batch_norm,
+    "ghost_batch_norm": _ghost_batch_norm,
+    "partial_batch_norm": _partial_batch_norm,
+    "alternating_batch_norm": lambda: (ReplaceNorms("alternating"),),
+    "group_norm": _group_norm,
+    "zero_gamma": lambda: (ZeroLastGamma(),),
+    "batch_norm_sqrt2": lambda: (ScaleSums(),),
+    "norm_on_skip": lambda place="after_sum": (NormOnSkip(place),),
+    "only_final_norm": lambda: (OnlyFinalNorm(),),
+    "only_top_norm": lambda: (OnlyTopNorm(),),
+    "layer_scale": lambda init=1e-4: (LayerScale(init),),
+    # Without.
+    "none": lambda: (RemoveNorms(),),
+    "xavier": lambda: (RemoveNorms(), Reinitialize("xavier")),
+    "sqrt2": lambda: (RemoveNorms(), ScaleSums()),
+    "lsuv": lambda: (RemoveNorms(), LSUV()),
+    "skipinit": _skipinit,
+    "zeroinit": _zeroinit,
+    "regularized_skipinit": _zeroinit,
+    "zeroinit_v1": _zeroinit_v1,
+    "fixup": _fixup,
+    "remove_branches": lambda: (RemoveNorms(), RemoveBranches()),
+    "rezero": lambda: (RemoveNorms(), BranchMultiplier(0.0)),
+}
+
+
+def parse_scheme(text: str) -> Scheme:
+    """The scheme that a text such as `fixup`, `skipinit(alpha=1/sqrt(L))` or `zeroinit(dropout=0.2)` names.
+
+    Raises:
+        ValueError: the name is not in `SCHEMES` or the scheme does not take an argument; lists what there is.
+    """
+    name, arguments = parse_call(text)
+    if name not in SCHEMES:
+        raise ValueError(f"There is no scheme {name!r}; the schemes are {', '.join(SCHEMES)}.")
+    build = SCHEMES[name]
+    known = inspect.signature(build).parameters
+    unknown = [argument for argument in arguments if argument not in known]
+    if unknown:
+        takes = f"takes {', '.join(known)}" if known else "takes no arguments"
+        raise ValueError(f"The scheme {name} {takes}; it does not take {', '.join(unknown)}.")
+    return Scheme(text.strip(), build(**arguments))

@@ -1,0 +1,43 @@
+"""Text such as ``skipinit(alpha=1)`` or ``wide_resnet(depth=16, width=4)`` read as a name and its arguments."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name`` or ``name(key=value, …)`` into the name and its keyword arguments.
+
+    Values are Python literals; anything else (``1/sqrt(L)``, ``weight``) is kept as a string without spaces.
+    Nothing is ever evaluated.
+
+    Raises:
+        ValueError: the text is not of that form.
+    """
+    problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{problem}: {error.msg}.") from error
+    if isinstance(tree, ast.Name):
+        return tree.id, {}
+    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
+        raise ValueError(f"{problem}.")
+    if tree.args or any(keyword.arg is None for keyword in tree.keywords):
+        raise ValueError(f"{problem}: every argument needs its name, as in {tree.func.id}(key=value).")
+    return tree.func.id, {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
+
+
+def format_call(name: str, arguments: dict[str, Any]) -> str:
+    """Write a name and its arguments as `parse_call` reads them."""
+    if not arguments:
+        return name
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _value(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node).replace(" ", "")
