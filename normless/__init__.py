@@ -44,7 +44,7 @@ _HOME = {
     "parse_scheme": "normless.schemes",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604 - the names are the table's keys
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -64,9 +64,7 @@ def _ghost_batch_norm(size: int = 64) -> Edits:
     return (ReplaceNorms("ghost", (("ghost_size", size),)),)
 
 
-def _partial_batch_norm(
-    mean: bool = True, variance: bool = True, gamma: bool = True, beta: bool = True
-) -> Edits:
+def _partial_batch_norm(mean: bool = True, variance: bool = True, gamma: bool = True, beta: bool = True) -> Edits:
     parts = (("mean", mean), ("variance", variance), ("gamma", gamma), ("beta", beta))
     return (ReplaceNorms("partial", parts),)
 

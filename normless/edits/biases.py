@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
-from normless.nn import ScalarAffine
 from normless.nn.affine import one_element
 from normless.residual import Layer, ResidualBlock
 
@@ -45,8 +44,8 @@ class ScalarBiases(Edit):
             self._sequence(surgery, block.shared_layers, owned=())
             self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
             self._skip(surgery, block)
-            if block.after_sum is not None and surgery.is_left(block.after_sum):
-                _bias_before_sum_activation(surgery, block)
+            if block.activation_after_sum is not None:
+                _bias_before_sum_activation(surgery, block, block.activation_after_sum)
         self._sequence(surgery, surgery.map.trunk_layers, owned=())
         self._sequence(surgery, surgery.map.head_layers, owned=())
 
@@ -97,26 +96,26 @@ class BiasAfterSum(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Add one bias per block that has an activation after its sum."""
-        blocks = [block for block in surgery.blocks() if block.after_sum is not None]
-        if not blocks:
+        places = {block: path for block in surgery.blocks() if (path := block.activation_after_sum) is not None}
+        if not places:
             raise surgery.unsupported(
                 "", "no residual sum is followed by an activation (only ResNet-V1 and its kin have one there)"
             )
-        for block in blocks:
-            _bias_before_sum_activation(surgery, block)
+        for block, path in places.items():
+            _bias_before_sum_activation(surgery, block, path)
 
 
-def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock) -> None:
-    """Add b in relu(x + f(x) + b): to the branch's last weight layer, which adds it for nothing."""
-    assert block.after_sum is not None
+def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, path: str) -> None:
+    """Add b in relu(x + f(x) + b): to the branch's last weight layer, which adds it for nothing.
+
+    Only a plain sum lets it: where the sum is scaled or normalized the bias goes to the activation at `path`.
+    """
     end = surgery.branch_end(block)
-    module = surgery.get(end.path)
-    factor = surgery.sum(block).factor if block.sum is not None else 1.0
-    if end.kind == "weight" and isinstance(module, (ScalarAffine, nn.Linear, nn.Conv2d)) and factor == 1.0:
+    if end.kind == "weight" and (block.sum is None or surgery.sum(block).is_plain):
         surgery.affine(end.path).add_part("output_bias", one_element(0.0))
     else:
-        surgery.activation(block.after_sum.path).add_part("input_bias", _reference(surgery))
-    surgery.record(block.after_sum.path, "scalar bias before it, after the sum, zero")
+        surgery.activation(path).add_part("input_bias", _reference(surgery))
+    surgery.record(path, "scalar bias before it, after the sum, zero")
 
 
 def _reference(surgery: Surgery) -> torch.Tensor:

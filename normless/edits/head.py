@@ -28,7 +28,5 @@ class HeadDropout(Edit):
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
         classifier = surgery.affine(path)
         dropout = nn.Dropout(self.probability).train(classifier.training)
-        classifier.before = (
-            dropout if classifier.before is None else nn.Sequential(classifier.before, dropout)
-        )
+        classifier.before = dropout if classifier.before is None else nn.Sequential(classifier.before, dropout)
         surgery.record(path, f"dropout {self.probability:g} before it")

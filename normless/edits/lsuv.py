@@ -54,7 +54,13 @@ class LSUV(Edit):
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
 
     def _calibrate(
-        self, surgery: Surgery, pending: set[str], path: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor
+        self,
+        surgery: Surgery,
+        pending: set[str],
+        path: str,
+        layer: nn.Module,
+        inputs: tuple[Any, ...],
+        output: Tensor,
     ) -> Tensor | None:
         if path not in pending:
             return None

@@ -127,11 +127,11 @@ class OnlyTopNorm(Edit):
             surgery.record(kept, "kept: the one norm at the top")
             return
         norm = _batch_norm_like(surgery.get(last.branch[-1]))
-        if last.after_sum is None:
+        if last.activation_after_sum is None:
             surgery.sum(last).norm_total = norm.train(surgery.model.training)
             surgery.record(last.name, f"{describe(norm)} after the sum")
         else:
-            path = last.after_sum.path
+            path = last.activation_after_sum
             surgery.replace(path, nn.Sequential(surgery.get(path), norm))
             surgery.record(path, f"{describe(norm)} behind it")
 

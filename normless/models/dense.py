@@ -11,7 +11,7 @@ from normless.residual.stated import BlockStructure, Structure
 
 
 def _linear(inputs: int, outputs: int, relu: bool) -> nn.Linear:
-    """A linear layer without bias; weights normal with variance 2/fan-in (He) before a ReLU, else 1/fan-in (LeCun)."""
+    """A linear layer without bias, weights normal: variance 2/fan-in (He) after a ReLU, else 1/fan-in (LeCun)."""
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu" if relu else "linear")
     return layer

@@ -53,7 +53,8 @@ class BasicBlock(nn.Module):
         """Name the block's modules, relative to it."""
         return BlockStructure(
             branch=["conv1", "norm1", "relu1", "conv2", "norm2"],
-            after_sum="relu2",
+            skip=["shortcut"],
+            after_sum=["relu2"],
             identity_skip=isinstance(self.shortcut, nn.Identity),
         )
 

@@ -80,9 +80,7 @@ def _torchvision(name: str, arguments: dict[str, Any], classes: int | None) -> n
     return model
 
 
-def _timm(
-    name: str, arguments: dict[str, Any], classes: int | None, shape: tuple[int, int, int] | None
-) -> nn.Module:
+def _timm(name: str, arguments: dict[str, Any], classes: int | None, shape: tuple[int, int, int] | None) -> nn.Module:
     timm = _zoo("timm")
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}; timm.list_models('*{name[:6]}*') may name the one meant.")

@@ -31,7 +31,6 @@ class ScalarAffine(nn.Module):
     """
 
     weight: Tensor
-    bias: Tensor | None
     multiplier: Tensor | None
     layer_scale: Tensor | None
     input_bias: Tensor | None
@@ -51,7 +50,9 @@ class ScalarAffine(nn.Module):
         assert name in self.PARTS
         if getattr(self, name) is not None:
             raise UnsupportedEdit(f"the layer already has a {name.replace('_', ' ')}")
-        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
+        weight = self.weight
+        assert isinstance(weight, Tensor)
+        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(weight))
         self.register_parameter(name, parameter)
 
     def prepared(self, x: Tensor) -> Tensor:
@@ -62,7 +63,8 @@ class ScalarAffine(nn.Module):
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if self.multiplier is not None:
             weight = weight * self.multiplier
             bias = None if bias is None else bias * self.multiplier
@@ -85,7 +87,9 @@ class ScalarConv1d(ScalarAffine, nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the folded convolution."""
-        return self._conv_forward(self.prepared(x), *self.folded())
+        weight, bias = self.folded()
+        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
+        return y
 
 
 class ScalarConv2d(ScalarAffine, nn.Conv2d):
@@ -93,7 +97,9 @@ class ScalarConv2d(ScalarAffine, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the folded convolution."""
-        return self._conv_forward(self.prepared(x), *self.folded())
+        weight, bias = self.folded()
+        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
+        return y
 
 
 class ScalarConv3d(ScalarAffine, nn.Conv3d):
@@ -101,7 +107,9 @@ class ScalarConv3d(ScalarAffine, nn.Conv3d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the folded convolution."""
-        return self._conv_forward(self.prepared(x), *self.folded())
+        weight, bias = self.folded()
+        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
+        return y
 
 
 class ScalarLinear(ScalarAffine, nn.Linear):

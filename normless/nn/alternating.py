@@ -33,7 +33,7 @@ class _AlternatingBatchNorm(_BatchNorm):
         """Normalize by fresh or by stored statistics, in turn."""
         if not self.training:
             return super().forward(x)
-        self._check_input_dim(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
         # Both cases without a branch on data, so that the layer can be exported and needs no device sync.
         fresh_variance, fresh_mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
         reuse = self.reuse_next.clone()

@@ -30,18 +30,17 @@ class _GhostBatchNorm(_BatchNorm):
         """Normalize every ghost batch by its own statistics."""
         if not self.training or x.shape[0] <= self.ghost_size:
             return super().forward(x)
-        self._check_input_dim(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
         ghosts = x.tensor_split(ceil(x.shape[0] / self.ghost_size))
-        means = [torch.zeros_like(self.running_mean) for _ in ghosts] if self.track_running_stats else [None]
-        variances = [torch.ones_like(mean) for mean in means if mean is not None] or [None]
-        if not self.track_running_stats:
-            means, variances = means * len(ghosts), variances * len(ghosts)
+        # With momentum 1 torch's kernel hands back each ghost batch's own statistics.
+        means = x.new_zeros(len(ghosts), self.num_features)
+        variances = x.new_ones(len(ghosts), self.num_features)
         outputs = [
-            F.batch_norm(ghost, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
-            for ghost, mean, variance in zip(ghosts, means, variances, strict=True)
+            F.batch_norm(ghost, means[index], variances[index], self.weight, self.bias, True, 1.0, self.eps)
+            for index, ghost in enumerate(ghosts)
         ]
         if self.track_running_stats:
-            self._follow(torch.stack(means).mean(0), torch.stack(variances).mean(0))
+            self._follow(means.mean(0), variances.mean(0))
         return torch.cat(outputs)
 
     @torch.no_grad()
@@ -57,7 +56,8 @@ class _GhostBatchNorm(_BatchNorm):
 
     def extra_repr(self) -> str:
         """Torch's own text and the ghost batch size."""
-        return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
+        text = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{text}, ghost_size={self.ghost_size}"
 
 
 class GhostBatchNorm1d(_GhostBatchNorm, nn.BatchNorm1d):

@@ -43,7 +43,7 @@ class _PartialBatchNorm(_BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize by the parts in use."""
-        self._check_input_dim(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
         if not (self.use_mean or self.use_variance):
             return self._affine(x)
         mean, variance = self._statistics(x)
@@ -76,7 +76,8 @@ class _PartialBatchNorm(_BatchNorm):
         """Torch's own text and the parts in use."""
         parts = (("μ", self.use_mean), ("σ²", self.use_variance), ("γ", self.weight), ("β", self.bias))
         used = "{" + ", ".join(name for name, part in parts if part is not None and part is not False) + "}"
-        return f"{super().extra_repr()}, parts={used}"
+        text = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{text}, parts={used}"
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:

@@ -41,6 +41,11 @@ class ResidualSum(nn.Module):
             total = total * self.factor
         return total if self.norm_total is None else self.norm_total(total)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the total is skip + branch and nothing else."""
+        return self.factor == 1.0 and self.multiplier is None and self.norm_total is None
+
     def extra_repr(self) -> str:
         """The factor where it is not 1, and the multiplier where there is one."""
         parts = [] if self.factor == 1.0 else [f"factor={self.factor:.4g}"]

@@ -30,24 +30,23 @@ class ResidualBlock:
     """One residual sum, x + f(x): what lies on its branch, on its skip path and around them.
 
     `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
-    them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` is the activation that
-    directly follows the sum inside the block (ResNet-V1). `sum` is the module that adds, None where the
-    sum is an operator in the forward code. All tuples are in execution order.
+    them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
+    behind its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
+    None where the sum is an operator in the forward code. All tuples are in execution order.
     """
 
     name: str
     branch_layers: tuple[Layer, ...]
     skip_layers: tuple[Layer, ...] = ()
     shared_layers: tuple[Layer, ...] = ()
-    after_sum: Layer | None = None
+    after_sum: tuple[Layer, ...] = ()
     identity_skip: bool = True
     sum: str | None = None
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Every layer of the block: shared, branch, skip, then the activation after the sum."""
-        after = () if self.after_sum is None else (self.after_sum,)
-        return self.shared_layers + self.branch_layers + self.skip_layers + after
+        """Every layer of the block: shared, branch, skip, then those after the sum."""
+        return self.shared_layers + self.branch_layers + self.skip_layers + self.after_sum
 
     @property
     def branch(self) -> tuple[str, ...]:
@@ -71,8 +70,8 @@ class ResidualBlock:
 
     @property
     def activation_after_sum(self) -> str | None:
-        """Path of the activation that directly follows the sum (ResNet-V1), or None."""
-        return None if self.after_sum is None else self.after_sum.path
+        """Path of the block's activation behind the sum (ResNet-V1), or None."""
+        return next(iter(_paths(self.after_sum, "activation")), None)
 
 
 @dataclass(frozen=True)
@@ -100,23 +99,32 @@ class ResidualMap:
     @property
     def classifier(self) -> str | None:
         """Path of the network's last weight layer behind the blocks, or None where there is none."""
-        return next(reversed(_paths(self.head_layers, "weight")), None)
+        layers = self.head_layers if self.blocks else self.stem_layers
+        return next(reversed(_paths(layers, "weight")), None)
 
     @cached_property
     def norms(self) -> dict[str, Role]:
         """The role of every normalization, by path: which γ it holds (Kim et al., figures 1, 2 and 4).
 
-        `last`: the last norm of a branch (γ_last). `down`: on a skip path, or before the fork of a block
-        whose skip path has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest
-        (γ_others).
+        `last`: the last norm of a branch, or the norm behind the sum of a branch that has none, as in
+        post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
+        has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others).
         """
-        roles: dict[str, Role] = dict.fromkeys(_paths(self.stem_layers, "norm"), "stem")
+        roles: dict[str, Role] = {}
+
+        def give(role: Role, *paths: str) -> None:
+            roles.update(dict.fromkeys(paths, role))
+
+        give("stem", *_paths(self.stem_layers, "norm"))
         for block in self.blocks:
-            roles |= dict.fromkeys(_paths(block.shared_layers, "norm"), "down" if block.skip else "other")
+            give("down" if block.skip else "other", *_paths(block.shared_layers, "norm"))
             branch = _paths(block.branch_layers, "norm")
-            roles |= dict.fromkeys(branch[:-1], "other") | dict.fromkeys(branch[-1:], "last")
-            roles |= dict.fromkeys(_paths(block.skip_layers, "norm"), "down")
-        return roles | dict.fromkeys(_paths(self.trunk_layers + self.head_layers, "norm"), "other")
+            give("other", *branch[:-1])
+            give("last", *branch[-1:])
+            give("down", *_paths(block.skip_layers, "norm"))
+            give("other" if branch else "last", *_paths(block.after_sum, "norm"))
+        give("other", *_paths(self.trunk_layers + self.head_layers, "norm"))
+        return roles
 
     @cached_property
     def by_path(self) -> dict[str, Layer]:

@@ -71,8 +71,8 @@ def _layer_of(model: nn.Module, flow: Dataflow, node: Node) -> tuple[str, Kind] 
         if len(enclosing) > 1 and isinstance(enclosing[1][1], ShiftedActivation):
             path, module = enclosing[1]
         kind = kind_of(module)
-        # A weight layer's other operations (its padding, its bias) are not the layer itself.
-        return None if kind is None or kind == "weight" else (path, kind)
+        assert kind is not None
+        return path, kind
     stack = module_stack(node)
     if name in _NORM:
         return stack[-1] if stack else "", "norm"

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import nn
 
+from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import describe, kind_of
 
@@ -19,7 +20,7 @@ class BlockStructure:
     branch: Sequence[str]
     skip: Sequence[str] = ()
     shared: Sequence[str] = ()
-    after_sum: str | None = None
+    after_sum: Sequence[str] = ()
     identity_skip: bool = True
     sum: str = "sum"
 
@@ -48,36 +49,29 @@ def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
     The modules are looked at anew on every call, so the map of a converted network lists what is left.
     """
     stem, end = _walk(model, structure.stem, "", None)
-    blocks: list[ResidualBlock] = []
-    between: list[Layer] = []
+    blocks = []
     for name, block in structure.blocks:
         prefix = f"{name}."
         shared, fork = _walk(model, block.shared, prefix, end)
         branch, _ = _walk(model, block.branch, prefix, fork)
-        skip, _ = _walk(model, block.skip, prefix, fork)
-        after, end = _walk(model, [] if block.after_sum is None else [block.after_sum], prefix, None)
+        skip, _ = _walk(model, [*block.skip, *_skip_norm(model, prefix + block.sum, block.sum)], prefix, fork)
+        after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
         blocks.append(
             ResidualBlock(
                 name=name,
                 branch_layers=tuple(branch),
                 skip_layers=tuple(skip),
                 shared_layers=tuple(shared),
-                after_sum=after[0] if after else None,
-                identity_skip=block.identity_skip,
+                after_sum=tuple(after),
+                identity_skip=block.identity_skip and not skip,
                 sum=prefix + block.sum,
             )
         )
-        between += after[1:]
     head, _ = _walk(model, structure.head, "", end)
-    # What an edit put behind the last block's activation is at the top of the network, not between blocks.
-    trunk = [layer for layer in between if not layer.path.startswith(f"{blocks[-1].name}.")]
-    top = [layer for layer in between if layer not in trunk]
-    return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(top + head))
+    return ResidualMap(blocks=tuple(blocks), stem_layers=tuple(stem), head_layers=tuple(head))
 
 
-def _walk(
-    model: nn.Module, paths: Sequence[str], prefix: str, source: str | None
-) -> tuple[list[Layer], str | None]:
+def _walk(model: nn.Module, paths: Sequence[str], prefix: str, source: str | None) -> tuple[list[Layer], str | None]:
     """The layers along `paths`, and the path of the layer whose output leaves the last of them unchanged."""
     layers = []
     for path in paths:
@@ -91,11 +85,22 @@ def _walk(
     return layers, source
 
 
+def _skip_norm(model: nn.Module, path: str, name: str) -> list[str]:
+    """The norm that the sum at `path` has on its skip input, by its name inside the block."""
+    total = model.get_submodule(path)
+    return [f"{name}.norm_skip"] if isinstance(total, ResidualSum) and total.norm_skip is not None else []
+
+
 def _expand(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A module as the sequence of modules that run in its place."""
     if isinstance(module, nn.Sequential):
         for name, child in module.named_children():
             yield from _expand(f"{path}.{name}", child)
+        return
+    if isinstance(module, ResidualSum):
+        yield path, module
+        if module.norm_total is not None:
+            yield f"{path}.norm_total", module.norm_total
         return
     before = getattr(module, "before", None)
     if isinstance(before, nn.Module):

@@ -41,8 +41,7 @@ def _block_row(block: ResidualBlock, roles: dict[str, Role]) -> tuple[str, str, 
     skip = _sequence(block.skip_layers, roles)
     if not skip:
         skip = "identity" if block.identity_skip else "no weights"
-    after = "" if block.after_sum is None else _name(block.after_sum, roles)
-    return block.name, branch, skip, after
+    return block.name, branch, skip, _sequence(block.after_sum, roles)
 
 
 def _sequence(layers: tuple[Layer, ...], roles: dict[str, Role]) -> str:

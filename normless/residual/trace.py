@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.export import export
 from torch.fx import Node
 
@@ -56,9 +56,7 @@ class _Tracer:
     def map(self) -> ResidualMap:
         found = [block for node in self.flow.nodes if (block := self._block_at(node)) is not None]
         found = _distinctly_named(found)
-        inside = {
-            layer.path for item in found for layer in item.block.branch_layers + item.block.skip_layers
-        }
+        inside = {layer.path for item in found for layer in item.block.branch_layers + item.block.skip_layers}
         outside = [layer for path, layer in self.layers.items() if path not in inside]
         return self._assign(found, sorted(outside, key=lambda layer: self.position[layer.path]))
 
@@ -109,24 +107,22 @@ class _Tracer:
             following = blocks[passed] if passed < len(blocks) else None
             if following is not None and _belongs(layer, following):
                 blocks[passed] = replace(following, shared_layers=(*following.shared_layers, layer))
-            elif before is not None and self._follows_sum(layer, found[passed - 1]) and _belongs(layer, before):
-                blocks[passed - 1] = replace(before, after_sum=layer)
+            elif before is not None and _belongs(layer, before):
+                blocks[passed - 1] = replace(before, after_sum=(*before.after_sum, layer))
             else:
                 (stem if before is None else head if following is None else trunk).append(layer)
         return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
 
-    def _follows_sum(self, layer: Layer, item: _Found) -> bool:
-        first = self.flow.nodes[self.position[layer.path]]
-        return layer.kind == "activation" and item.sum in self.flow.parents[first]
-
 
 def _belongs(layer: Layer, block: ResidualBlock) -> bool:
-    return block.name == "" or layer.path.startswith((f"{block.name}.", f"{block.name}:"))
+    """Whether a layer between two blocks is inside the block's module; at the root nothing tells."""
+    module = block.name.partition("#")[0]
+    return module != "" and layer.path.startswith((f"{module}.", f"{module}:"))
 
 
 def _shape(node: Node) -> tuple[int, ...] | None:
     value = node.meta.get("val")
-    return tuple(value.shape) if hasattr(value, "shape") else None
+    return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
 def _distinctly_named(found: list[_Found]) -> list[_Found]:
