@@ -1,0 +1,101 @@
+"""Random crop, flip, cutout and mixup of a whole batch at once, each example with its own draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to a training image, in this order; the test images are never touched.
+
+    Attributes:
+        crop: pixels of zeros put around the image before a window of its own size is cut at random; 0 is off.
+        flip: mirror left and right with probability 1/2.
+        cutout: side in pixels of the square set to the mean (DeVries & Taylor 2017); 0 is off.
+        mixup: α of the Beta(α, α) from which each mixture's λ is drawn (Zhang et al. 2017); 0 is off.
+
+    Raises:
+        ValueError: a length is not a whole number ≥ 0, or mixup is not a finite number ≥ 0.
+    """
+
+    crop: int = 0
+    flip: bool = False
+    cutout: int = 0
+    mixup: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "cutout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} is a number of pixels, 0 or more; got {value!r}.")
+        if not (math.isfinite(self.mixup) and self.mixup >= 0):
+            raise ValueError(f"mixup is the α of a Beta distribution, 0 (off) or more; got {self.mixup!r}.")
+
+
+def crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
+    """Pad with zeros on all sides and cut a window of the original size out of each image.
+
+    Args:
+        images: [B, C, H, W].
+        shift: [B, 2], the window's first row and column in the padded image, 0 … 2·padding.
+        padding: in pixels.
+
+    Returns:
+        [B, C, H, W] of the same type.
+    """
+    height, width = images.shape[-2:]
+    padded = F.pad(images, (padding,) * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: [B, C, 2p + 1, 2p + 1, H, W]
+    return windows[torch.arange(len(images), device=images.device), :, shift[:, 0], shift[:, 1]]
+
+
+def flip(images: Tensor, chosen: Tensor) -> Tensor:
+    """Mirror the chosen [B] of the images [B, C, H, W] left and right."""
+    return torch.where(chosen[:, None, None, None], images.flip(-1), images)
+
+
+def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
+    """Set one square of each normalized image to zero, which is the training set's mean.
+
+    The square is ``side`` pixels wide and starts side // 2 before its centre, which lies anywhere in the
+    image; what falls outside is lost (DeVries & Taylor 2017, section 3).
+
+    Args:
+        images: [B, C, H, W], normalized.
+        centre: [B, 2], row and column.
+        side: in pixels.
+    """
+    first = centre - side // 2
+    rows, columns = (
+        (pixel >= first[:, axis, None]) & (pixel < first[:, axis, None] + side)
+        for axis, pixel in enumerate(torch.arange(n, device=images.device) for n in images.shape[-2:])
+    )
+    return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
+
+
+def mixup(images: Tensor, labels: Tensor, weight: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Mix each example with the one after it, which in a shuffled epoch is a random other one.
+
+    x̃ = λ·x + (1 − λ)·x′ and ỹ = λ·y + (1 − λ)·y′ (Zhang et al. 2017, Eq. 1), with a λ for each example.
+
+    Args:
+        images: [B + 1, …], the last only a partner.
+        labels: [B + 1] int64.
+        weight: [B], λ of each mixture.
+        classes: number of classes.
+
+    Returns:
+        Mixed images [B, …] and targets [B, classes], both float.
+    """
+    shares = weight.view(-1, *(1,) * (images.ndim - 1))
+    mixed = torch.lerp(images[1:], images[:-1], shares)
+    targets = torch.zeros(len(weight), classes, dtype=images.dtype, device=images.device)
+    targets.scatter_add_(1, labels[:-1, None], weight[:, None])
+    targets.scatter_add_(1, labels[1:, None], 1 - weight[:, None])
+    return mixed, targets

@@ -1,0 +1,165 @@
+"""Parquet files as the Hub of data sets writes them: encoded images and labels, perhaps in shards."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from normless.data.errors import DataFormatError
+from normless.data.tensor_images import Split, Splits, checked_split
+
+IMAGE_COLUMNS = ("image", "img", "images")
+
+_SET_NAMES = frozenset({"cifar10", "cifar100", "svhn"})
+_SHARD = re.compile(r"-(\d+)-of-(\d+)")
+
+_Bytes = NDArray[np.uint8]
+
+
+class _Part(NamedTuple):
+    """One file: images [N, 3, H, W], labels [N], and the formats in which the images were stored."""
+
+    images: _Bytes
+    labels: NDArray[Any]
+    formats: set[str]
+
+
+def read_parquet(
+    folder: Path, name: str, *, classes: int, image_shape: tuple[int, ...], label_columns: Sequence[str]
+) -> tuple[Splits, str] | None:
+    """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; None where it has no training file.
+
+    Several shards (``train-00000-of-00002.parquet``) are read in order. Files that name another set are
+    passed over. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
+
+    Args:
+        folder: where the files lie.
+        name: of the data set.
+        classes: labels must be 0 … classes − 1.
+        image_shape: (3, H, W), which every image must have.
+        label_columns: names the labels may have; the first found is taken.
+
+    Returns:
+        The two sets, and in words how they were stored: JPEG is not the original, PNG is.
+
+    Raises:
+        DataFormatError: the files are ambiguous, incomplete, or do not hold such images and labels.
+    """
+    train, test = (_shards(folder, name, kind) for kind in ("train", "test"))
+    if not train:
+        return None
+    if not test:
+        raise DataFormatError(f"{folder} has {train[0].name} but no *test*.parquet beside it.")
+
+    formats: set[str] = set()
+
+    def split(files: list[Path]) -> Split:
+        parts = [_read_file(file, image_shape, label_columns) for file in files]
+        formats.update(*(part.formats for part in parts))
+        return checked_split(
+            np.concatenate([part.images for part in parts]),
+            np.concatenate([part.labels for part in parts]),
+            classes=classes,
+            origin=", ".join(map(str, files)),
+        )
+
+    return Splits(split(train), split(test)), f"Parquet files of {' and '.join(sorted(formats))} images"
+
+
+def _shards(folder: Path, name: str, kind: str) -> list[Path]:
+    """The files of one split in order, the whole of one family ``…train…[-00000-of-00002]….parquet``."""
+    families: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob(f"*{kind}*.parquet")):
+        foreign = _words(file) & (_SET_NAMES - {name}) or (kind == "test" and "train" in file.name)
+        if not foreign:
+            families.setdefault(_SHARD.sub("", file.name), []).append(file)
+    named = {family: files for family, files in families.items() if name in _words(files[0])}
+    families = named or families
+    if len(families) > 1:
+        raise DataFormatError(
+            f"{folder} has several {kind} sets: {', '.join(families)}; keep one, or name it {name}."
+        )
+    files = next(iter(families.values()), [])
+    shards = [match for file in files if (match := _SHARD.search(file.name))]
+    expected = [(number, len(files)) for number in range(len(files))]
+    if shards and [(int(shard[1]), int(shard[2])) for shard in shards] != expected:
+        raise DataFormatError(
+            f"{folder} has not all the {int(shards[0][2])} shards of a {kind} set, or more than one set: "
+            f"{', '.join(file.name for file in files)}."
+        )
+    return files
+
+
+def _words(file: Path) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", file.stem.lower()))
+
+
+def _read_file(file: Path, image_shape: tuple[int, ...], label_columns: Sequence[str]) -> _Part:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise DataFormatError(f"{file} is not a Parquet file: {error}.") from error
+    image_name = _column(file, table.column_names, IMAGE_COLUMNS, "images")
+    label_name = _column(file, table.column_names, label_columns, "labels")
+    encoded, labels = table[image_name], table[label_name]
+    if pa.types.is_struct(encoded.type) and encoded.type.get_field_index("bytes") >= 0:
+        encoded = pa.chunked_array(
+            [chunk.field("bytes") for chunk in encoded.chunks], encoded.type.field("bytes").type
+        )
+    if not (pa.types.is_binary(encoded.type) or pa.types.is_large_binary(encoded.type)):
+        raise DataFormatError(f"Column {image_name} of {file} is {encoded.type}; expected bytes or {{bytes, path}}.")
+    if not pa.types.is_integer(labels.type) or labels.null_count:
+        raise DataFormatError(
+            f"Column {label_name} of {file} is {labels.type}; expected whole numbers, none missing."
+        )
+    images, formats = _decoded(encoded.to_pylist(), image_shape, f"column {image_name} of {file}")
+    return _Part(images, labels.to_numpy(), formats)
+
+
+def _column(file: Path, present: Sequence[str], wanted: Sequence[str], meaning: str) -> str:
+    for name in wanted:
+        if name in present:
+            return name
+    raise DataFormatError(
+        f"{file} has no column of {meaning}: expected {' or '.join(wanted)}, found {', '.join(present)}."
+    )
+
+
+def _decoded(encoded: list[bytes | None], image_shape: tuple[int, ...], origin: str) -> tuple[_Bytes, set[str]]:
+    """Images [N, 3, H, W] and the formats they were in."""
+    _, height, width = image_shape
+    images = np.empty((len(encoded), height, width, 3), np.uint8)
+
+    def decode(row: int) -> str:
+        data = encoded[row]
+        try:
+            if data is None:
+                raise ValueError("its bytes are missing; a path alone is not enough")
+            with Image.open(io.BytesIO(data)) as image:
+                if image.size != (width, height):
+                    raise ValueError(f"it is {image.width}×{image.height} pixels, expected {width}×{height}")
+                images[row] = np.asarray(image.convert("RGB"))
+                return str(image.format)
+        # Pillow meets damaged bytes with many kinds of exception.
+        except Exception as error:
+            raise DataFormatError(f"Cannot decode the image in row {row} of {origin}: {error}.") from error
+
+    def decode_some(rows: range) -> set[str]:
+        return {decode(row) for row in rows}
+
+    rows = range(len(encoded))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        formats = set().union(*pool.map(decode_some, (rows[first : first + 512] for first in rows[::512])))
+    return images.transpose(0, 3, 1, 2), formats

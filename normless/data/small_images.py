@@ -1,0 +1,95 @@
+"""Find a set of 32×32 colour images: official files, else Parquet, else a download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from normless.data.augmentation import Augmentation
+from normless.data.errors import DataNotFoundError
+from normless.data.hub_parquet import read_parquet
+from normless.data.images import ImageData
+from normless.data.tensor_images import Splits, TensorImages
+
+IMAGE_SHAPE = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one of the sets is found.
+
+    Attributes:
+        name: as `load_data` knows it, and the name of its folder under the root.
+        classes: number of classes.
+        layout: the official files, in words.
+        read_official: reads them from a folder; None where it does not hold them.
+        fetch: downloads them into a folder.
+        parquet_folders: where in its repository the Hub keeps the set's Parquet files.
+        label_columns: names a Parquet file may give to the labels, the first found being taken.
+        default_augmentation: what the papers use.
+    """
+
+    name: str
+    classes: int
+    layout: str
+    read_official: Callable[[Path], Splits | None]
+    fetch: Callable[[Path], None]
+    parquet_folders: tuple[str, ...]
+    label_columns: tuple[str, ...]
+    default_augmentation: Augmentation
+
+
+def load_small_images(recipe: Recipe, root: Path, *, download: bool) -> ImageData:
+    """Load the set from ``root/name`` or ``root``, downloading it into ``root/name`` when it is in neither.
+
+    Raises:
+        DataNotFoundError: it is not there and could not, or should not, be downloaded.
+        DataFormatError: a file does not hold what it should.
+    """
+    splits, source = _found(recipe, root) or _fetched(recipe, root, download=download)
+    return TensorImages(
+        splits,
+        name=recipe.name,
+        classes=recipe.classes,
+        source=source,
+        default_augmentation=recipe.default_augmentation,
+    )
+
+
+def _found(recipe: Recipe, root: Path) -> tuple[Splits, str] | None:
+    folders = (root / recipe.name, root)
+    for folder in folders:
+        splits = recipe.read_official(folder)
+        if splits is not None:
+            return splits, "official files"
+    for folder in (folder / below for folder in folders for below in (".", *recipe.parquet_folders)):
+        found = read_parquet(
+            folder,
+            recipe.name,
+            classes=recipe.classes,
+            image_shape=IMAGE_SHAPE,
+            label_columns=recipe.label_columns,
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _fetched(recipe: Recipe, root: Path, *, download: bool) -> tuple[Splits, str]:
+    folder = root / recipe.name
+    looked = (
+        f"The data set {recipe.name} is not in {folder} or {root}, neither as its official files "
+        f"({recipe.layout}) nor as Parquet (*train*.parquet and *test*.parquet)"
+    )
+    by_hand = f"Put either by hand into {folder}, or name the folder that holds them with root."
+    if not download:
+        raise DataNotFoundError(f"{looked}, and downloading is switched off. {by_hand}")
+    try:
+        recipe.fetch(folder)
+    except DataNotFoundError as error:
+        raise DataNotFoundError(f"{looked}. {error} {by_hand}") from error
+    splits = recipe.read_official(folder)
+    if splits is None:
+        raise DataNotFoundError(f"The download of {recipe.name} into {folder} lacks {recipe.layout}. {by_hand}")
+    return splits, "official files"
