@@ -10,7 +10,7 @@ same gradients. Zero padding is applied after b₁ is added.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,9 +50,7 @@ class ScalarAffine(nn.Module):
         assert name in self.PARTS
         if getattr(self, name) is not None:
             raise UnsupportedEdit(f"the layer already has a {name.replace('_', ' ')}")
-        weight = self.weight
-        assert isinstance(weight, Tensor)
-        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(weight))
+        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
         self.register_parameter(name, parameter)
 
     def prepared(self, x: Tensor) -> Tensor:
@@ -64,7 +62,7 @@ class ScalarAffine(nn.Module):
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
         weight: Tensor = self.weight
-        bias: Tensor | None = self.bias
+        bias = cast(Tensor | None, self.bias)
         if self.multiplier is not None:
             weight = weight * self.multiplier
             bias = None if bias is None else bias * self.multiplier

@@ -58,8 +58,8 @@ def signal_table(model: nn.Module, inputs: Tensor, residual_map: ResidualMap | N
             for row, block in zip(rows, found.blocks, strict=True):
                 assert block.sum is not None
                 handles.append(model.get_submodule(block.sum).register_forward_hook(_SumHook(row)))
-                for path in block.norms[:1]:
-                    handles.append(model.get_submodule(path).register_forward_hook(_NormHook(row)))
+                if block.norms:
+                    handles.append(model.get_submodule(block.norms[0]).register_forward_hook(_NormHook(row)))
             model(inputs)
         finally:
             for handle in handles:

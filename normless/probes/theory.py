@@ -106,7 +106,7 @@ def _weighted(module: nn.Module, moments: Tensor) -> Tensor:
     squared = weight.double().square()
     offset = None if bias is None else bias.double().square()
     if isinstance(module, _ConvNd):
-        convolved: Tensor = module._conv_forward(moments, squared, offset)  # type: ignore[operator]
+        convolved: Tensor = module._conv_forward(moments, squared, offset)
         return convolved
     return F.linear(moments.flatten(1), squared, offset)
 

@@ -1,0 +1,133 @@
+"""The reference networks: shapes, parameter counts, initialization, errors."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from normless import convert
+from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models.spec import build_model
+
+SIZES = st.tuples(st.integers(1, 3), st.sampled_from([1, 3]), st.integers(8, 13), st.integers(8, 13))
+
+
+@given(SIZES, st.sampled_from([10, 16]), st.integers(1, 2), st.integers(2, 5))
+@settings(deadline=None, max_examples=15)
+def test_wide_resnet_takes_any_image(size: tuple[int, int, int, int], depth: int, width: int, classes: int) -> None:
+    model = wide_resnet(depth, width, classes=classes, in_channels=size[1]).eval()
+    assert model(torch.randn(size)).shape == (size[0], classes)
+
+
+@given(SIZES, st.sampled_from([8, 14]), st.integers(2, 5))
+@settings(deadline=None, max_examples=15)
+def test_resnet_cifar_takes_any_image(size: tuple[int, int, int, int], depth: int, classes: int) -> None:
+    model = resnet_cifar(depth, classes=classes, in_channels=size[1]).eval()
+    assert model(torch.randn(size)).shape == (size[0], classes)
+
+
+@given(SIZES, st.integers(1, 3), st.booleans(), st.integers(1, 3))
+@settings(deadline=None, max_examples=15)
+def test_dense_takes_images_and_vectors(size: tuple[int, int, int, int], depth: int, relu: bool, layers: int) -> None:
+    model = dense(depth, 12, classes=4, in_features=prod(size[1:]), relu=relu, branch_layers=layers).eval()
+    images = torch.randn(size)
+    assert model(images).shape == (size[0], 4)
+    assert torch.equal(model(images), model(images.flatten(1)))
+
+
+@pytest.mark.parametrize(("depth", "parameters"), [(20, 269_722), (56, 853_018), (110, 1_727_962)])
+def test_resnet_cifar_has_the_parameters_of_the_original(depth: int, parameters: int) -> None:
+    """0.27M, 0.85M and 1.7M in He et al. (2016), table 6; exactly: two more per norm and channel."""
+    model = resnet_cifar(depth)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+def test_wide_resnet_16_4_has_2_7_million_parameters() -> None:
+    """Zagoruyko & Komodakis (2016), table 2: WRN-16-4 has 2.7M."""
+    total = sum(parameter.numel() for parameter in wide_resnet(16, 4).parameters())
+    assert round(total / 1e6, 1) == 2.7
+
+
+def test_depth_counts_the_layers() -> None:
+    for depth in (16, 28, 40):
+        convolutions = [m for m in wide_resnet(depth, 1).modules() if isinstance(m, nn.Conv2d)]
+        skips = [m for m in convolutions if m.kernel_size == (1, 1)]
+        # n counts the 3×3 layers, the classifier and, by custom, the three 1×1 skip paths of a widened network.
+        assert len(convolutions) - len(skips) + 1 == depth - 2
+    assert sum(isinstance(m, nn.Conv2d | nn.Linear) for m in resnet_cifar(20).modules()) == 20
+
+
+def test_convolutions_have_he_variance_by_fan_out() -> None:
+    for name, module in wide_resnet(10, 8).named_modules():
+        if isinstance(module, nn.Conv2d) and module.weight.numel() > 20_000:
+            fan_out = module.out_channels * prod(module.kernel_size)
+            assert module.weight.var().item() == pytest.approx(2 / fan_out, rel=0.05), name
+
+
+@pytest.mark.parametrize(("relu", "gain"), [(True, 2), (False, 1)])
+def test_dense_layers_have_he_or_lecun_variance_by_fan_in(relu: bool, gain: int) -> None:
+    model = dense(1, 400, in_features=100, relu=relu)
+    assert model.stem.linear1.weight.var().item() == pytest.approx(gain / 100, rel=0.05)
+    assert model.blocks[0].branch.linear1.weight.var().item() == pytest.approx(gain / 400, rel=0.05)
+
+
+def test_wrong_depths_name_the_nearest_right_one() -> None:
+    with pytest.raises(ValueError, match=r"depth 6b \+ 4.*got depth=18; the nearest is 16"):
+        wide_resnet(18)
+    with pytest.raises(ValueError, match=r"depth 6b \+ 2.*got depth=2; the nearest is 8"):
+        resnet_cifar(2)
+    with pytest.raises(ValueError, match="at least one block"):
+        dense(0)
+
+
+def test_specs_build_fitted_networks() -> None:
+    model = build_model("normless:wide_resnet(depth=10, width=1)", classes=7, image_shape=(1, 8, 8))
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 7)
+    model = build_model("normless:dense(depth=1, width=5, classes=3)", classes=7, image_shape=(1, 8, 8))
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+    assert build_model("torchvision:resnet18", classes=4).fc.out_features == 4
+    assert build_model("timm:resnet10t(num_classes=6)", image_shape=(1, 8, 8)).num_classes == 6
+
+
+def test_a_file_of_the_users_own(tmp_path: object) -> None:
+    path = f"{tmp_path}/mine.py"
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(
+            "from torch import nn\ndef net(width=3):\n    return nn.Linear(width, 1)\ndef no():\n    return 3\n"
+        )
+    assert build_model(f"{path}:net(width=5)").in_features == 5
+    with pytest.raises(ValueError, match="returned a int, expected a torch.nn.Module"):
+        build_model(f"{path}:no")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("wide_resnet", "Expected normless:NAME"),
+        ("normless:vgg", "normless has no network 'vgg'; it has wide_resnet"),
+        ("normless:wide_resnet(deep=3)", "does not take deep"),
+        ("normless:wide_resnet(16)", "every argument needs its name"),
+        ("torchvision:nothing", "torchvision has no model"),
+        ("timm:nothing", "timm has no model"),
+        ("hub:resnet", "Unknown source of models 'hub'"),
+        ("missing.py:net", "There is no file"),
+    ],
+)
+def test_specs_that_name_nothing(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_model(spec)
+
+
+def test_a_network_of_10_000_layers_takes_a_step() -> None:
+    model = convert(wide_resnet(10_000, 1, in_channels=1), "skipinit")
+    before = model.blocks[4000].conv2.multiplier.clone()
+    loss = nn.functional.cross_entropy(model(torch.randn(2, 1, 8, 8)), torch.tensor([0, 1]))
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert torch.isfinite(loss)
+    assert not torch.equal(model.blocks[4000].conv2.multiplier, before)

@@ -1,0 +1,90 @@
+"""The map as data: paths, roles, printing."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from normless import residual_map
+from normless.models import dense, resnet_cifar, wide_resnet
+from normless.residual import Layer, ResidualBlock, ResidualMap
+
+
+def test_wide_resnet_by_hand() -> None:
+    found = residual_map(wide_resnet(10, 2))
+    assert found.depth == 3
+    assert found.stem == ("stem",)
+    assert found.classifier == "classifier"
+    first = found.blocks[0]
+    assert first.name == "blocks.0"
+    assert first.branch == ("blocks.0.conv1", "blocks.0.conv2")
+    assert first.skip == ("blocks.0.shortcut",)
+    assert first.norms == ("blocks.0.norm1", "blocks.0.norm2")
+    assert first.activations == ("blocks.0.relu1", "blocks.0.relu2")
+    assert not first.identity_skip
+    assert first.activation_after_sum is None
+
+
+def test_shared_pre_activations_are_down_where_the_skip_path_projects() -> None:
+    roles = residual_map(wide_resnet(16, 1)).norms
+    assert roles == {
+        **{f"blocks.{index}.norm2": "last" for index in range(6)},
+        **{f"blocks.{index}.norm1": "other" for index in (0, 1, 3, 5)},
+        **{f"blocks.{index}.norm1": "down" for index in (2, 4)},
+        "norm": "other",
+    }
+
+
+def test_resnet_v1_roles() -> None:
+    found = residual_map(resnet_cifar(8))
+    assert found.norms == {
+        "norm": "stem",
+        **{f"blocks.{index}.norm1": "other" for index in range(3)},
+        **{f"blocks.{index}.norm2": "last" for index in range(3)},
+    }
+    assert [block.activation_after_sum for block in found.blocks] == [f"blocks.{index}.relu2" for index in range(3)]
+    assert [block.identity_skip for block in found.blocks] == [True, False, False]
+    assert all(block.skip == () for block in found.blocks)
+
+
+def test_norm_behind_the_sum_of_a_norm_free_branch_is_last() -> None:
+    branch = (Layer("f", "weight"),)
+    post = ResidualBlock("b", branch_layers=branch, after_sum=(Layer("n", "norm"),))
+    both = ResidualBlock("c", branch_layers=(*branch, Layer("m", "norm")), after_sum=(Layer("o", "norm"),))
+    assert ResidualMap((post, both)).norms == {"n": "last", "m": "last", "o": "other"}
+
+
+def test_dictionary_is_json_and_complete() -> None:
+    found = residual_map(resnet_cifar(14))
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["depth"] == 6
+    assert set(data["blocks"][0]) == {
+        "name", "branch", "skip", "identity_skip", "norms", "activations", "activation_after_sum",
+    }  # fmt: skip
+    assert data["norms"] == found.norms
+    assert data["stem"] == ["stem"]
+    assert data["classifier"] == "classifier"
+
+
+def test_table_shows_what_a_person_looks_for() -> None:
+    text = str(residual_map(wide_resnet(10, 2)))
+    assert text.startswith("3 residual blocks")
+    assert "conv 3×3 32→64 /2" in text
+    assert "conv 1×1 32→64 /2" in text
+    assert "batch norm 64 (γ last)" in text
+    assert "linear 128→10" in text
+    assert "identity" in str(residual_map(dense(2, 8, in_features=4)))
+
+
+def test_layers_of_every_kind_come_in_execution_order() -> None:
+    model = wide_resnet(16, 2)
+    ran: list[str] = []
+    listed = [layer.path for layer in residual_map(model).layers()]
+    for path in listed:
+        model.get_submodule(path).register_forward_hook(lambda *_, path=path: ran.append(path))
+    model(torch.zeros(2, 3, 8, 8))
+    # The skip path's convolution runs before the branch here; the map lists the branch first.
+    without_skip = [path for path in listed if "shortcut" not in path]
+    assert [path for path in ran if "shortcut" not in path] == without_skip
+    assert sorted(ran) == sorted(listed)

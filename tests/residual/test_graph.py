@@ -1,0 +1,123 @@
+"""Dominators against networkx, on random graphs; the map of foreign networks; what tracing leaves alone."""
+
+from __future__ import annotations
+
+import networkx
+import pytest
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.fx import Graph
+
+from normless import UnresolvedStructureError, residual_map
+from normless.residual.graph import Dataflow
+
+
+@st.composite
+def random_parents(draw: st.DrawFn) -> list[list[int]]:
+    """For every node but the first, one or more earlier nodes."""
+    size = draw(st.integers(2, 25))
+    return [draw(st.lists(st.integers(0, node - 1), min_size=1, max_size=3, unique=True)) for node in range(1, size)]
+
+
+@given(random_parents())
+@settings(deadline=None, max_examples=200)
+def test_immediate_dominators_are_those_of_networkx(parents: list[list[int]]) -> None:
+    graph = Graph()
+    nodes = [graph.placeholder("x")]
+    flow = Dataflow(nodes=[nodes[0]], parents={nodes[0]: []})
+    oracle = networkx.DiGraph()
+    oracle.add_node(0)
+    for index, sources in enumerate(parents, start=1):
+        node = graph.call_function(torch.relu, (nodes[sources[0]],))
+        nodes.append(node)
+        flow.nodes.append(node)
+        flow.parents[node] = [nodes[source] for source in sources]
+        oracle.add_edges_from((source, index) for source in sources)
+    expected = {node: dominator for node, dominator in networkx.immediate_dominators(oracle, 0).items() if node != 0}
+    found = flow.immediate_dominators()
+    assert found[nodes[0]] is None
+    assert {index: nodes.index(found[nodes[index]]) for index in range(1, len(nodes))} == expected
+
+
+class Functional(nn.Module):
+    """A network in the style of many scripts: functional activations, an in-place sum, the sum at the root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.conv1 = nn.Conv2d(8, 8, 3, padding=1)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1)
+        self.position = nn.Parameter(torch.zeros(1, 8, 1, 1))
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x) + self.position
+        h = self.conv2(torch.relu(self.conv1(x)))
+        x += self.dropout(h)
+        h = torch.relu(self.conv1(x))
+        return self.fc(x.mean((2, 3)) + h.mean((2, 3)))
+
+
+def test_functional_code_is_read_and_bias_additions_are_no_blocks() -> None:
+    found = residual_map(Functional(), torch.zeros(2, 3, 8, 8))
+    assert found.blocks[0].branch == ("conv1", "conv2")
+    assert found.blocks[0].identity_skip
+    assert found.blocks[0].sum is None
+    assert found.blocks[0].activations[0].startswith(":relu")
+    assert found.stem == ("stem",)
+    assert found.classifier == "fc"
+
+
+def test_torchvision_resnet18() -> None:
+    found = residual_map(torchvision.models.resnet18(), torch.zeros(2, 3, 64, 64))
+    assert found.depth == 8
+    assert [block.name for block in found.blocks] == [f"layer{s}.{b}" for s in (1, 2, 3, 4) for b in (0, 1)]
+    assert [block.skip for block in found.blocks if block.skip] == [(f"layer{s}.0.downsample.0",) for s in (2, 3, 4)]
+    roles = list(found.norms.values())
+    assert {role: roles.count(role) for role in set(roles)} == {"stem": 1, "last": 8, "down": 3, "other": 8}
+
+
+def test_zeroing_a_traced_branch_leaves_exactly_the_skip_path() -> None:
+    model = torchvision.models.resnet18().eval()
+    found = residual_map(model, torch.zeros(1, 3, 64, 64))
+    block = found.blocks[1]
+    for path in block.norms[-1:]:
+        nn.init.zeros_(model.get_submodule(path).weight)
+    x = torch.randn(2, 64, 8, 8)
+    assert torch.equal(model.get_submodule(block.name)(x), torch.relu(x))
+
+
+def test_tracing_leaves_weights_buffers_mode_and_random_state_alone() -> None:
+    model = torchvision.models.resnet18().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    residual_map(model, torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(state, torch.get_rng_state())
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_network_that_must_be_traced_asks_for_inputs() -> None:
+    with pytest.raises(UnresolvedStructureError, match="pass example inputs"):
+        residual_map(torchvision.models.resnet18())
+
+
+def test_a_network_that_cannot_be_exported_says_so() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if float(x.sum()) > 0 else -x
+
+    with pytest.raises(UnresolvedStructureError, match=r"torch\.export could not trace this Branching"):
+        residual_map(Branching(), torch.ones(2))
+
+
+def test_networks_without_residual_sums_have_no_blocks() -> None:
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    found = residual_map(plain, torch.zeros(1, 4))
+    assert found.depth == 0
+    assert found.stem == ("0", "2")
+    assert found.classifier == "2"

@@ -1,0 +1,50 @@
+"""The maps the reference networks state, held against what their dataflow shows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from normless import convert, residual_map
+from normless.models import dense, resnet_cifar, wide_resnet
+
+IMAGE = torch.zeros(2, 3, 8, 8)
+GRAY = torch.zeros(2, 1, 9, 11)
+VECTOR = torch.zeros(6, 30)
+
+NETWORKS = {
+    "wide 10-1": (lambda: wide_resnet(10, 1), IMAGE),
+    "wide 16-2": (lambda: wide_resnet(16, 2), IMAGE),
+    "wide 40-1 gray": (lambda: wide_resnet(40, 1, in_channels=1), GRAY),
+    "cifar 8": (lambda: resnet_cifar(8), IMAGE),
+    "cifar 20 gray": (lambda: resnet_cifar(20, in_channels=1), GRAY),
+    "cifar 44": (lambda: resnet_cifar(44), IMAGE),
+    "dense linear 1": (lambda: dense(1, 20, in_features=30, relu=False), VECTOR),
+    "dense 7": (lambda: dense(7, 20, in_features=30), VECTOR),
+    "dense 3×2": (lambda: dense(3, 20, in_features=30, branch_layers=2), VECTOR),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
+    build, inputs = NETWORKS[name]
+    model = build().train(training)
+    assert residual_map(model) == residual_map(model, inputs, trace=True)
+
+
+@pytest.mark.parametrize("name", ["wide 16-2", "cifar 8", "dense 3×2"])
+@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "ghost_batch_norm(size=2)", "norm_on_skip"])
+def test_also_after_conversion(name: str, scheme: str) -> None:
+    build, inputs = NETWORKS[name]
+    model = convert(build(), scheme)
+    assert residual_map(model) == residual_map(model, inputs, trace=True)
+
+
+def test_stated_map_of_a_network_10_000_layers_deep_needs_no_trace() -> None:
+    with torch.device("meta"):
+        model = wide_resnet(10_000, 1)
+    found = residual_map(model)
+    assert found.depth == 4998
+    assert found.blocks[-1].branch == ("blocks.4997.conv1", "blocks.4997.conv2")
+    assert "4958 more blocks" in str(found)

@@ -1,0 +1,114 @@
+"""`convert` and `plan`: a new module, the original untouched, refusals that say why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import normless as nl
+from normless.conversion import scheme_of
+from normless.edits import BranchMultiplier, HeadDropout, RemoveNorms
+from normless.models import dense, wide_resnet
+from normless.schemes import SCHEMES, Scheme, parse_scheme
+
+
+def test_the_original_is_untouched() -> None:
+    model = wide_resnet(10, 1).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    net = nl.convert(model, "fixup")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert {name: type(module) for name, module in model.named_modules()} == kinds
+    assert scheme_of(model) is None
+    assert scheme_of(net) == "fixup"
+    assert not net.training
+    assert all(not module.training for module in net.modules())
+    assert type(net) is type(model)
+    shared = {p.data_ptr() for p in model.parameters()} & {p.data_ptr() for p in net.parameters()}
+    assert not shared
+
+
+def test_converting_twice_is_refused_also_after_a_copy() -> None:
+    net = nl.convert(wide_resnet(10, 1), "skipinit(alpha=1)")
+    with pytest.raises(
+        nl.AlreadyConvertedError, match=r"converted by 'skipinit\(alpha=1\)' already; 'fixup' is defined"
+    ):
+        nl.convert(net, "fixup")
+
+
+def test_a_refusal_leaves_the_original_convertible() -> None:
+    model = dense(2, 8, in_features=4)
+    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0"):
+        nl.convert(model, "fixup")
+    assert isinstance(nl.convert(model, "skipinit"), nn.Module)
+
+
+def test_a_foreign_network_needs_example_inputs() -> None:
+    with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
+        nl.convert(nn.Linear(3, 3), "none")
+
+
+def test_plan_lists_what_convert_does_and_does_nothing() -> None:
+    model = wide_resnet(10, 1)
+    changes = nl.plan(model, "skipinit(alpha=1/sqrt(L))")
+    assert scheme_of(model) is None
+    assert [change.path for change in changes] == [
+        *(f"blocks.{block}.norm{norm}" for block in range(3) for norm in (1, 2)),
+        "norm",
+        *(f"blocks.{block}" for block in range(3)),
+    ]
+    assert str(changes[-1]) == (
+        "BranchMultiplier(init='1/sqrt(L)'): blocks.2: multiplier at the end of the branch, initially 0.5774"
+    )
+
+
+def test_schemes_are_data() -> None:
+    assert parse_scheme("skipinit") == Scheme("skipinit", (RemoveNorms(), BranchMultiplier(0.0)))
+    assert parse_scheme(" skipinit( alpha = 1/sqrt(L) ) ").edits[1] == BranchMultiplier("1/sqrt(L)")
+    assert parse_scheme("zeroinit").edits == parse_scheme("regularized_skipinit").edits
+    extended = parse_scheme("none") + (HeadDropout(0.2),)
+    assert extended.edits == (RemoveNorms(), HeadDropout(0.2))
+    assert extended.text == "none + HeadDropout(probability=0.2)"
+    assert scheme_of(nl.convert(wide_resnet(10, 1), extended)) == extended.text
+
+
+def test_ablations_leave_edits_out() -> None:
+    full = {type(edit).__name__ for edit in parse_scheme("fixup").edits}
+    assert full == {
+        "RemoveNorms",
+        "RescaleBranches",
+        "ZeroBranchEnds",
+        "ZeroClassifier",
+        "BranchMultiplier",
+        "ScalarBiases",
+    }
+    names = [type(edit).__name__ for edit in parse_scheme("fixup(zero=False, multiplier=False, biases=False)").edits]
+    assert names == ["RemoveNorms", "RescaleBranches"]
+    names = [type(edit).__name__ for edit in parse_scheme("zeroinit(multiplier=False, dropout=0)").edits]
+    assert names == ["RemoveNorms", "ChannelBiases"]
+
+
+def test_unknown_schemes_list_the_known() -> None:
+    with pytest.raises(ValueError, match=r"There is no scheme 'fixupp'; the schemes are batch_norm, .*fixup.*rezero"):
+        nl.convert(wide_resnet(10, 1), "fixupp")
+    with pytest.raises(ValueError, match="The scheme skipinit takes alpha; it does not take beta"):
+        parse_scheme("skipinit(beta=1)")
+    with pytest.raises(ValueError, match="The scheme none takes no arguments"):
+        parse_scheme("none(x=1)")
+    with pytest.raises(ValueError, match="Expected NAME or NAME"):
+        parse_scheme("fixup(")
+    with pytest.raises(ValueError, match="every argument needs its name"):
+        parse_scheme("skipinit(1)")
+    with pytest.raises(nl.UnsupportedEdit, match=r"starts at a number or at 1/sqrt\(L\)"):
+        nl.convert(wide_resnet(10, 1), "skipinit(alpha=sqrt(L))")
+
+
+def test_text_is_never_evaluated() -> None:
+    edits = parse_scheme("skipinit(alpha=__import__('os').getcwd())").edits
+    assert edits[1] == BranchMultiplier("__import__('os').getcwd()")
+
+
+def test_every_scheme_parses_without_arguments() -> None:
+    for name in SCHEMES:
+        assert parse_scheme(name).text == name

@@ -1,0 +1,61 @@
+"""The package itself: its public names, what importing it costs, that nothing imports upward."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normless
+
+PACKAGE = Path(normless.__file__).parent
+
+
+def test_every_public_name_resolves() -> None:
+    for name in normless.__all__:
+        assert getattr(normless, name) is not None
+    assert set(normless.__all__) <= set(dir(normless))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = normless.nothing
+
+
+def test_import_brings_no_torch_and_convert_brings_little_more() -> None:
+    code = (
+        "import sys, normless; assert 'torch' not in sys.modules, 'import normless imports torch'\n"
+        "import torch\n"
+        "normless.convert, normless.models, normless.param_groups\n"
+        "heavy = {'sklearn', 'scipy', 'pandas', 'matplotlib', 'torchvision', 'lightning_fabric', 'pyarrow', 'torchmetrics'}\n"
+        "found = heavy & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code.replace("normless.models, ", "")], check=True)
+
+
+# The layers of the design, lowest first: a package may import those before it, and its own.
+LAYERS = [
+    {"errors", "spec"},
+    {"nn"},
+    {"residual"},
+    {"models", "edits"},
+    {"schemes"},
+    {"conversion"},
+    {"optim", "probes", "data"},
+    {"training"},
+    {"report"},
+    {"lab", "bench"},
+    {"cli"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+
+def test_nothing_imports_upward() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if home == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("normless."):
+                target = str(node.module).split(".")[1]
+                assert RANK[target] < RANK[home] or target == home, f"{path} imports normless.{target}"
