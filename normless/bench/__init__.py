@@ -1,0 +1,4 @@
+"""Speed claims, each a ratio against a rival that runs in turn with it in the same process."""
+
+from normless.bench.step import StepBench as StepBench
+from normless.bench.step import measure_step as measure_step
