@@ -33,5 +33,5 @@ def digits(*, root: Path, download: bool) -> ImageData:
         name="digits",
         classes=10,
         source="scikit-learn load_digits, fixed stratified split",
-        default_augmentation=Augmentation(crop=1),
+        default_augmentation=Augmentation(),
     )

@@ -89,7 +89,7 @@ class RescaleBranches(Edit):
         for block in blocks:
             factor = self.gain * len(blocks) ** (-1 / (2 * len(block.branch) - 2))
             for path in block.branch:
-                _scale_weight(surgery.get(path), factor)
+                _scale_weight(surgery.single(path), factor)
                 surgery.record(path, f"weight × {factor:.4g}")
 
 

@@ -77,6 +77,18 @@ class Surgery:
         """The module that is now at `path`."""
         return self.model.get_submodule(path)
 
+    def single(self, path: str) -> nn.Module:
+        """The module at `path`, which runs once in a forward pass.
+
+        Raises:
+            UnsupportedEdit: it runs more than once, so that a change for one place would change the others.
+        """
+        if path in self.map.repeated:
+            raise self.unsupported(
+                path, "this one module runs at several places of the network; give each place a module of its own"
+            )
+        return self.get(path)
+
     def replace(self, path: str, module: nn.Module) -> None:
         """Put a module in the place of the one at `path`, in the same mode."""
         module.train(self.get(path).training)
@@ -85,7 +97,7 @@ class Surgery:
 
     def is_left(self, layer: Layer) -> bool:
         """Whether the layer still is one; an earlier edit may have removed it."""
-        return kind_of(self.get(layer.path)) is not None
+        return ":" in layer.path or kind_of(self.get(layer.path)) is not None
 
     def blocks(self) -> tuple[ResidualBlock, ...]:
         """The residual blocks.
@@ -122,9 +134,9 @@ class Surgery:
         """The weight layer at `path`, made able to take scalar parts.
 
         Raises:
-            UnsupportedEdit: scalars cannot be folded into it.
+            UnsupportedEdit: scalars cannot be folded into it, or it runs at several places.
         """
-        layer = self.get(path)
+        layer = self.single(path)
         try:
             scalar = scalar_affine(layer)
         except UnsupportedEdit as error:
@@ -134,8 +146,14 @@ class Surgery:
         return scalar
 
     def activation(self, path: str) -> ShiftedActivation:
-        """The activation at `path`, made able to take biases around it."""
-        module = self.get(path)
+        """The activation at `path`, made able to take biases around it.
+
+        Raises:
+            UnsupportedEdit: it runs at several places, or is a function in the network's forward code.
+        """
+        if ":" in path:
+            raise self.unsupported(path, "the activation is a function in the forward code, not a module")
+        module = self.single(path)
         if not isinstance(module, ShiftedActivation):
             module = ShiftedActivation(module)
             self.replace(path, module)

@@ -16,12 +16,14 @@ class Layer:
     """A weight layer, a normalization or an activation: what an edit can be made to.
 
     `path` is the module's qualified name. `input` is the path of the layer whose output this one reads
-    unchanged, or None where something else lies between (a sum, a pooling, the network's own input).
+    unchanged, or None where something else lies between (a sum, a pooling, the network's own input). A module
+    that runs several times in one forward pass is one layer each time, told apart by `call` = 0, 1, ….
     """
 
     path: str
     kind: Kind
     input: str | None = None
+    call: int = 0
     description: str = field(default="", compare=False)
 
 
@@ -128,8 +130,13 @@ class ResidualMap:
 
     @cached_property
     def by_path(self) -> dict[str, Layer]:
-        """Every layer by its path."""
-        return {layer.path: layer for layer in self.layers()}
+        """The layer at every path; of a module that runs several times, its first call."""
+        return {layer.path: layer for layer in self.layers() if layer.call == 0}
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        """Paths of the modules that run more than once in a forward pass."""
+        return frozenset(layer.path for layer in self.layers() if layer.call)
 
     def layers(self) -> Iterator[Layer]:
         """Every layer, in execution order but for the trunk's, which come after the blocks."""

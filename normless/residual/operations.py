@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -42,23 +44,44 @@ def leaves_unchanged(node: Node) -> bool:
     return operation(node) in _UNCHANGED
 
 
-def find_layers(model: nn.Module, flow: Dataflow) -> tuple[dict[Node, str], dict[str, Layer]]:
-    """The layer that every node belongs to, by path, and the layers themselves in execution order.
+@dataclass(frozen=True)
+class LayerCall:
+    """One run of one layer in a forward pass."""
+
+    path: str
+    call: int = 0
+
+
+def find_layers(model: nn.Module, flow: Dataflow) -> tuple[dict[Node, LayerCall], dict[LayerCall, Layer]]:
+    """The layer that every node belongs to, and the layers themselves in execution order.
 
     A layer may be several operations: a ghost batch norm is slices, norms and a concatenation.
     """
-    owners: dict[Node, str] = {}
-    kinds: dict[str, Kind] = {}
+    owners: dict[Node, LayerCall] = {}
+    kinds: dict[LayerCall, Kind] = {}
     for node in flow.nodes:
         found = _layer_of(model, flow, node)
         if found is not None:
-            owners[node] = found[0]
-            kinds.setdefault(*found)
+            path, kind = found
+            owners[node] = LayerCall(path, _call_of(node))
+            kinds.setdefault(owners[node], kind)
     layers = {
-        path: Layer(path, kind, _input_of(path, flow, owners), _description(model, path))
-        for path, kind in kinds.items()
+        call: Layer(
+            call.path,
+            kind,
+            input=_input_of(call, flow, owners),
+            call=call.call,
+            description=_description(model, call.path),
+        )
+        for call, kind in kinds.items()
     }
     return owners, layers
+
+
+def _call_of(node: Node) -> int:
+    """Which run of its module the operation belongs to: export marks the second with `@1`, and so on."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return max((int(number) for key in stack for number in re.findall(r"@(\d+)", str(key))), default=0)
 
 
 def _layer_of(model: nn.Module, flow: Dataflow, node: Node) -> tuple[str, Kind] | None:
@@ -95,16 +118,17 @@ def _parameter_owner(model: nn.Module, names: list[str]) -> str:
     return largest.rpartition(".")[0]
 
 
-def _input_of(path: str, flow: Dataflow, owners: dict[Node, str]) -> str | None:
-    """The layer whose output is the one input of the layer at `path`, or None."""
+def _input_of(call: LayerCall, flow: Dataflow, owners: dict[Node, LayerCall]) -> str | None:
+    """The path of the layer whose output is this one's only input, or None."""
     sources = {
         parent
         for node, owner in owners.items()
-        if owner == path
+        if owner == call
         for parent in flow.parents[node]
-        if owners.get(parent) != path
+        if owners.get(parent) != call
     }
-    return owners.get(sources.pop()) if len(sources) == 1 else None
+    source = owners.get(sources.pop()) if len(sources) == 1 else None
+    return None if source is None else source.path
 
 
 def _description(model: nn.Module, path: str) -> str:

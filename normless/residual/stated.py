@@ -78,7 +78,7 @@ def _walk(model: nn.Module, paths: Sequence[str], prefix: str, source: str | Non
         for found, module in _expand(prefix + path, model.get_submodule(prefix + path)):
             kind = kind_of(module)
             if kind is not None:
-                layers.append(Layer(found, kind, source, describe(module)))
+                layers.append(Layer(found, kind, source, description=describe(module)))
                 source = found
             elif not isinstance(module, nn.Identity):
                 source = None

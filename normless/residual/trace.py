@@ -49,16 +49,16 @@ class _Tracer:
         self.order = {node: index for index, node in enumerate(flow.nodes)}
         self.dominators = flow.immediate_dominators()
         self.owners, self.layers = find_layers(model, flow)
-        self.position: dict[str, int] = {}
-        for node, path in self.owners.items():
-            self.position.setdefault(path, self.order[node])
+        self.position: dict[Layer, int] = {}
+        for node, call in self.owners.items():
+            self.position.setdefault(self.layers[call], self.order[node])
 
     def map(self) -> ResidualMap:
         found = [block for node in self.flow.nodes if (block := self._block_at(node)) is not None]
         found = _distinctly_named(found)
-        inside = {layer.path for item in found for layer in item.block.branch_layers + item.block.skip_layers}
-        outside = [layer for path, layer in self.layers.items() if path not in inside]
-        return self._assign(found, sorted(outside, key=lambda layer: self.position[layer.path]))
+        inside = {layer for item in found for layer in item.block.branch_layers + item.block.skip_layers}
+        outside = [layer for layer in self.layers.values() if layer not in inside]
+        return self._assign(found, sorted(outside, key=self.position.__getitem__))
 
     def _block_at(self, node: Node) -> _Found | None:
         if operation(node) != "add" or len(self.flow.parents[node]) != 2:
@@ -91,8 +91,8 @@ class _Tracer:
         return self.flow.between(fork, end, self.order)
 
     def _layers_on(self, path: list[Node]) -> tuple[Layer, ...]:
-        paths = dict.fromkeys(self.owners[node] for node in path if node in self.owners)
-        return tuple(self.layers[found] for found in paths)
+        calls = dict.fromkeys(self.owners[node] for node in path if node in self.owners)
+        return tuple(self.layers[call] for call in calls)
 
     def _assign(self, found: list[_Found], outside: list[Layer]) -> ResidualMap:
         """Give every layer outside the blocks' paths to the stem, a neighbouring block, the trunk or the head."""
@@ -102,7 +102,7 @@ class _Tracer:
         head: list[Layer] = []
         blocks = [item.block for item in found]
         for layer in outside:
-            passed = sum(position < self.position[layer.path] for position in sums)
+            passed = sum(position < self.position[layer] for position in sums)
             before = blocks[passed - 1] if passed else None
             following = blocks[passed] if passed < len(blocks) else None
             if following is not None and _belongs(layer, following):

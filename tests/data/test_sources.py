@@ -33,7 +33,7 @@ def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     data = load_data("digits")
     assert (data.name, data.classes, data.image_shape) == ("digits", 10, (1, 8, 8))
     assert (data.train_size, data.test_size) == (1437, 360)
-    assert data.default_augmentation == Augmentation(crop=1)
+    assert data.default_augmentation == Augmentation()
     both = [
         next(iter(data.train_batches(1437, seed=0, epoch=0, augmentation=NOTHING, device="cpu"))),
         next(iter(data.test_batches(360, device="cpu"))),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import Graph
 
-from normless import UnresolvedStructureError, residual_map
+from normless import UnresolvedStructureError, UnsupportedEdit, convert, residual_map
 from normless.residual.graph import Dataflow
 
 
@@ -78,7 +78,20 @@ def test_torchvision_resnet18() -> None:
     assert [block.name for block in found.blocks] == [f"layer{s}.{b}" for s in (1, 2, 3, 4) for b in (0, 1)]
     assert [block.skip for block in found.blocks if block.skip] == [(f"layer{s}.0.downsample.0",) for s in (2, 3, 4)]
     roles = list(found.norms.values())
+    assert all(block.activation_after_sum == f"{block.name}.relu" for block in found.blocks)
     assert {role: roles.count(role) for role in set(roles)} == {"stem": 1, "last": 8, "down": 3, "other": 8}
+
+
+def test_a_module_that_runs_twice_is_two_layers_and_takes_no_scalars() -> None:
+    model = torchvision.models.resnet18()
+    inputs = torch.zeros(2, 3, 64, 64)
+    block = residual_map(model, inputs).blocks[0]
+    assert [layer.call for layer in block.branch_layers if layer.kind == "activation"] == [0]
+    assert block.activation_after_sum == "layer1.0.relu"
+    assert block.after_sum[0].call == 1
+    assert "layer1.0.relu" in residual_map(model, inputs).repeated
+    with pytest.raises(UnsupportedEdit, match=r"at layer1\.0\.relu: this one module runs at several places"):
+        convert(model, "fixup", inputs)
 
 
 def test_zeroing_a_traced_branch_leaves_exactly_the_skip_path() -> None:

@@ -1,0 +1,130 @@
+"""From a configuration to the pieces of a run: data, augmentation, network, optimizer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from normless.conversion import convert
+from normless.data import Augmentation, ImageData, load_data
+from normless.edits import HeadDropout
+from normless.models.spec import build_model
+from normless.optim import param_groups
+from normless.schemes import Scheme, parse_scheme
+from normless.training.checkpoint import load_weights
+from normless.training.config import TrainConfig
+from normless.training.directory import RunDirectory, RunDirectoryError
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """The Fabric that runs the training: one process, or those that torchrun started.
+
+    Raises:
+        ValueError: cuda is asked for and not there, or the number of processes is not `devices`.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != config.devices:
+        raise ValueError(
+            f"Expected {config.devices} processes for devices={config.devices}, but {started} runs this. Start it "
+            f"with: torchrun --nproc-per-node {config.devices} -m normless train … --devices {config.devices}"
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
+    accelerator = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=local,
+        num_nodes=started // local,
+        strategy="ddp" if started > 1 else "auto",
+        precision=config.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def load_config_data(config: TrainConfig) -> ImageData:
+    """The data set that the configuration names."""
+    return load_data(config.data, root=None if config.data_root is None else Path(config.data_root))
+
+
+def augmentation_of(config: TrainConfig, data: ImageData) -> Augmentation:
+    """The data set's default augmentation with what the configuration sets in its place."""
+    chosen = {name: getattr(config, name) for name in ("crop", "flip", "cutout", "mixup")}
+    return replace(data.default_augmentation, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def scheme_of_config(config: TrainConfig) -> Scheme:
+    """The scheme that the configuration names, with its dropout.
+
+    Raises:
+        ValueError: the scheme is unknown, or brings a dropout of its own.
+    """
+    scheme = parse_scheme(config.scheme_text)
+    if config.dropout is None:
+        return scheme
+    if any(isinstance(edit, HeadDropout) for edit in scheme.edits):
+        raise ValueError(
+            f"The scheme {scheme.text!r} has a dropout of its own, so dropout={config.dropout} would be a second; "
+            "write the one meant as the scheme's argument, as in zeroinit(dropout=0.6)."
+        )
+    return scheme + (HeadDropout(config.dropout),)  # noqa: RUF005 - a Scheme is no sequence
+
+
+def build_network(config: TrainConfig, data: ImageData) -> nn.Module:
+    """The converted network before training, on the CPU, a pure function of the configuration.
+
+    Schemes that calibrate on a batch get the first training batch without augmentation. The global generator
+    is seeded with the configuration's seed.
+    """
+    torch.manual_seed(config.seed)
+    shape = data.image_shape
+    model = build_model(config.model, classes=data.classes, image_shape=shape)  # type: ignore[arg-type]
+    return convert(model, scheme_of_config(config), example_inputs(config, data).to(torch.get_default_dtype()))
+
+
+def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:
+    """The inputs [B, C, H, W] of the first training batch, without augmentation."""
+    batches = data.train_batches(config.batch_size, seed=config.seed, epoch=0, augmentation=Augmentation())
+    return next(iter(batches)).inputs
+
+
+def build_optimizer(config: TrainConfig, network: nn.Module, inputs: Tensor) -> Optimizer:
+    """Stochastic gradient descent with heavy-ball momentum on the groups of the decay policy.
+
+    One fused kernel updates all tensors: on a CPU core, for the 1,195 tensors of a 400-layer Wide-ResNet, it
+    takes 0.3 of the time of `foreach`, and no longer on any network.
+    """
+    groups = param_groups(
+        network,
+        lr=config.rate,
+        weight_decay=config.weight_decay,
+        policy=config.decay_policy,
+        scalar_lr_scale=config.scalar_rate_scale,
+        example_inputs=(inputs,),
+    )
+    return SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
+
+
+def trained_network(directory: Path) -> nn.Module:
+    """The network of a run as its last finished epoch left it, on the CPU, in evaluation mode.
+
+    Raises:
+        RunDirectoryError: the directory holds no run, or one that finished no epoch.
+    """
+    place = RunDirectory(Path(directory))
+    config = place.stored_config()
+    if not place.checkpoint.exists():
+        raise RunDirectoryError(f"The run in {directory} has no checkpoint: it finished no epoch of its own.")
+    with torch.random.fork_rng(devices=[]):
+        network = build_network(config, load_config_data(config))
+    weights = load_weights(place.checkpoint)
+    kind = next(weights[name].dtype for name, _ in network.named_parameters())
+    network.to(kind).load_state_dict(weights)
+    return network.eval()

@@ -1,0 +1,125 @@
+"""What a training run is: every setting that decides its result, as one frozen dataclass."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+Schedule = Literal["hold_then_halve", "step", "cosine", "constant"]
+DecayPolicy = Literal["guidelines", "all", "weights"]
+Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
+Device = Literal["auto", "cpu", "cuda"]
+
+# Where a run is executed does not make it another run: it may be resumed elsewhere.
+_PLACE = ("data_root", "device")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run of one network on one data set, by stochastic gradient descent with heavy-ball momentum.
+
+    Args:
+        model: the network as text, normless:NAME(key=value, …), torchvision:…, timm:… or FILE.py:FUNCTION.
+        scheme: the edits made to it before training, such as skipinit or skipinit(alpha=1).
+        data: the data set as text, such as digits or cifar10.
+        data_root: folder that holds or receives the data set; the usual place if null.
+        batch_size: examples per optimizer step, of all processes together.
+        micro_batch_size: examples per forward pass of a process; gradients accumulate to the batch. Off if null.
+        ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
+        epochs: passes over the training set.
+        rate: learning rate, before the schedule's and the groups' multipliers.
+        momentum: share of the last update kept in the next one, 0 ≤ momentum < 1.
+        schedule: course of the rate, a function of the share of training done.
+        warmup_epochs: epochs over which the rate first rises linearly; they count among the epochs.
+        epochs_until_plateau: train anew with twice the epochs until the training loss plateaus.
+        max_doublings: how often the epochs may be doubled.
+        weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the rate).
+        decay_policy: which parameters decay, by the rules of normless.optim.param_groups.
+        scalar_rate_scale: rate of scalar multipliers and biases, relative to that of the weights.
+        label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
+        dropout: share of features dropped before the classifier. None added if null.
+        mixup: α of mixup's Beta(α, α), 0 for off; the data set's default if null.
+        cutout: side of the square cut out, in pixels, 0 for off; the data set's default if null.
+        crop: zero padding before the random crop, in pixels, 0 for off; the data set's default if null.
+        flip: mirror half of the images left to right; the data set's default if null.
+        precision: numbers the network computes in, by the names of Lightning Fabric.
+        compile: compile the network's training pass by torch.compile.
+        seed: of initialization, order of examples, augmentation and dropout.
+        device: the kind of processor; auto is cuda where there is one.
+        devices: number of processes, started by torchrun, that share every batch.
+
+    Raises:
+        ValueError: a setting is out of its range or does not go with another; names both and what came.
+    """
+
+    model: str = "normless:wide_resnet(depth=16, width=4)"
+    scheme: str = "batch_norm"
+    data: str = "digits"
+    data_root: str | None = None
+    batch_size: int = 128
+    micro_batch_size: int | None = None
+    ghost_batch_size: int | None = None
+    epochs: int = 200
+    rate: float = 0.1
+    momentum: float = 0.9
+    schedule: Schedule = "hold_then_halve"
+    warmup_epochs: int = 0
+    epochs_until_plateau: bool = False
+    max_doublings: int = 3
+    weight_decay: float = 5e-4
+    decay_policy: DecayPolicy = "guidelines"
+    scalar_rate_scale: float = 1.0
+    label_smoothing: float = 0.0
+    dropout: float | None = None
+    mixup: float | None = None
+    cutout: int | None = None
+    crop: int | None = None
+    flip: bool | None = None
+    precision: Precision = "32-true"
+    compile: bool = False
+    seed: int = 0
+    device: Device = "auto"
+    devices: int = 1
+
+    def __post_init__(self) -> None:
+        from normless.training.validation import checked_settings
+
+        for name, value in checked_settings(self).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def scheme_text(self) -> str:
+        """The scheme that is applied: with a ghost batch size, batch norm's ghost form."""
+        if self.ghost_batch_size is None:
+            return self.scheme
+        return f"ghost_batch_norm(size={self.ghost_batch_size})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field as plain data, ready for YAML and JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """The configuration with these fields, the others at their defaults.
+
+        Raises:
+            ValueError: a key is no field, or a value is out of its range.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ValueError(f"A training run has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
+        return cls(**values)
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that decide what run it is: all but where its data lies and the kind of processor."""
+        return {name: value for name, value in self.to_dict().items() if name not in _PLACE}
+
+    @property
+    def hash(self) -> str:
+        """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,109 @@
+"""The curves of a run: a row per epoch and the loss of every step, in Parquet and for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from normless.training.directory import RunDirectory
+from normless.training.files import replaced
+from normless.training.result import EpochRow
+
+if TYPE_CHECKING:
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+_EPOCH_COLUMNS = tuple(EpochRow.__dataclass_fields__)
+
+
+class Curves:
+    """Collects rows and writes them; after an interruption, rows of unfinished epochs are forgotten.
+
+    Args:
+        directory: of the run.
+        finished: number of epochs whose rows are kept from before.
+        steps_per_epoch: optimizer steps in an epoch.
+        writes: whether this process writes; the others keep the rows only.
+    """
+
+    def __init__(self, directory: RunDirectory, *, finished: int, steps_per_epoch: int, writes: bool) -> None:
+        self._directory = directory
+        self._steps_per_epoch = steps_per_epoch
+        self._writes = writes
+        self.rows: list[EpochRow] = read_epochs(directory.epochs, finished) if finished else []
+        self.losses: list[float] = []
+        if finished:
+            self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
+        self._board = self._open_board() if writes else None
+
+    def add_losses(self, losses: Sequence[float]) -> None:
+        """The losses (nats) of the next steps, in order."""
+        first = len(self.losses) + 1
+        self.losses.extend(losses)
+        if self._board is not None:
+            for step, loss in enumerate(losses, first):
+                self._board.log_metrics({"step/loss": loss}, step)
+
+    def add_epoch(self, row: EpochRow) -> None:
+        """A finished epoch."""
+        self.rows.append(row)
+        if self._board is not None:
+            values = {f"epoch/{name}": value for name, value in asdict(row).items() if value is not None}
+            self._board.log_metrics(values, len(self.losses))
+
+    def write(self) -> None:
+        """Write both tables, each at once, and what TensorBoard shows."""
+        if self._board is None:
+            return
+        _write(self._directory.epochs, epochs_table(self.rows))
+        _write(self._directory.steps, self._steps_table())
+        self._board.save()
+
+    def close(self) -> None:
+        """Close TensorBoard's file."""
+        if self._board is not None:
+            self._board.finalize("success")
+
+    def _steps_table(self) -> pd.DataFrame:
+        """Columns step and epoch, both from 1, and loss (nats)."""
+        step = pd.RangeIndex(1, len(self.losses) + 1)
+        return pd.DataFrame(
+            {
+                "step": step.to_numpy(),
+                "epoch": (step.to_numpy() - 1) // self._steps_per_epoch + 1,
+                "loss": pd.Series(self.losses, dtype="float64"),
+            }
+        )
+
+    def _open_board(self) -> TensorBoardLogger:
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+        # TensorBoard drops what an interrupted run had shown beyond its last finished epoch.
+        path = self._directory.tensorboard
+        return TensorBoardLogger(path.parent, name="", version=path.name, purge_step=len(self.losses) + 1)
+
+
+def epochs_table(rows: Sequence[EpochRow]) -> pd.DataFrame:
+    """The rows as a table with the fields of `EpochRow` as columns; a missing top-5 accuracy is NaN."""
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(_EPOCH_COLUMNS))
+    return table.astype({name: "int64" if name == "epoch" else "float64" for name in _EPOCH_COLUMNS})
+
+
+def read_epochs(path: Path, finished: int) -> list[EpochRow]:
+    """The rows of the first `finished` epochs in a written table."""
+    rows = []
+    for values in pd.read_parquet(path).to_dict("records"):
+        named = {str(name): value for name, value in values.items()}
+        if pd.isna(named["test_accuracy_top5"]):
+            named["test_accuracy_top5"] = None
+        if named["epoch"] <= finished:
+            rows.append(EpochRow(**named))
+    return rows
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    with replaced(path) as part:
+        table.to_parquet(part, index=False)

@@ -1,0 +1,54 @@
+"""How a run tells others where it stands; the loop itself prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from normless.training.config import TrainConfig
+from normless.training.result import EpochRow, RunResult
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """What is known when training starts.
+
+    Attributes:
+        config: of the run.
+        steps_per_epoch: optimizer steps in an epoch.
+        finished: rows of the epochs done before an interruption; empty for a new run.
+    """
+
+    config: TrainConfig
+    steps_per_epoch: int
+    finished: tuple[EpochRow, ...]
+
+
+class RunListener:
+    """Is told what happens in a run, by its first process alone; override what is of interest.
+
+    An exception in a listener ends the run, which can then be resumed from its last finished epoch.
+    """
+
+    def on_start(self, start: RunStart) -> None:
+        """Training starts, or goes on; with doubled epochs, once for each training."""
+
+    def on_step(self, step: int, loss: float) -> None:
+        """The loss (nats) of a step, counted from 1, is known; on CUDA several steps come at once."""
+
+    def on_epoch(self, row: EpochRow) -> None:
+        """An epoch is finished and saved."""
+
+    def on_end(self, result: RunResult) -> None:
+        """A training has ended; a stored result that is only read again is told too."""
+
+
+class CallOnEpoch(RunListener):
+    """Calls a function with the row of every epoch."""
+
+    def __init__(self, call: Callable[[EpochRow], None]) -> None:
+        self._call = call
+
+    def on_epoch(self, row: EpochRow) -> None:
+        """Pass the row on."""
+        self._call(row)

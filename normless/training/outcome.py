@@ -1,0 +1,46 @@
+"""How a run ends: it trained, it stayed at chance, or it diverged. None of these is an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+from torch import Tensor
+
+Outcome = Literal["trained", "chance", "diverged"]
+
+LOSS_LIMIT = 1e3  # nats
+SIGNIFICANCE = 1e-3
+
+
+def has_diverged(loss: float) -> bool:
+    """Whether a minibatch loss (nats) is not finite or above `LOSS_LIMIT` = 1000."""
+    return not math.isfinite(loss) or loss > LOSS_LIMIT
+
+
+def first_diverged(losses: Iterable[float]) -> int | None:
+    """Position of the first loss that has diverged, or None."""
+    return next((index for index, loss in enumerate(losses) if has_diverged(loss)), None)
+
+
+def chance_accuracy(labels: Tensor) -> float:
+    """Accuracy of the best constant guess: the share of the most common of the labels [N]."""
+    return float(labels.bincount().max()) / len(labels)
+
+
+def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
+    """`chance` unless the test accuracy is significantly above that of the best constant guess, else `trained`.
+
+    One-sided binomial test: with n test examples, k of them right, and the most common class a share p of
+    them, the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
+
+    Args:
+        test_accuracy: k / n.
+        labels: of the test set, int64 [n].
+    """
+    from scipy.stats import binomtest
+
+    right = round(test_accuracy * len(labels))
+    test = binomtest(right, len(labels), chance_accuracy(labels), alternative="greater")
+    return "trained" if test.pvalue < SIGNIFICANCE else "chance"

@@ -1,0 +1,166 @@
+"""A whole run: it starts or goes on, trains epoch by epoch, saves each, and ends with an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from normless.training.assembly import (
+    augmentation_of,
+    build_network,
+    build_optimizer,
+    example_inputs,
+    load_config_data,
+    make_fabric,
+)
+from normless.training.checkpoint import load_checkpoint, save_checkpoint
+from normless.training.config import TrainConfig
+from normless.training.curves import Curves
+from normless.training.directory import RunDirectory
+from normless.training.listener import CallOnEpoch, RunListener, RunStart
+from normless.training.loop import Pieces, train_epoch
+from normless.training.result import EpochRow, RunResult
+from normless.training.summary import epoch_row, evaluated, run_result
+
+
+def train(
+    config: TrainConfig,
+    directory: Path | str,
+    *,
+    resume: bool = True,
+    on_epoch: Callable[[EpochRow], None] | None = None,
+    listeners: Sequence[RunListener] = (),
+) -> RunResult:
+    """Carry out a run in a directory and return how it ended.
+
+    A run that was interrupted, by whatever means, goes on behind its last finished epoch; on the CPU it ends with
+    the weights, bit for bit, of one that was not. A finished run is not trained again: its stored result is
+    returned. Divergence is a result and not an error. The caller's random state is left as it was.
+
+    Args:
+        config: what to train.
+        directory: for the run's files; made if missing.
+        resume: go on with what the directory holds; else the files of a run in it are removed first.
+        on_epoch: called with the row of every epoch as it is finished.
+        listeners: told of starts, steps, epochs and ends, by the first process alone.
+
+    Raises:
+        RunDirectoryError: the directory holds another run.
+        ValueError: the configuration names what does not exist or does not fit together.
+    """
+    place = RunDirectory(Path(directory))
+    told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    fabric = make_fabric(config)
+    if not fabric.is_global_zero:
+        told = []
+    if resume:
+        place.check(config)
+    elif fabric.is_global_zero:
+        place.clear()
+    fabric.barrier()
+    with _own_random_state(config, fabric):
+        return _train_until_plateau(config, fabric, place, told)
+
+
+def _train_until_plateau(
+    config: TrainConfig, fabric: Fabric, place: RunDirectory, listeners: Sequence[RunListener]
+) -> RunResult:
+    """Train; where the configuration asks for it, anew with twice the epochs until the training loss plateaus."""
+    if not config.epochs_until_plateau:
+        return _train_once(config, fabric, place, listeners, lambda: place.begin(config))
+    for doublings in range(config.max_doublings + 1):
+        epochs = config.epochs * 2**doublings
+        attempt = replace(config, epochs=epochs, epochs_until_plateau=False)
+        inner = RunDirectory(place.path / f"epochs-{epochs}")
+        result = _train_once(attempt, fabric, inner, listeners, partial(_begin_both, place, config, inner, attempt))
+        if result.plateaued or result.outcome == "diverged":
+            break
+    result = replace(result, doublings=doublings, config_hash=config.hash)
+    if fabric.is_global_zero:
+        place.store_result(result)
+    return result
+
+
+def _begin_both(outer: RunDirectory, config: TrainConfig, inner: RunDirectory, attempt: TrainConfig) -> None:
+    outer.begin(config)
+    inner.begin(attempt)
+
+
+def _train_once(
+    config: TrainConfig,
+    fabric: Fabric,
+    place: RunDirectory,
+    listeners: Sequence[RunListener],
+    begin: Callable[[], None],
+) -> RunResult:
+    """One training with a fixed number of epochs; `begin` is called once all its pieces could be built."""
+    result = place.stored_result()
+    if result is None:
+        pieces = _assemble(config, fabric)
+        if fabric.is_global_zero:
+            begin()
+        result = _trained(pieces, place, listeners)
+        if fabric.is_global_zero:
+            place.store_result(result)
+        fabric.barrier()
+    for listener in listeners:
+        listener.on_end(result)
+    return result
+
+
+def _trained(pieces: Pieces, place: RunDirectory, listeners: Sequence[RunListener]) -> RunResult:
+    """Go through the epochs that are left."""
+    config, fabric = pieces.config, pieces.fabric
+    finished = load_checkpoint(fabric, place.checkpoint, pieces.network, pieces.optimizer)
+    steps = pieces.steps_per_epoch
+    curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
+    for listener in listeners:
+        listener.on_start(RunStart(config, steps, tuple(curves.rows)))
+    try:
+        for epoch in range(finished, config.epochs):
+            training = train_epoch(pieces, epoch, listeners)
+            curves.add_losses(training.losses)
+            if training.diverged is not None:
+                curves.write()
+                return run_result(pieces, curves, training)
+            row = epoch_row(epoch + 1, training, evaluated(pieces))
+            curves.add_epoch(row)
+            curves.write()
+            save_checkpoint(fabric, place.checkpoint, pieces.network, pieces.optimizer, epoch + 1)
+            for listener in listeners:
+                listener.on_epoch(row)
+        return run_result(pieces, curves)
+    finally:
+        curves.close()
+
+
+def _assemble(config: TrainConfig, fabric: Fabric) -> Pieces:
+    """Build everything anew from the configuration."""
+    data = load_config_data(config)
+    network = build_network(config, data).to(fabric.device)
+    inputs = example_inputs(config, data).to(fabric.device, torch.get_default_dtype())
+    optimizer = build_optimizer(config, network, inputs)
+    forward: Any = torch.compile(network) if config.compile else network
+    wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
+    return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer)
+
+
+@contextmanager
+def _own_random_state(config: TrainConfig, fabric: Fabric) -> Iterator[None]:
+    """Keep the caller's generators, and the type of numbers torch makes, as they were."""
+    before = torch.get_default_dtype()
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        if config.precision == "64-true":
+            torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
