@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from normless.edits import (
     LSUV,
@@ -51,7 +53,7 @@ class Scheme:
     text: str
     edits: Edits
 
-    def __add__(self, edits: Edits) -> Scheme:
+    def extended(self, *edits: Edit) -> Scheme:
         """The same scheme with further edits behind its own."""
         return replace(self, text=" + ".join([self.text, *map(repr, edits)]), edits=(*self.edits, *edits))
 
@@ -107,6 +109,14 @@ def _fixup(
     return (*edits, ScalarBiases()) if biases else edits
 
 
+def _norm_on_skip(place: Literal["after_sum", "skip_path"] = "after_sum") -> Edits:
+    return (NormOnSkip(place),)
+
+
+def _layer_scale(init: float = 1e-4) -> Edits:
+    return (LayerScale(init),)
+
+
 SCHEMES: Mapping[str, Callable[..., Edits]] = {
     # With normalization.
     "batch_norm": _batch_norm,
@@ -116,10 +126,10 @@ SCHEMES: Mapping[str, Callable[..., Edits]] = {
     "group_norm": _group_norm,
     "zero_gamma": lambda: (ZeroLastGamma(),),
     "batch_norm_sqrt2": lambda: (ScaleSums(),),
-    "norm_on_skip": lambda place="after_sum": (NormOnSkip(place),),
+    "norm_on_skip": _norm_on_skip,
     "only_final_norm": lambda: (OnlyFinalNorm(),),
     "only_top_norm": lambda: (OnlyTopNorm(),),
-    "layer_scale": lambda init=1e-4: (LayerScale(init),),
+    "layer_scale": _layer_scale,
     # Without.
     "none": lambda: (RemoveNorms(),),
     "xavier": lambda: (RemoveNorms(), Reinitialize("xavier")),
@@ -139,7 +149,8 @@ def parse_scheme(text: str) -> Scheme:
     """The scheme that a text such as `fixup`, `skipinit(alpha=1/sqrt(L))` or `zeroinit(dropout=0.2)` names.
 
     Raises:
-        ValueError: the name is not in `SCHEMES` or the scheme does not take an argument; lists what there is.
+        ValueError: the name is not in `SCHEMES`, or the scheme does not take an argument or its value; says
+            what there is.
     """
     name, arguments = parse_call(text)
     if name not in SCHEMES:
@@ -150,4 +161,29 @@ def parse_scheme(text: str) -> Scheme:
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes no arguments"
         raise ValueError(f"The scheme {name} {takes}; it does not take {', '.join(unknown)}.")
+    kinds = get_type_hints(build)
+    for argument, value in arguments.items():
+        if not _fits(value, kinds[argument]):
+            raise ValueError(f"In the scheme {name}, {argument} is {_in_words(kinds[argument])}, not {value!r}.")
     return Scheme(text.strip(), build(**arguments))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value read from text is of the kind a parameter is annotated with; True is no number."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, member) for member in get_args(kind))
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is kind
+
+
+def _in_words(kind: Any) -> str:
+    """A parameter's annotation for a sentence: `a number`, `he, xavier or None`."""
+    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
+    if get_origin(kind) is Literal:
+        return ", ".join(str(value) for value in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_in_words(member) for member in get_args(kind))
+    return words[kind]

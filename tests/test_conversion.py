@@ -67,7 +67,7 @@ def test_schemes_are_data() -> None:
     assert parse_scheme("skipinit") == Scheme("skipinit", (RemoveNorms(), BranchMultiplier(0.0)))
     assert parse_scheme(" skipinit( alpha = 1/sqrt(L) ) ").edits[1] == BranchMultiplier("1/sqrt(L)")
     assert parse_scheme("zeroinit").edits == parse_scheme("regularized_skipinit").edits
-    extended = parse_scheme("none") + (HeadDropout(0.2),)
+    extended = parse_scheme("none").extended(HeadDropout(0.2))
     assert extended.edits == (RemoveNorms(), HeadDropout(0.2))
     assert extended.text == "none + HeadDropout(probability=0.2)"
     assert scheme_of(nl.convert(wide_resnet(10, 1), extended)) == extended.text

@@ -16,7 +16,7 @@ from normless.edits.norms import NormOnSkip as NormOnSkip
 from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import RemoveNorms as RemoveNorms
-from normless.edits.norms import ReplaceNorms as ReplaceNorms
+from normless.edits.replace_norms import ReplaceNorms as ReplaceNorms
 from normless.edits.sums import ScaleSums as ScaleSums
 from normless.edits.zeros import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.zeros import ZeroClassifier as ZeroClassifier

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
@@ -31,10 +30,10 @@ class ChannelBiases(Edit):
 class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
 
-    None before a layer that reads the network's input, which is data. A skip-path convolution shares the bias
+    None before the layer that reads the network's input, which is data. A skip-path convolution shares the bias
     before the branch's first weight layer; an identity skip path stays unbiased. A bias before an activation
-    rides in the preceding layer's own bias, one between an activation and the layer that reads it is the
-    activation's threshold, so ResNet-110 gains 218 parameters and next to no time.
+    rides in the preceding layer's own bias, one between an activation and the layer that reads it is added to the
+    activation, so ResNet-110 gains 218 parameters and next to no time.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -52,11 +51,9 @@ class ScalarBiases(Edit):
     def _sequence(self, surgery: Surgery, layers: tuple[Layer, ...], owned: tuple[Layer, ...]) -> None:
         """Biases before the layers of one path; those of `owned` feed nothing but this block, as its own do."""
         inside = {layer.path for layer in (*owned, *layers)}
-        first_of_network = next(surgery.weight_layers(), None)
+        data_reader = next((layer for layer in surgery.map.stem_layers if surgery.is_left(layer)), None)
         for layer in layers:
-            if layer.kind == "norm" or not surgery.is_left(layer):
-                continue
-            if layer == first_of_network and layer in surgery.map.stem_layers:
+            if layer.kind == "norm" or layer == data_reader or not surgery.is_left(layer):
                 continue
             source = surgery.input_of(layer)
             if source is not None and source.path not in inside:
@@ -66,13 +63,13 @@ class ScalarBiases(Edit):
     def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
         """One bias before `layer`, folded into `source` where that feeds it and nothing else."""
         if layer.kind == "activation" and source is not None and source.kind == "weight":
-            surgery.affine(source.path).add_part("output_bias", one_element(0.0))
+            surgery.add_scalar(source.path, "output_bias", one_element(0.0))
         elif layer.kind == "activation":
-            surgery.activation(layer.path).add_part("input_bias", _reference(surgery))
+            surgery.add_shift(layer.path, "input_bias")
         elif source is not None and source.kind == "activation":
-            surgery.activation(source.path).add_part("output_bias", _reference(surgery))
+            surgery.add_shift(source.path, "output_bias")
         else:
-            surgery.affine(layer.path).add_part("input_bias", one_element(0.0))
+            surgery.add_scalar(layer.path, "input_bias", one_element(0.0))
         surgery.record(layer.path, "scalar bias before it, zero")
 
     def _skip(self, surgery: Surgery, block: ResidualBlock) -> None:
@@ -81,7 +78,7 @@ class ScalarBiases(Edit):
         if weights:
             shared = surgery.affine(block.branch[0]).input_bias
             if shared is not None:
-                surgery.affine(weights[0].path).add_part("input_bias", shared)
+                surgery.add_scalar(weights[0].path, "input_bias", shared)
                 surgery.record(weights[0].path, f"shares the scalar bias before {block.branch[0]}")
         rest = tuple(layer for layer in block.skip_layers if layer not in weights[:1])
         self._sequence(surgery, rest, owned=())
@@ -112,12 +109,7 @@ def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, path: st
     """
     end = surgery.branch_end(block)
     if end.kind == "weight" and (block.sum is None or surgery.sum(block).is_plain):
-        surgery.affine(end.path).add_part("output_bias", one_element(0.0))
+        surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:
-        surgery.activation(path).add_part("input_bias", _reference(surgery))
+        surgery.add_shift(path, "input_bias")
     surgery.record(path, "scalar bias before it, after the sum, zero")
-
-
-def _reference(surgery: Surgery) -> torch.Tensor:
-    """A tensor with the dtype and device that new scalars take."""
-    return next(surgery.model.parameters())

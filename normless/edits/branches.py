@@ -86,10 +86,18 @@ class RescaleBranches(Edit):
                     f"its branch has {layers} weight layer and L^(-1/(2m-2)) needs m ≥ 2: "
                     "a branch of one layer takes a full step whatever its scale",
                 )
+        scaled: set[int] = set()
         for block in blocks:
             factor = self.gain * len(blocks) ** (-1 / (2 * len(block.branch) - 2))
             for path in block.branch:
-                _scale_weight(surgery.single(path), factor)
+                weight = surgery.single(path).weight
+                assert isinstance(weight, Tensor)
+                if id(weight) in scaled:
+                    # A weight that two layers share is one weight.
+                    continue
+                scaled.add(id(weight))
+                with torch.no_grad():
+                    weight.mul_(factor)
                 surgery.record(path, f"weight × {factor:.4g}")
 
 
@@ -111,7 +119,7 @@ class RemoveBranches(Edit):
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
     end = surgery.branch_end(block)
     if end.kind == "weight":
-        surgery.affine(end.path).add_part(part, value)
+        surgery.add_scalar(end.path, part, value)
         return
     total = surgery.sum(block)
     if total.multiplier is not None:
@@ -119,9 +127,3 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) 
     weight = surgery.get(block.branch[-1]).weight
     assert isinstance(weight, Tensor)
     total.multiplier = nn.Parameter(value.to(weight))
-
-
-@torch.no_grad()
-def _scale_weight(layer: nn.Module, factor: float) -> None:
-    assert isinstance(layer.weight, Tensor)
-    layer.weight.mul_(factor)

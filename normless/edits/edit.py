@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from normless.errors import UnsupportedEdit
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation, scalar_affine
@@ -158,6 +158,30 @@ class Surgery:
             module = ShiftedActivation(module)
             self.replace(path, module)
         return module
+
+    def add_scalar(self, path: str, part: str, value: Tensor) -> None:
+        """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter.
+
+        Raises:
+            UnsupportedEdit: the layer cannot take it, or has it already.
+        """
+        layer = self.affine(path)
+        try:
+            layer.add_part(part, value)
+        except UnsupportedEdit as error:
+            raise self.unsupported(path, str(error)) from error
+
+    def add_shift(self, path: str, part: str) -> None:
+        """Give the activation at `path` a zero scalar bias, `input_bias` or `output_bias`.
+
+        Raises:
+            UnsupportedEdit: the activation cannot take it, or has it already.
+        """
+        activation = self.activation(path)
+        try:
+            activation.add_part(part, next(self.model.parameters()))
+        except UnsupportedEdit as error:
+            raise self.unsupported(path, str(error)) from error
 
     def sum(self, block: ResidualBlock) -> ResidualSum:
         """The module that adds skip path and branch of a block.

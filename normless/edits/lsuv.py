@@ -30,7 +30,7 @@ class LSUV(Edit):
     most_steps: int = 10
 
     def apply(self, surgery: Surgery) -> None:
-        """Draw orthogonal weights and calibrate them; random state, mode and buffers stay as they were."""
+        """Draw orthogonal weights and calibrate them; mode and buffers stay as they were."""
         if not surgery.inputs:
             raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
         Reinitialize("orthogonal").apply(surgery)

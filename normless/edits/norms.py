@@ -1,25 +1,13 @@
-"""Edits of the normalizations themselves: removed, replaced, moved."""
+"""Edits that take normalizations away or put them elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from math import gcd
-from typing import Any, Literal
+from typing import Literal
 
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
-from normless.nn import (
-    AlternatingBatchNorm1d,
-    AlternatingBatchNorm2d,
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    PartialBatchNorm1d,
-    PartialBatchNorm2d,
-)
 from normless.residual.classify import describe
 
 
@@ -31,36 +19,6 @@ class RemoveNorms(Edit):
         """Put an identity in the place of every norm."""
         for path in surgery.map.norms:
             _remove(surgery, path)
-
-
-Family = Literal["ghost", "partial", "alternating", "group"]
-
-
-@dataclass(frozen=True)
-class ReplaceNorms(Edit):
-    """Every batch normalization becomes one of another family, with its γ, β and running statistics.
-
-    Args:
-        family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`, or
-            `group` (groups: the most groups a layer has; gcd(groups, channels) are used).
-        options: keyword arguments of the new layers, as a tuple of pairs.
-    """
-
-    family: Family
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def apply(self, surgery: Surgery) -> None:
-        """Replace every batch norm; other kinds of norm refuse."""
-        if not surgery.map.norms:
-            raise surgery.unsupported("", "it has no normalization to replace")
-        for path in surgery.map.norms:
-            old = surgery.get(path)
-            if not isinstance(old, _BatchNorm):
-                raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch normalization")
-            new = _factory(self.family, old)(**dict(self.options))
-            _copy_state(old, new)
-            surgery.replace(path, new)
-            surgery.record(path, f"{describe(old)} → {describe(new)}")
 
 
 @dataclass(frozen=True)
@@ -76,10 +34,11 @@ class NormOnSkip(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Add one norm per block to its sum."""
+        if self.place not in ("after_sum", "skip_path"):
+            raise surgery.unsupported("", f"the place is after_sum or skip_path, not {self.place!r}")
         for block in surgery.blocks():
             total = surgery.sum(block)
-            width = surgery.get(block.branch[-1])
-            norm = _batch_norm_like(width)
+            norm = _batch_norm_like(surgery, block.branch[-1])
             norm.train(total.training)
             if self.place == "after_sum":
                 total.norm_total = norm
@@ -126,7 +85,7 @@ class OnlyTopNorm(Edit):
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")
             return
-        norm = _batch_norm_like(surgery.get(last.branch[-1]))
+        norm = _batch_norm_like(surgery, last.branch[-1])
         if last.activation_after_sum is None:
             surgery.sum(last).norm_total = norm.train(surgery.model.training)
             surgery.record(last.name, f"{describe(norm)} after the sum")
@@ -142,42 +101,17 @@ def _remove(surgery: Surgery, path: str) -> None:
     surgery.record(path, f"{describe(old)} removed")
 
 
-def _factory(family: Family, old: _BatchNorm) -> Callable[..., nn.Module]:
-    image = isinstance(old, nn.BatchNorm2d)
-    kinds: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
-        "ghost": (GhostBatchNorm1d, GhostBatchNorm2d),
-        "partial": (PartialBatchNorm1d, PartialBatchNorm2d),
-        "alternating": (AlternatingBatchNorm1d, AlternatingBatchNorm2d),
-    }
-    if family == "group":
-        return partial(_group_norm, old.num_features)
-    return partial(
-        kinds[family][image],
-        old.num_features,
-        eps=old.eps,
-        momentum=old.momentum,
-        affine=old.affine,
-        track_running_stats=old.track_running_stats,
+def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
+    """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
+    layer = surgery.get(path)
+    kinds: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
+        (nn.Linear, nn.BatchNorm1d),
+        (nn.Conv1d, nn.BatchNorm1d),
+        (nn.Conv2d, nn.BatchNorm2d),
+        (nn.Conv3d, nn.BatchNorm3d),
     )
-
-
-def _group_norm(channels: int, groups: int = 32) -> nn.GroupNorm:
-    return nn.GroupNorm(gcd(groups, channels), channels)
-
-
-def _copy_state(old: nn.Module, new: nn.Module) -> None:
-    """Take over what both layers have under one name, in the old layer's dtype and device."""
-    state = old.state_dict()
-    reference = next((value for value in state.values() if value.is_floating_point()), None)
-    if reference is not None:
-        new.to(device=reference.device, dtype=reference.dtype)
-    known = new.state_dict()
-    new.load_state_dict(known | {name: value for name, value in state.items() if name in known})
-
-
-def _batch_norm_like(layer: nn.Module) -> nn.BatchNorm1d | nn.BatchNorm2d:
-    """A batch norm for the output of a weight layer, in its dtype and on its device."""
-    weight = layer.weight
-    assert isinstance(weight, nn.Parameter)
-    kind = nn.BatchNorm1d if isinstance(layer, nn.Linear) else nn.BatchNorm2d
-    return kind(weight.shape[0], device=weight.device, dtype=weight.dtype)
+    for kind, norm in kinds:
+        if isinstance(layer, kind):
+            assert isinstance(layer.weight, Tensor)
+            return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
+    raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
+from normless.residual import Layer, ResidualBlock
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,7 @@ class ZeroLastGamma(Edit):
         for block in surgery.blocks():
             end = surgery.branch_end(block)
             if end.kind != "norm":
-                last = next((path for path in reversed(block.norms) if surgery.map.norms[path] == "last"), None)
-                reason = (
-                    "its branch has no norm"
-                    if last is None
-                    else f"the last norm of its branch, {last}, is followed by {end.path}: at γ = 0 a ReLU between "
-                    "them passes no gradient and the branch would stay at zero for good"
-                )
-                raise surgery.unsupported(block.name, reason)
+                raise surgery.unsupported(block.name, _why_not(surgery, block, end))
             ends.append(end.path)
         for path in ends:
             gamma = surgery.get(path).weight
@@ -57,6 +51,20 @@ class ZeroLastGamma(Edit):
                 raise surgery.unsupported(path, "the norm has no γ")
             nn.init.zeros_(gamma)
             surgery.record(path, "γ = 0")
+
+
+def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer) -> str:
+    norms = [layer for layer in block.branch_layers if layer.kind == "norm" and surgery.is_left(layer)]
+    if not norms:
+        return "its branch has no norm"
+    behind = block.branch_layers[block.branch_layers.index(norms[-1]) :]
+    followed = f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}"
+    if any(layer.kind == "activation" for layer in behind):
+        return (
+            f"{followed}: at γ = 0 the activation between them passes no gradient, "
+            "and the branch would stay at zero for good"
+        )
+    return f"{followed}, so the branch does not end in γ"
 
 
 def _zero(surgery: Surgery, path: str) -> None:

@@ -39,6 +39,15 @@ class ScalarAffine(nn.Module):
 
     PARTS: ClassVar = ("multiplier", "layer_scale", "input_bias", "output_bias")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._start_without_parts()
+
+    def _start_without_parts(self) -> None:
+        for name in self.PARTS:
+            self.register_parameter(name, None)
+        self.register_module("before", None)
+
     def add_part(self, name: str, value: Tensor | nn.Parameter) -> None:
         """Give the layer one of `PARTS`, a new parameter on the weight's device and with its dtype.
 
@@ -49,7 +58,7 @@ class ScalarAffine(nn.Module):
         """
         assert name in self.PARTS
         if getattr(self, name) is not None:
-            raise UnsupportedEdit(f"the layer already has a {name.replace('_', ' ')}")
+            raise UnsupportedEdit(f"the layer already has its {name.replace('_', ' ')}")
         parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
         self.register_parameter(name, parameter)
 
@@ -57,7 +66,7 @@ class ScalarAffine(nn.Module):
         """The input after `before` and `input_bias`."""
         if self.before is not None:
             x = self.before(x)
-        return x if self.input_bias is None else x + self.input_bias
+        return x if self.input_bias is None else x + self.input_bias.to(x.dtype)
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
@@ -129,7 +138,7 @@ _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
 def scalar_affine(layer: nn.Module) -> ScalarAffine:
     """The same layer, able to take scalar parts: same parameters, hooks, mode; no part yet.
 
-    A layer that already is one comes back as it is.
+    A layer that already is one comes back as it is; any other stays what it was.
 
     Raises:
         UnsupportedEdit: the layer is of a type whose weight cannot simply be multiplied (its message ends in
@@ -143,10 +152,9 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
         raise UnsupportedEdit(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
     scalar: Any = kind.__new__(kind)
     scalar.__dict__.update(layer.__dict__)
-    for name in ScalarAffine.PARTS:
-        scalar.register_parameter(name, None)
-    scalar.register_module("before", None)
+    scalar.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
     assert isinstance(scalar, ScalarAffine)
+    scalar._start_without_parts()
     return scalar
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless.nn.channels import batch_statistics, per_channel
+
 
 class _AlternatingBatchNorm(_BatchNorm):
     """Batch normalization that computes μ and σ² on every other training batch and reuses them on the next.
@@ -35,17 +37,17 @@ class _AlternatingBatchNorm(_BatchNorm):
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         # Both cases without a branch on data, so that the layer can be exported and needs no device sync.
-        fresh_variance, fresh_mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        fresh_mean, fresh_variance = batch_statistics(y)
         reuse = self.reuse_next.clone()
         mean = torch.where(reuse, self.latest_mean, fresh_mean)
         variance = torch.where(reuse, self.latest_variance, fresh_variance)
         self._store(mean.detach(), variance.detach(), ~reuse, x.numel() // x.shape[1])
-        shape = [1, -1, *[1] * (x.dim() - 2)]
         scale = (variance + self.eps).rsqrt()
         shift = -mean * scale
         if self.affine:
             scale, shift = scale * self.weight, shift * self.weight + self.bias
-        return x * scale.reshape(shape) + shift.reshape(shape)
+        return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
 
     @torch.no_grad()
     def _store(self, mean: Tensor, variance: Tensor, fresh: Tensor, count: int) -> None:

@@ -33,8 +33,9 @@ class _GhostBatchNorm(_BatchNorm):
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         ghosts = x.tensor_split(ceil(x.shape[0] / self.ghost_size))
         # With momentum 1 torch's kernel hands back each ghost batch's own statistics.
-        means = x.new_zeros(len(ghosts), self.num_features)
-        variances = x.new_ones(len(ghosts), self.num_features)
+        kept = next((own.dtype for own in (self.weight, self.running_mean) if own is not None), x.dtype)
+        means = x.new_zeros(len(ghosts), self.num_features, dtype=kept)
+        variances = x.new_ones(len(ghosts), self.num_features, dtype=kept)
         outputs = [
             F.batch_norm(ghost, means[index], variances[index], self.weight, self.bias, True, 1.0, self.eps)
             for index, ghost in enumerate(ghosts)

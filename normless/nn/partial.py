@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless.nn.channels import batch_statistics, per_channel
+
 
 class _PartialBatchNorm(_BatchNorm):
     """Batch normalization that uses only some of μ, σ², γ and β.
@@ -42,21 +44,20 @@ class _PartialBatchNorm(_BatchNorm):
             self.register_parameter("bias", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize by the parts in use."""
+        """Normalize by the parts in use; in float32 at least, as torch's layer does."""
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        if not (self.use_mean or self.use_variance):
-            return self._affine(x)
-        mean, variance = self._statistics(x)
-        if self.use_mean:
-            x = x - _per_channel(mean, x)
-        if self.use_variance:
-            x = x * _per_channel((variance + self.eps).rsqrt(), x)
-        return self._affine(x)
-
-    def _affine(self, x: Tensor) -> Tensor:
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.use_mean or self.use_variance:
+            mean, variance = self._statistics(y)
+            if self.use_mean:
+                y = y - per_channel(mean, y)
+            if self.use_variance:
+                y = y * per_channel((variance + self.eps).rsqrt(), y)
         if self.weight is not None:
-            x = x * _per_channel(self.weight, x)
-        return x if self.bias is None else x + _per_channel(self.bias, x)
+            y = y * per_channel(self.weight, y)
+        if self.bias is not None:
+            y = y + per_channel(self.bias, y)
+        return y.to(x.dtype)
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and biased variance per channel, shape (C,): of the batch in training, else the running ones."""
@@ -69,8 +70,7 @@ class _PartialBatchNorm(_BatchNorm):
                 self.num_batches_tracked.add_(1)
                 momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
                 F.batch_norm(x, self.running_mean, self.running_var, None, None, True, momentum, self.eps)
-        variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
-        return mean, variance
+        return batch_statistics(x)
 
     def extra_repr(self) -> str:
         """Torch's own text and the parts in use."""
@@ -78,11 +78,6 @@ class _PartialBatchNorm(_BatchNorm):
         used = "{" + ", ".join(name for name, part in parts if part is not None and part is not False) + "}"
         text = super().extra_repr()  # type: ignore[no-untyped-call]
         return f"{text}, parts={used}"
-
-
-def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """A vector (C,) shaped to broadcast over x of shape (B, C, …)."""
-    return values.reshape(-1, *[1] * (x.dim() - 2))
 
 
 class PartialBatchNorm1d(_PartialBatchNorm, nn.BatchNorm1d):

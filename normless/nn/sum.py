@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from normless.nn.channels import per_channel
+
 
 class ResidualSum(nn.Module):
     """The residual sum as a module: total = factor · (skip + branch), the plain sum unless an edit says more.
@@ -35,7 +37,7 @@ class ResidualSum(nn.Module):
         if self.norm_skip is not None:
             skip = self.norm_skip(skip)
         if self.multiplier is not None:
-            branch = branch * self.multiplier.reshape(-1, *[1] * (branch.dim() - 2))
+            branch = branch * per_channel(self.multiplier, branch)
         total = skip + branch
         if self.factor != 1.0:
             total = total * self.factor

@@ -53,7 +53,7 @@ def param_groups(
         ValueError: an unknown policy or group name, or a negative rate or decay.
     """
     decayed = _decayed(policy)
-    if lr < 0 or weight_decay < 0 or scalar_lr_scale < 0:
+    if not (lr >= 0 and weight_decay >= 0 and scalar_lr_scale >= 0):
         raise ValueError(
             f"Rates and decay are not negative, got lr={lr}, weight_decay={weight_decay}, "
             f"scalar_lr_scale={scalar_lr_scale}."
@@ -97,7 +97,8 @@ def _classified(model: nn.Module, found: ResidualMap) -> Iterator[tuple[str, nn.
 def _group_of(path: str, module: nn.Module, name: str, parameter: Tensor, found: ResidualMap) -> str:
     if isinstance(module, (ScalarAffine, ShiftedActivation, ResidualSum)) and name not in ("weight", "bias"):
         return "scalars"
-    if name.endswith("bias"):
+    # Recurrent layers call theirs bias_ih_l0 and so on.
+    if name.endswith("bias") or name.startswith("bias"):
         return "biases"
     if isinstance(module, NORMS):
         return f"gamma_{found.norms.get(path, 'other')}"

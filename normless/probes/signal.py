@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from normless.nn.channels import batch_statistics
 from normless.probes.theory import predicted_moments
 from normless.probes.undisturbed import undisturbed
 from normless.residual import ResidualMap
@@ -91,7 +92,6 @@ class _NormHook:
         self.row = row
 
     def __call__(self, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        x = inputs[0].double()
-        variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
+        mean, variance = batch_statistics(inputs[0].double())
         self.row["norm_mean_square"] = float(mean.square().mean())
         self.row["norm_variance"] = float(variance.mean())

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from normless.nn import ResidualSum, ScalarAffine
+from normless.nn.channels import per_channel
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import NORMS, kind_of
 
@@ -82,7 +83,7 @@ class _Walk:
             return skip + branch, branch
         if module.multiplier is not None:
             factor = module.multiplier.double().square()
-            branch = branch * factor.reshape(-1, *[1] * (branch.dim() - 2))
+            branch = branch * per_channel(factor, branch)
         return (skip + branch) * module.factor**2, branch
 
 
@@ -118,11 +119,10 @@ def _normalized(module: nn.Module, moments: Tensor) -> Tensor:
         positions = tuple(range(1, moments.dim()))
     mean = moments.mean(dim=positions, keepdim=True) if positions else moments
     unit = moments / (mean + 1e-300)
-    shape = [1, -1, *[1] * (moments.dim() - 2)]
     gamma, beta = getattr(module, "weight", None), getattr(module, "bias", None)
     if isinstance(gamma, Tensor):
-        unit = unit * gamma.double().square().reshape(shape)
-    return unit if not isinstance(beta, Tensor) else unit + beta.double().square().reshape(shape)
+        unit = unit * per_channel(gamma.double().square(), unit)
+    return unit if not isinstance(beta, Tensor) else unit + per_channel(beta.double().square(), unit)
 
 
 def _activated(module: nn.Module, moments: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def scheme_of_config(config: TrainConfig) -> Scheme:
             f"The scheme {scheme.text!r} has a dropout of its own, so dropout={config.dropout} would be a second; "
             "write the one meant as the scheme's argument, as in zeroinit(dropout=0.6)."
         )
-    return scheme + (HeadDropout(config.dropout),)  # noqa: RUF005 - a Scheme is no sequence
+    return scheme.extended(HeadDropout(config.dropout))
 
 
 def build_network(config: TrainConfig, data: ImageData) -> nn.Module:

@@ -1,0 +1,41 @@
+"""The table of commands: everything the main help says, and where each command lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its line in the main help, the module with ``add_arguments`` and ``run``, an example."""
+
+    help: str
+    module: str
+    example: str
+
+
+COMMANDS = MappingProxyType(
+    {
+        "demo": Command(
+            "train networks of 16 to 400 layers with and without normalization: table, figures, page",
+            "normless.cli.demo",
+            "normless demo --depths 16 100 --epochs 2 --out normless-demo",
+        ),
+        "train": Command(
+            "train one network, from YAML and flags; resumes after an interruption",
+            "normless.training.command",
+            'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
+        ),
+        "inspect": Command(
+            "show the residual map of a network: its blocks and the roles of its normalizations",
+            "normless.cli.inspect",
+            'normless inspect "normless:resnet_cifar(depth=20)"',
+        ),
+        "bench": Command(
+            "measure speed and memory, each as a ratio against a rival in the same run",
+            "normless.bench.command",
+            "normless bench step",
+        ),
+    }
+)

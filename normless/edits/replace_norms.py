@@ -1,0 +1,102 @@
+"""Batch normalizations replaced by their kin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Literal
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normless.edits.edit import Edit, Surgery
+from normless.errors import UnsupportedEdit
+from normless.nn import (
+    AlternatingBatchNorm1d,
+    AlternatingBatchNorm2d,
+    GhostBatchNorm1d,
+    GhostBatchNorm2d,
+    PartialBatchNorm1d,
+    PartialBatchNorm2d,
+)
+from normless.residual.classify import describe
+
+Family = Literal["ghost", "partial", "alternating", "group"]
+
+FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
+    "ghost": (GhostBatchNorm1d, GhostBatchNorm2d),
+    "partial": (PartialBatchNorm1d, PartialBatchNorm2d),
+    "alternating": (AlternatingBatchNorm1d, AlternatingBatchNorm2d),
+}
+
+
+@dataclass(frozen=True)
+class ReplaceNorms(Edit):
+    """Every batch normalization becomes one of another family, with its γ, β, ε and running statistics.
+
+    Args:
+        family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`, or
+            `group` (groups: the most groups a layer has; gcd(groups, channels) are used).
+        options: keyword arguments of the new layers, as a tuple of pairs.
+    """
+
+    family: Family
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def apply(self, surgery: Surgery) -> None:
+        """Replace every batch norm; other kinds of norm refuse."""
+        if not surgery.map.norms:
+            raise surgery.unsupported("", "it has no normalization to replace")
+        for path in surgery.map.norms:
+            old = surgery.get(path)
+            if not isinstance(old, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch norm of vectors or images")
+            try:
+                new = self._kin(old)
+            except (UnsupportedEdit, ValueError) as error:
+                raise surgery.unsupported(path, str(error).rstrip(".")) from error
+            _take_over(old, new)
+            surgery.replace(path, new)
+            surgery.record(path, f"{describe(old)} → {describe(new)}")
+
+    def _kin(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+        options = dict(self.options)
+        if self.family == "group":
+            return _group_norm(old, **options)
+        if self.family == "partial" and not old.affine:
+            options |= {"gamma": False, "beta": False}
+        kind = FAMILIES[self.family][isinstance(old, nn.BatchNorm2d)]
+        return kind(
+            old.num_features,
+            eps=old.eps,
+            momentum=old.momentum,
+            affine=old.affine,
+            track_running_stats=old.track_running_stats,
+            **options,
+        )
+
+
+def _group_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> nn.GroupNorm:
+    if groups < 1:
+        raise UnsupportedEdit(f"a layer has at least one group, got groups={groups}")
+    used = gcd(groups, old.num_features)
+    if isinstance(old, nn.BatchNorm1d) and used == old.num_features:
+        raise UnsupportedEdit(
+            f"with groups={groups} each of its {old.num_features} features would be a group of its own, "
+            "and a group of one value is normalized to nothing; take fewer groups"
+        )
+    return nn.GroupNorm(used, old.num_features, eps=old.eps, affine=old.affine)
+
+
+def _take_over(old: nn.Module, new: nn.Module) -> None:
+    """Give the new layer what both have under one name, in the old one's dtype, on its device, frozen if it was."""
+    state = old.state_dict()
+    reference = next((value for value in state.values() if value.is_floating_point()), None)
+    if reference is not None:
+        new.to(device=reference.device, dtype=reference.dtype)
+    known = new.state_dict()
+    new.load_state_dict(known | {name: value for name, value in state.items() if name in known})
+    before = dict(old.named_parameters())
+    for name, parameter in new.named_parameters():
+        if name in before:
+            parameter.requires_grad_(before[name].requires_grad)

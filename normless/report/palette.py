@@ -1,0 +1,55 @@
+"""One colour and one marker per scheme, the same in every figure, on light and on dark paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from normless.spec import parse_call
+
+
+@dataclass(frozen=True)
+class Ink:
+    """A colour as it is on light and on dark paper, and the marker that says the same without colour."""
+
+    light: str
+    dark: str
+    marker: str = "o"
+
+
+# Light colours after Okabe and Ito, "Color Universal Design" (2008), darkened where they carry text.
+SCHEME_INKS = MappingProxyType(
+    {
+        "none": Ink("#c8500a", "#ff9a5c", "X"),
+        "sqrt2": Ink("#a8558a", "#e39ccb", "v"),
+        "skipinit": Ink("#0068a8", "#63b8f2", "o"),
+        "fixup": Ink("#00805d", "#3fcf9f", "s"),
+        "batch_norm": Ink("#59636e", "#b4bec9", "D"),
+        "zeroinit": Ink("#3f8fc4", "#8fd0f7", "P"),
+        "rezero": Ink("#8a6d00", "#e6c84a", "^"),
+        "zero_gamma": Ink("#7b5a3c", "#d3ad8a", "p"),
+        "lsuv": Ink("#5b4fb0", "#aaa0f5", "h"),
+        "xavier": Ink("#9a3b3b", "#f08f8f", "<"),
+        "layer_scale": Ink("#2f7f86", "#76cdd5", ">"),
+        "group_norm": Ink("#6f7a2a", "#c3d066", "d"),
+    }
+)
+OTHER_SCHEME = Ink("#3d4652", "#d5dbe2", "*")
+
+# What is neither paper nor scheme: text, quiet text, grid lines.
+TEXT = Ink("#1b222b", "#e9edf2")
+QUIET = Ink("#5a6673", "#a3aebb")
+GRID = Ink("#e1e5ea", "#323b46")
+PAPER = Ink("#ffffff", "#14181d")
+
+
+def scheme_ink(scheme: str) -> Ink:
+    """The colour and marker of a scheme; its arguments, as in ``skipinit(alpha=1)``, do not change them."""
+    name, _ = parse_call(scheme)
+    return SCHEME_INKS.get(name, OTHER_SCHEME)
+
+
+def css_variables() -> dict[str, Ink]:
+    """Every colour that a figure may use, by the name of the style-sheet variable that carries it."""
+    named = {"text": TEXT, "quiet": QUIET, "grid": GRID, "paper": PAPER, "scheme-other": OTHER_SCHEME}
+    return named | {f"scheme-{name.replace('_', '-')}": ink for name, ink in SCHEME_INKS.items()}

@@ -1,0 +1,114 @@
+"""The command line: help without torch, mistakes in one sentence, one JSON object on standard output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from normless import __version__
+from normless.cli import main
+from normless.cli.commands import COMMANDS
+from normless.cli.output import print_json
+
+
+def _modules_after(*words: str) -> tuple[set[str], str]:
+    """What is imported when a fresh process runs these words, and what it prints before."""
+    script = "import sys; from normless.cli import main; main(sys.argv[1:]); print('\\nMODULES', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    printed, _, modules = done.stdout.rpartition("\nMODULES ")
+    return set(modules.split()), printed
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("demo", "--help"), ("train", "--help")])
+def test_help_imports_neither_torch_nor_pandas_nor_matplotlib(words: tuple[str, ...]) -> None:
+    modules, printed = _modules_after(*words)
+    assert printed
+    assert not modules & {"torch", "pandas", "matplotlib", "sklearn", "scipy"}
+
+
+def test_main_help_names_every_command_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    listed = printed.split("commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    for command in COMMANDS.values():
+        assert command.help in printed
+
+
+def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"normless {__version__}\n"
+
+
+def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_offers_json_and_ends_its_help_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--json" in printed
+    assert printed.rstrip().endswith(f"example:\n  {COMMANDS[name].example}")
+    assert COMMANDS[name].example.startswith(f"normless {name} ")
+    module = import_module(COMMANDS[name].module)
+    assert callable(module.add_arguments)
+    assert callable(module.run)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["inspec"], "'inspec' is no command; did you mean inspect?"),
+        (["zzz"], "'zzz' is no command: it is one of demo, train, inspect"),
+        (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
+        (["demo", "--epochs", "many"], "Parser key \"epochs\": Expected a <class 'int'>. Got value: many; see"),
+        (["demo", "--depths", "17"], "got depth=17; the nearest is 16."),
+        (["demo", "--schemes", "skipinit", "nosuch"], "nosuch"),
+        (["demo", "--rate", "0"], "Expected rate above 0, got 0.0."),
+        (["demo", "--depths", "16", "16"], "Expected depths to be one or more different values, got [16, 16]."),
+        (["inspect", "resnet"], "FILE.py:FUNCTION, got 'resnet'"),
+        (["inspect", "nowhere.py:model"], "There is no file nowhere.py"),
+        (["inspect", "normless:dense", "--image", "1", "0", "8"], "got 1 0 8"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("normless: ")
+    assert printed.err.count("\n") == 1
+    assert said in printed.err
+
+
+def test_a_depth_that_is_no_depth_leaves_nothing_behind(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    assert main(["demo", "--depths", "17", "--out", str(tmp_path / "out")]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_is_exit_code_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(namespace: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normless.cli.demo.run", interrupted)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "normless: interrupted.\n"
+
+
+def test_json_refuses_numbers_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"loss": float("nan")})
+    assert capsys.readouterr().out == ""
+    print_json({"scheme": "α"})
+    assert json.loads(capsys.readouterr().out) == {"scheme": "α"}

@@ -1,0 +1,136 @@
+"""Channel biases, Fixup's scalar biases and the bias after a sum: where each one is, and that they start at zero."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from edit_helpers import added, altered, edited, images, randomized, removed
+
+import normless as nl
+from normless.edits import BiasAfterSum, ChannelBiases, NormOnSkip, RemoveNorms, ScalarBiases, ScaleSums
+from normless.models import dense, resnet_cifar, wide_resnet
+
+
+def without_norms(model):
+    net = edited(randomized(model), RemoveNorms())
+    del net.normless_scheme
+    return net
+
+
+@pytest.mark.parametrize("build", [lambda: wide_resnet(10, 1), lambda: resnet_cifar(8)])
+def test_channel_biases_on_every_convolution(build) -> None:
+    model = randomized(build())
+    net = edited(model, ChannelBiases())
+    convolutions = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d)}
+    assert added(model, net) == {f"{name}.bias" for name in convolutions}
+    assert not removed(model, net) | altered(model, net)
+    for name in convolutions:
+        layer = net.get_submodule(name)
+        assert layer.bias.shape == (layer.out_channels,)
+        assert not layer.bias.any()
+        assert layer.bias.requires_grad
+    x = images()
+    torch.testing.assert_close(net.eval()(x), model.eval()(x))
+
+
+def test_channel_biases_on_a_classifier_without() -> None:
+    model = wide_resnet(10, 1)
+    model.classifier = torch.nn.Linear(64, 10, bias=False)
+    net = edited(model, ChannelBiases())
+    assert net.classifier.bias.shape == (10,)
+
+
+def test_scalar_biases_of_a_cifar_resnet() -> None:
+    model = without_norms(resnet_cifar(8))
+    net = edited(model, ScalarBiases())
+    per_block = ("conv1.input_bias", "conv1.output_bias", "relu1.output_bias", "conv2.output_bias")
+    expected = {f"blocks.{index}.{name}" for index in range(3) for name in per_block}
+    assert added(model, net) == expected | {"stem.output_bias", "classifier.input_bias"}
+    assert not removed(model, net) | altered(model, net)
+    assert not any(net.state_dict()[name].any() for name in added(model, net))
+
+
+def test_scalar_biases_of_a_wide_resnet() -> None:
+    model = without_norms(wide_resnet(10, 1))
+    net = edited(model, ScalarBiases())
+    per_block = ("relu1.input_bias", "relu1.output_bias", "conv1.output_bias", "relu2.output_bias")
+    expected = {f"blocks.{index}.{name}" for index in range(3) for name in per_block}
+    assert added(model, net) == expected | {"relu.input_bias", "classifier.input_bias"}
+    assert not removed(model, net) | altered(model, net)
+
+
+def test_scalar_biases_of_a_dense_linear_network_are_before_its_layers() -> None:
+    model = without_norms(dense(2, 6, in_features=4, relu=False, branch_layers=2))
+    net = edited(model, ScalarBiases())
+    layers = {f"blocks.{index}.branch.linear{place}" for index in range(2) for place in (1, 2)}
+    assert added(model, net) == {f"{layer}.input_bias" for layer in layers} | {"classifier.input_bias"}
+
+
+@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: wide_resnet(10, 1)])
+def test_scalar_biases_start_as_nothing(build) -> None:
+    model, x = without_norms(build()).double(), images().double()
+    torch.testing.assert_close(edited(model, ScalarBiases())(x), model(x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_skip_convolution_shares_the_bias_and_the_identity_has_none() -> None:
+    net = edited(without_norms(wide_resnet(10, 1)), ScalarBiases()).double()
+    x = torch.randn(2, 16, 8, 8, dtype=torch.float64)
+    block = net.blocks[1]
+    torch.nn.init.constant_(block.relu1.output_bias, 0.7)
+    torch.nn.init.zeros_(block.conv2.weight)
+    torch.testing.assert_close(block(x), block.shortcut(torch.relu(x) + 0.7))
+    identity = net.blocks[0]
+    torch.nn.init.constant_(identity.relu1.output_bias, 0.7)
+    torch.nn.init.zeros_(identity.conv2.weight)
+    assert torch.equal(identity(x), x)
+
+
+def test_scalar_biases_also_next_to_norms() -> None:
+    """A bias before an activation behind a norm cannot ride in a convolution: it is added."""
+    model = randomized(resnet_cifar(8)).eval()
+    net = edited(model, ScalarBiases())
+    x = torch.randn(2, 16, 8, 8)
+    block, old = net.blocks[0], model.blocks[0]
+    values = {"conv1.input_bias": 0.1, "relu1.input_bias": 0.2, "relu1.output_bias": 0.3, "relu2.input_bias": 0.4}
+    for name, value in values.items():
+        torch.nn.init.constant_(block.get_parameter(name), value)
+    h = torch.relu(old.norm1(old.conv1(x + 0.1)) + 0.2) + 0.3
+    torch.testing.assert_close(block(x), torch.relu(x + old.norm2(old.conv2(h)) + 0.4))
+
+
+def test_the_bias_after_a_sum_is_before_the_relu_behind_it() -> None:
+    model = without_norms(resnet_cifar(8))
+    net = edited(model, BiasAfterSum())
+    assert added(model, net) == {f"blocks.{index}.conv2.output_bias" for index in range(3)}
+    assert not removed(model, net) | altered(model, net)
+    x = torch.randn(2, 16, 8, 8)
+    block, old = net.blocks[0], model.blocks[0]
+    torch.nn.init.constant_(block.conv2.output_bias, 0.3)
+    torch.testing.assert_close(block(x), torch.relu(x + old.conv2(torch.relu(old.conv1(x))) + 0.3))
+
+
+def test_the_bias_after_a_sum_that_is_scaled_is_not_scaled() -> None:
+    model = without_norms(resnet_cifar(8))
+    net = edited(model, ScaleSums(0.5), BiasAfterSum())
+    x = torch.randn(2, 16, 8, 8)
+    block, old = net.blocks[0], model.blocks[0]
+    torch.nn.init.constant_(block.relu2.input_bias, 0.3)
+    torch.testing.assert_close(block(x), torch.relu((x + old.conv2(torch.relu(old.conv1(x)))) * 0.5 + 0.3))
+
+
+def test_the_bias_after_a_sum_with_a_norm_is_behind_that_norm() -> None:
+    net = edited(without_norms(resnet_cifar(8)), NormOnSkip(), BiasAfterSum())
+    assert all(block.relu2.input_bias.shape == (1,) for block in net.blocks)
+
+
+@pytest.mark.parametrize("build", [lambda: wide_resnet(10, 1), lambda: dense(2, 4, in_features=4)])
+def test_the_bias_after_a_sum_needs_an_activation_there(build) -> None:
+    with pytest.raises(
+        nl.UnsupportedEdit, match=r"BiasAfterSum\(\) is not possible in this \w+: no residual sum is followed"
+    ):
+        edited(build(), BiasAfterSum())
+
+
+def test_a_second_time_is_refused_and_names_the_module() -> None:
+    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0\.conv2.*already has its output bias"):
+        edited(without_norms(resnet_cifar(8)), ScalarBiases(), BiasAfterSum())

@@ -1,0 +1,151 @@
+"""Multipliers, layer scale, the branches' scale by L and m, and their removal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from edit_helpers import added, altered, edited, images, randomized, removed, retyped
+from torch import nn
+
+import normless as nl
+from normless.edits import BranchMultiplier, LayerScale, RemoveBranches, RemoveNorms, RescaleBranches
+from normless.models import dense, resnet_cifar, wide_resnet
+
+
+@pytest.mark.parametrize(
+    ("init", "value"), [(0.0, 0.0), (1, 1.0), (0.3, 0.3), ("1/sqrt(L)", 6**-0.5), ("1 / sqrt(L)", 6**-0.5)]
+)
+def test_one_multiplier_at_the_end_of_every_branch(init: float | str, value: float) -> None:
+    model = wide_resnet(16, 1)
+    net = edited(model, BranchMultiplier(init))
+    assert added(model, net) == {f"blocks.{index}.conv2.multiplier" for index in range(6)}
+    assert not removed(model, net) | altered(model, net)
+    assert retyped(model, net) == {f"blocks.{index}.conv2": "ScalarConv2d" for index in range(6)}
+    for block in net.blocks:
+        assert block.conv2.multiplier.shape == (1,)
+        assert block.conv2.multiplier.item() == pytest.approx(value)
+
+
+def test_a_branch_that_ends_in_a_norm_is_multiplied_in_the_sum() -> None:
+    model = resnet_cifar(8)
+    net = edited(model, BranchMultiplier(0.5))
+    assert added(model, net) == {f"blocks.{index}.sum.multiplier" for index in range(3)}
+    x = torch.randn(4, 16, 8, 8)
+    block, old = net.blocks[0], model.blocks[0]
+    branch = old.norm2(old.conv2(old.relu1(old.norm1(old.conv1(x)))))
+    torch.testing.assert_close(block(x), torch.relu(x + 0.5 * branch))
+
+
+def test_the_multiplier_multiplies_the_bias_of_the_last_layer_too() -> None:
+    model = dense(1, 4, in_features=4, branch_layers=1)
+    model.blocks[0].branch.linear1 = nn.Linear(4, 4)
+    net = edited(model, RemoveNorms(), BranchMultiplier(0.5))
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(net.blocks[0](x), x + 0.5 * model.blocks[0].branch.linear1(torch.relu(x)))
+
+
+@pytest.mark.parametrize("init", ["sqrt(L)", "L", "one"])
+def test_an_init_that_is_no_number_is_refused(init: str) -> None:
+    with pytest.raises(nl.UnsupportedEdit, match=r"a multiplier starts at a number or at 1/sqrt\(L\), not '"):
+        edited(wide_resnet(10, 1), BranchMultiplier(init))
+
+
+def test_two_multipliers_are_refused() -> None:
+    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0.*already has a multiplier"):
+        edited(wide_resnet(10, 1), BranchMultiplier(), BranchMultiplier())
+    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0.*already has a multiplier"):
+        edited(resnet_cifar(8), BranchMultiplier(), BranchMultiplier())
+
+
+def test_layer_scale_is_a_vector_at_the_end_of_every_branch() -> None:
+    model = wide_resnet(10, 1)
+    net = edited(model, LayerScale(0.01))
+    assert added(model, net) == {f"blocks.{index}.conv2.layer_scale" for index in range(3)}
+    assert not removed(model, net) | altered(model, net)
+    for block, channels in zip(net.blocks, (16, 32, 64), strict=True):
+        torch.testing.assert_close(block.conv2.layer_scale, nn.Parameter(torch.full((channels,), 0.01)))
+    cifar = edited(resnet_cifar(8), LayerScale())
+    assert [tuple(block.sum.multiplier.shape) for block in cifar.blocks] == [(16,), (32,), (64,)]
+    assert cifar.blocks[0].sum.multiplier.unique().tolist() == pytest.approx([1e-4])
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4])
+@pytest.mark.parametrize("depth", [1, 5, 16])
+@pytest.mark.parametrize("gain", [1.0, 0.1, 10.0])
+def test_branch_weights_are_scaled_by_the_formula(layers: int, depth: int, gain: float) -> None:
+    model = dense(depth, 6, in_features=4, branch_layers=layers)
+    net = edited(model, RescaleBranches(gain))
+    expected = {f"blocks.{b}.branch.linear{i + 1}.weight" for b in range(depth) for i in range(layers)}
+    factor = gain * depth ** (-1 / (2 * layers - 2))
+    assert altered(model, net) == (expected if factor != 1 else set())
+    assert not added(model, net) | removed(model, net)
+    for name in expected:
+        torch.testing.assert_close(net.state_dict()[name], model.state_dict()[name] * factor)
+
+
+def test_the_papers_exponents() -> None:
+    for layers, exponent in ((2, -1 / 2), (3, -1 / 4)):
+        model = dense(16, 4, in_features=4, branch_layers=layers)
+        net = edited(model, RescaleBranches())
+        ratio = net.blocks[3].branch.linear1.weight / model.blocks[3].branch.linear1.weight
+        torch.testing.assert_close(ratio, torch.full_like(ratio, 16**exponent))
+
+
+def test_skip_convolutions_keep_their_scale() -> None:
+    model = wide_resnet(10, 1)
+    net = edited(model, RescaleBranches())
+    assert altered(model, net) == {f"blocks.{i}.conv{j}.weight" for i in range(3) for j in (1, 2)}
+
+
+def test_branches_of_one_layer_are_refused() -> None:
+    with pytest.raises(
+        nl.UnsupportedEdit, match=r"RescaleBranches\(gain=1.0\) is not possible at blocks\.0: .*1 weight layer"
+    ):
+        edited(dense(2, 4, in_features=4), RescaleBranches())
+
+
+def test_a_network_without_blocks_is_refused() -> None:
+    plain = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    for edit in (BranchMultiplier(), LayerScale(), RescaleBranches(), RemoveBranches()):
+        with pytest.raises(nl.UnsupportedEdit, match="in this Sequential: it has no residual block"):
+            edited(plain, edit, inputs=(torch.randn(2, 3),))
+
+
+def test_removed_branches_leave_exactly_the_skip_path_of_a_wide_resnet() -> None:
+    model = randomized(wide_resnet(16, 1)).eval()
+    net = edited(model, RemoveNorms(), RemoveBranches())
+    x = images()
+    h = model.stem(x)
+    for block in model.blocks:
+        if block.projects:
+            h = block.shortcut(torch.relu(h))
+    expected = model.classifier(torch.relu(h).mean(dim=(2, 3)))
+    torch.testing.assert_close(net(x), expected)
+    weights = {"stem", "classifier", *(f"blocks.{i}.shortcut" for i in (2, 4))}
+    assert set(net.state_dict()) == {f"{path}.weight" for path in weights} | {"classifier.bias"}
+    assert not altered(model, net)
+
+
+def test_removed_branches_leave_exactly_the_skip_path_of_a_cifar_resnet() -> None:
+    model = resnet_cifar(8).eval()
+    net = edited(model, RemoveNorms(), RemoveBranches())
+    x = images()
+    h = torch.relu(model.stem(x))
+    for block in model.blocks:
+        h = torch.relu(block.shortcut(h))
+    torch.testing.assert_close(net(x), model.classifier(h.mean(dim=(2, 3))))
+    assert set(net.state_dict()) == {"stem.weight", "classifier.weight", "classifier.bias"}
+
+
+def test_a_multiplier_needs_something_left_on_the_branch() -> None:
+    with pytest.raises(nl.UnsupportedEdit, match="no layer is left on its branch"):
+        edited(wide_resnet(10, 1), RemoveBranches(), BranchMultiplier())
+
+
+def test_a_weight_that_two_branches_share_is_scaled_once() -> None:
+    model = dense(4, 6, in_features=4, branch_layers=2)
+    model.blocks[1].branch.linear2.weight = model.blocks[0].branch.linear2.weight
+    net = edited(model, RescaleBranches())
+    assert net.blocks[1].branch.linear2.weight is net.blocks[0].branch.linear2.weight
+    expected = model.blocks[0].branch.linear2.weight * 4**-0.5
+    torch.testing.assert_close(net.blocks[0].branch.linear2.weight.detach(), expected.detach())

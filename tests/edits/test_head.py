@@ -1,0 +1,71 @@
+"""HeadDropout: dropout on what the classifier reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from edit_helpers import added, altered, edited, images, removed, retyped
+from torch import nn
+
+import normless as nl
+from normless.edits import HeadDropout, OnlyFinalNorm
+from normless.models import resnet_cifar, wide_resnet
+
+
+def test_only_the_classifier_changes_and_no_parameter() -> None:
+    model = wide_resnet(10, 1)
+    net = edited(model, HeadDropout(0.3))
+    assert not added(model, net) | removed(model, net) | altered(model, net)
+    assert retyped(model, net) == {"classifier": "ScalarLinear"}
+    assert isinstance(net.classifier.before, nn.Dropout)
+    assert net.classifier.before.p == 0.3
+    assert HeadDropout().probability == 0.6
+
+
+def test_features_are_dropped_in_training_and_not_in_evaluation() -> None:
+    model = resnet_cifar(8)
+    net = edited(model, HeadDropout(0.6))
+    features = torch.ones(2000, 64)
+    nn.init.constant_(net.classifier.weight, 1 / 64)
+    nn.init.zeros_(net.classifier.bias)
+    y = net.classifier(features)[:, 0]
+    # Kept features are divided by 0.4: the mean stays 1, the variance is p / (1 - p) / 64.
+    assert y.mean().item() == pytest.approx(1, abs=5 * (1.5 / 64 / 2000) ** 0.5)
+    assert y.var().item() == pytest.approx(1.5 / 64, rel=0.2)
+    net.eval()
+    torch.testing.assert_close(net.classifier(features), torch.ones(2000, 10))
+
+
+def test_evaluation_is_that_of_the_original() -> None:
+    model = wide_resnet(10, 1).eval()
+    net = edited(model, HeadDropout())
+    assert not net.classifier.before.training
+    x = images()
+    assert torch.equal(net(x), model(x))
+
+
+def test_behind_a_norm_on_the_features() -> None:
+    net = edited(wide_resnet(10, 1), OnlyFinalNorm(), HeadDropout(0.5))
+    assert [type(module) for module in net.classifier.before] == [nn.BatchNorm1d, nn.Dropout]
+    assert net.classifier.before[1].training
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.0, 1.5])
+def test_a_probability_outside_its_range_is_refused(probability: float) -> None:
+    with pytest.raises(
+        nl.UnsupportedEdit, match=rf"at classifier: a drop probability lies in \[0, 1\), got {probability}"
+    ):
+        edited(wide_resnet(10, 1), HeadDropout(probability))
+
+
+def test_a_network_without_classifier_is_refused() -> None:
+    class Headless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.first(x)
+
+    with pytest.raises(nl.UnsupportedEdit, match="in this Headless: no classifier was found behind its blocks"):
+        edited(Headless(), HeadDropout(), inputs=(torch.randn(2, 4),))

@@ -1,0 +1,268 @@
+"""Norms removed, replaced and moved: where, and that everything else stays."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from edit_helpers import added, altered, edited, images, randomized, removed, retyped
+from torch import Tensor, nn
+
+import normless as nl
+from normless.edits import NormOnSkip, OnlyFinalNorm, OnlyTopNorm, RemoveNorms, ReplaceNorms
+from normless.models import dense, resnet_cifar, wide_resnet
+from normless.nn import (
+    AlternatingBatchNorm1d,
+    AlternatingBatchNorm2d,
+    GhostBatchNorm1d,
+    GhostBatchNorm2d,
+    PartialBatchNorm1d,
+    PartialBatchNorm2d,
+    ResidualSum,
+)
+from normless.residual import BlockStructure, Structure
+
+WIDE_NORMS = [*(f"blocks.{index}.norm{place}" for index in range(3) for place in (1, 2)), "norm"]
+STATE = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+class Signals(nn.Module):
+    """A residual network of one-dimensional convolutions: (B, 2, T) to (B, 3)."""
+
+    def __init__(self, convolution: type[nn.Module] = nn.Conv1d, norm: type[nn.Module] = nn.BatchNorm1d) -> None:
+        super().__init__()
+        self.stem = convolution(2, 4, 3, padding=1)
+        self.block = nn.Module()
+        self.block.norm = norm(4)
+        self.block.conv = convolution(4, 4, 3, padding=1)
+        self.block.sum = ResidualSum()
+        self.classifier = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        h = self.block.sum(h, self.block.conv(self.block.norm(h)))
+        return self.classifier(h.flatten(2).mean(2))
+
+    def residual_structure(self) -> Structure:
+        return Structure(["stem"], [("block", BlockStructure(branch=["norm", "conv"]))], ["classifier"])
+
+
+def test_remove_norms_takes_every_norm_and_nothing_else() -> None:
+    model = randomized(wide_resnet(10, 1))
+    net = edited(model, RemoveNorms())
+    assert removed(model, net) == {f"{path}.{name}" for path in WIDE_NORMS for name in STATE}
+    assert not added(model, net) | altered(model, net)
+    assert retyped(model, net) == dict.fromkeys(WIDE_NORMS, "Identity")
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(32),
+        nn.SyncBatchNorm(32),
+        nn.InstanceNorm2d(32, affine=True),
+        nn.GroupNorm(4, 32),
+        nn.LayerNorm(4),
+    ],
+    ids=lambda norm: type(norm).__name__,
+)
+def test_remove_norms_knows_all_kinds(norm: nn.Module) -> None:
+    model = resnet_cifar(8)
+    model.blocks[1].norm1 = norm
+    assert isinstance(edited(model, RemoveNorms()).blocks[1].norm1, nn.Identity)
+
+
+FAMILIES = {
+    "ghost": ((("ghost_size", 3),), GhostBatchNorm2d, GhostBatchNorm1d),
+    "partial": ((("mean", True),), PartialBatchNorm2d, PartialBatchNorm1d),
+    "alternating": ((), AlternatingBatchNorm2d, AlternatingBatchNorm1d),
+    "group": ((("groups", 2),), nn.GroupNorm, nn.GroupNorm),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("images_or_vectors", [0, 1], ids=["2d", "1d"])
+def test_replace_norms_keeps_gamma_beta_and_statistics(family: str, images_or_vectors: int) -> None:
+    options, *kinds = FAMILIES[family]
+    model = randomized([wide_resnet(10, 1), dense(3, 8, in_features=4)][images_or_vectors]).double().eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eps, module.momentum = 1e-3, 0.3
+    net = edited(model, ReplaceNorms(family, options))
+    paths = set(nl.residual_map(model).norms)
+    assert set(retyped(model, net)) == paths
+    assert not altered(model, net)
+    for path in paths:
+        norm = net.get_submodule(path)
+        assert type(norm) is kinds[images_or_vectors], path
+        assert norm.weight.dtype is torch.float64
+        assert not norm.training
+        if family != "group":
+            assert (norm.eps, norm.momentum) == (1e-3, 0.3)
+    statistics = {name for name in removed(model, net) if name.endswith(STATE[2:])}
+    assert removed(model, net) == statistics
+    assert bool(statistics) == (family == "group")
+    if family in ("ghost", "partial", "alternating"):
+        x = images().double() if images_or_vectors == 0 else torch.randn(6, 4, dtype=torch.float64)
+        torch.testing.assert_close(net(x), model(x), rtol=1e-10, atol=1e-10)
+
+
+def test_replace_norms_passes_its_options() -> None:
+    net = nl.convert(wide_resnet(10, 1), "ghost_batch_norm(size=5)")
+    assert {net.get_submodule(path).ghost_size for path in WIDE_NORMS} == {5}
+    net = nl.convert(wide_resnet(10, 1), "partial_batch_norm(mean=False, gamma=False)")
+    assert not any(net.get_submodule(path).use_mean for path in WIDE_NORMS)
+    assert all(net.get_submodule(path).use_variance for path in WIDE_NORMS)
+    assert {name.rpartition(".")[2] for name, _ in net.named_parameters() if "norm" in name} == {"bias"}
+
+
+@pytest.mark.parametrize(("groups", "expected"), [(32, [16, 32, 32]), (8, [8, 8, 8]), (24, [8, 8, 8])])
+def test_group_norm_has_the_greatest_common_divisor_of_groups(groups: int, expected: list[int]) -> None:
+    net = nl.convert(resnet_cifar(8), f"group_norm(groups={groups})")
+    assert [block.norm1.num_groups for block in net.blocks] == expected
+
+
+def test_group_norm_does_not_make_a_vector_network_constant() -> None:
+    """One channel a group would subtract every feature from itself: refuse, or take fewer groups."""
+    try:
+        net = nl.convert(dense(2, 16, in_features=8), "group_norm")
+    except nl.UnsupportedEdit:
+        return
+    assert net(torch.randn(6, 8)).std(0).max() > 1e-3
+
+
+@pytest.mark.parametrize("groups", [0, -4])
+def test_group_norm_needs_a_group(groups: int) -> None:
+    with pytest.raises(ValueError, match=str(groups)):
+        nl.convert(resnet_cifar(8), f"group_norm(groups={groups})")
+
+
+def test_replacing_another_kind_of_norm_is_refused_by_path() -> None:
+    model = resnet_cifar(8)
+    model.blocks[1].norm2 = nn.GroupNorm(4, 32)
+    with pytest.raises(
+        nl.UnsupportedEdit, match=r"at blocks\.1\.norm2: it is a GroupNorm, not a batch norm of vectors"
+    ):
+        nl.convert(model, "alternating_batch_norm")
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_replacing_a_batch_norm_of_other_inputs_is_refused_or_works(kind: type[nn.Module]) -> None:
+    model = Signals(nn.Conv3d, kind)
+    x = torch.randn(4, 2, 3, 3, 3)
+    try:
+        net = nl.convert(model, "ghost_batch_norm(size=2)")
+    except nl.UnsupportedEdit as error:
+        assert "block.norm" in str(error)  # noqa: PT017
+        return
+    assert net(x).isfinite().all()
+
+
+def test_replacing_norms_that_are_not_there_is_refused() -> None:
+    with pytest.raises(nl.UnsupportedEdit, match="in this WideResNet: it has no normalization to replace"):
+        edited(edited_without_norms(), ReplaceNorms("ghost"))
+
+
+def edited_without_norms() -> nn.Module:
+    net = edited(wide_resnet(10, 1), RemoveNorms())
+    del net.normless_scheme
+    return net
+
+
+def test_frozen_gammas_stay_frozen() -> None:
+    model = wide_resnet(10, 1)
+    model.norm.weight.requires_grad_(False)
+    net = nl.convert(model, "ghost_batch_norm")
+    assert not net.norm.weight.requires_grad
+    assert net.norm.bias.requires_grad
+
+
+@pytest.mark.parametrize("place", ["after_sum", "skip_path"])
+def test_norm_on_skip_adds_one_norm_a_block(place: str) -> None:
+    model = randomized(wide_resnet(10, 1)).eval()
+    net = edited(model, NormOnSkip(place))
+    name = "norm_total" if place == "after_sum" else "norm_skip"
+    assert added(model, net) == {f"blocks.{index}.sum.{name}.{part}" for index in range(3) for part in STATE}
+    assert not removed(model, net) | altered(model, net)
+    assert [getattr(block.sum, name).num_features for block in net.blocks] == [16, 32, 64]
+    x = torch.randn(4, 16, 8, 8)
+    old, new = model.train().blocks[0], net.train().blocks[0]
+    branch = old.conv2(torch.relu(old.norm2(old.conv1(torch.relu(old.norm1(x))))))
+    norm = nn.BatchNorm2d(16)
+    expected = norm(x + branch) if place == "after_sum" else norm(x) + branch
+    torch.testing.assert_close(new(x), expected, rtol=1e-4, atol=1e-5)
+    norms = nl.residual_map(net).blocks[0].norms
+    assert f"blocks.0.sum.{name}" in norms
+
+
+def test_norm_on_skip_at_an_unknown_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="elsewhere"):
+        nl.convert(wide_resnet(10, 1), "norm_on_skip(place=elsewhere)")
+
+
+@pytest.mark.parametrize("scheme", ["norm_on_skip", "norm_on_skip(place=skip_path)", "only_top_norm"])
+@pytest.mark.parametrize(("convolution", "sides"), [(nn.Conv1d, 1), (nn.Conv3d, 3)])
+def test_added_norms_fit_the_number_of_axes(scheme: str, convolution: type[nn.Module], sides: int) -> None:
+    model = Signals(convolution, nn.BatchNorm1d if sides == 1 else nn.BatchNorm3d)
+    net = nl.convert(model, scheme)
+    assert net(torch.randn(4, 2, *[5] * sides)).isfinite().all()
+
+
+@pytest.mark.parametrize("build", [lambda: wide_resnet(10, 1), lambda: resnet_cifar(8)])
+def test_only_final_norm_is_on_the_features_of_the_classifier(build) -> None:
+    model = randomized(build())
+    net = edited(model, OnlyFinalNorm())
+    assert list(nl.residual_map(net).norms) == ["classifier.before"]
+    assert type(net.classifier.before) is nn.BatchNorm1d
+    assert net.classifier.before.num_features == 64
+    assert added(model, net) == {f"classifier.before.{part}" for part in STATE}
+    assert not altered(model, net)
+    features = torch.randn(9, 64) * 5 + 3
+    expected = net.classifier.weight @ nn.BatchNorm1d(64)(features).T + net.classifier.bias[:, None]
+    torch.testing.assert_close(net.classifier(features), expected.T, rtol=1e-4, atol=1e-4)
+
+
+def test_only_top_norm_keeps_the_one_of_a_pre_activation_network() -> None:
+    model = randomized(wide_resnet(10, 1))
+    net = edited(model, OnlyTopNorm())
+    assert nl.residual_map(net).norms == {"norm": "other"}
+    assert removed(model, net) == {f"{path}.{part}" for path in WIDE_NORMS[:-1] for part in STATE}
+    assert not added(model, net) | altered(model, net)
+
+
+def test_only_top_norm_is_behind_the_last_relu_of_a_cifar_resnet() -> None:
+    model = resnet_cifar(8)
+    net = edited(model, OnlyTopNorm())
+    assert len(nl.residual_map(net).norms) == 1
+    seen: dict[str, Tensor] = {}
+    net.pool.register_forward_hook(lambda _, inputs, output: seen.update(features=inputs[0]))
+    net.blocks[-1].sum.register_forward_hook(lambda _, inputs, output: seen.update(total=output))
+    net(images(8))
+    torch.testing.assert_close(seen["features"], nn.BatchNorm2d(64)(torch.relu(seen["total"])))
+
+
+def test_only_top_norm_is_behind_the_last_sum_of_a_dense_network() -> None:
+    net = edited(dense(3, 8, in_features=4), OnlyTopNorm())
+    assert list(nl.residual_map(net).norms) == ["blocks.2.sum.norm_total"]
+    assert isinstance(net.blocks[2].sum.norm_total, nn.BatchNorm1d)
+
+
+def test_only_final_norm_without_classifier_is_refused() -> None:
+    class Headless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.first(x)
+
+    with pytest.raises(nl.UnsupportedEdit, match="in this Headless: no classifier was found"):
+        nl.convert(Headless(), "only_final_norm", torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("scheme", ["ghost_batch_norm", "partial_batch_norm", "alternating_batch_norm", "group_norm"])
+def test_a_norm_without_gamma_and_beta_gains_none_and_keeps_its_epsilon(scheme: str) -> None:
+    model = resnet_cifar(8)
+    model.norm = nn.BatchNorm2d(16, affine=False, eps=1e-2)
+    net = nl.convert(model, scheme)
+    assert list(net.norm.parameters()) == []
+    assert net.norm.eps == 1e-2

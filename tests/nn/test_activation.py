@@ -1,0 +1,204 @@
+"""ShiftedActivation against φ(x + b₁) + b₂ written out."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from normless.errors import UnsupportedEdit
+from normless.nn import ShiftedActivation
+
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "relu_inplace": lambda: nn.ReLU(inplace=True),
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "silu_inplace": lambda: nn.SiLU(inplace=True),
+    "tanh": nn.Tanh,
+    "leaky_relu": lambda: nn.LeakyReLU(0.2),
+    "prelu": lambda: nn.PReLU().double(),
+    "hardtanh": nn.Hardtanh,
+}
+COMBINATIONS = [(), ("input_bias",), ("output_bias",), ("input_bias", "output_bias")]
+
+
+def shifted(name: str, biases: tuple[str, ...]) -> ShiftedActivation:
+    module = ShiftedActivation(ACTIVATIONS[name]())
+    for bias in biases:
+        module.add_part(bias, torch.zeros(1, dtype=torch.float64))
+        with torch.no_grad():
+            getattr(module, bias).copy_(torch.randn(1))
+    return module
+
+
+def plain(name: str, x: Tensor, module: ShiftedActivation) -> Tensor:
+    h = x.clone() if module.input_bias is None else x + module.input_bias
+    y = torch.relu(h) if name.startswith("relu") else module.activation(h)
+    return y if module.output_bias is None else y + module.output_bias
+
+
+@pytest.mark.parametrize("biases", COMBINATIONS, ids="-".join)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_values_and_gradients_equal_the_plain_composition(name: str, biases: tuple[str, ...]) -> None:
+    torch.manual_seed(1)
+    module = shifted(name, biases)
+    x = torch.randn(3, 2, 4, 4, dtype=torch.float64)
+    leaf = x.clone().requires_grad_()
+    leaves = [leaf, *module.parameters()]
+    expected, actual = plain(name, leaf, module), module(leaf.clone())
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    direction = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, leaves, direction)
+    found = torch.autograd.grad(actual, leaves, direction)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    input_bias=st.floats(-2, 2),
+    output_bias=st.floats(-2, 2),
+    seed=st.integers(0, 2**31),
+)
+def test_relu_between_any_two_biases(shape: list[int], input_bias: float, output_bias: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    module = ShiftedActivation(nn.ReLU())
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    for name, value in (("input_bias", input_bias), ("output_bias", output_bias)):
+        module.add_part(name, x)
+        nn.init.constant_(getattr(module, name), value)
+    direction = torch.randn(shape, dtype=torch.float64)
+    y = module(x)
+    torch.testing.assert_close(y, (x + input_bias).clamp_min(0) + output_bias, rtol=1e-12, atol=1e-12)
+    y.backward(direction)
+    passed = direction * (x + input_bias > 0)
+    assert module.input_bias is not None
+    assert module.output_bias is not None
+    torch.testing.assert_close(x.grad, passed, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(module.input_bias.grad, passed.sum().reshape(1), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(module.output_bias.grad, direction.sum().reshape(1), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [-0.3, 0.1, 0.7, 3.1])
+def test_relu_passes_the_gradient_exactly_where_its_input_is_positive(dtype: torch.dtype, bias: float) -> None:
+    """Also where b is rounded to the dtype of x, up or down, as under autocast."""
+    module = ShiftedActivation(nn.ReLU())
+    module.add_part("output_bias", torch.zeros(1))
+    nn.init.constant_(module.output_bias, bias)
+    x = torch.tensor([-2.0, -1.0, -1e-6, 0.0, 0.05, 0.1, 1.0, 9.0]).to(dtype).requires_grad_()
+    module(x).backward(torch.ones(8, dtype=module(x).dtype))
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0] * 4 + [1.0] * 4
+
+
+@pytest.mark.parametrize("biases", COMBINATIONS, ids="-".join)
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_gradcheck_of_first_and_second_order(name: str, biases: tuple[str, ...]) -> None:
+    torch.manual_seed(2)
+    module = shifted(name, biases)
+    x = torch.randn(2, 3, dtype=torch.float64)
+    x = (x + x.sign() * 0.2).requires_grad_()
+    names = [bias for bias, _ in module.named_parameters()]
+    if module.input_bias is not None:
+        nn.init.constant_(module.input_bias, 0.05)
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x,))
+
+    values = [value.detach().clone().requires_grad_() for value in module.parameters()]
+    assert torch.autograd.gradcheck(run, (x, *values))
+    assert torch.autograd.gradgradcheck(run, (x, *values))
+
+
+@pytest.mark.parametrize("biases", COMBINATIONS[1:], ids="-".join)
+@pytest.mark.parametrize("name", ["relu", "silu"])
+def test_per_example_gradients_by_vmap_equal_a_loop(name: str, biases: tuple[str, ...]) -> None:
+    torch.manual_seed(3)
+    module = shifted(name, biases)
+    parameters = {key: value.detach() for key, value in module.named_parameters()}
+    x = torch.randn(6, 2, 4, dtype=torch.float64)
+    factor = torch.randn(2, 4, dtype=torch.float64)
+
+    def loss(parameters: dict[str, Tensor], example: Tensor) -> Tensor:
+        return (torch.func.functional_call(module, parameters, (example,)) * factor).sum()
+
+    together = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0))(parameters, x)
+    for index, example in enumerate(x):
+        leaf = example.clone().requires_grad_()
+        module.zero_grad()
+        (plain(name, leaf, module) * factor).sum().backward()
+        torch.testing.assert_close(together[1][index], leaf.grad, rtol=1e-12, atol=1e-12)
+        for key, value in module.named_parameters():
+            torch.testing.assert_close(together[0][key][index], value.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_an_ensemble_by_vmap() -> None:
+    module = shifted("relu", ("input_bias", "output_bias"))
+    x, values = torch.randn(4, 5, dtype=torch.float64), torch.randn(2, 4, 1, dtype=torch.float64)
+
+    def member(x: Tensor, one: Tensor, two: Tensor) -> Tensor:
+        return torch.func.functional_call(module, {"input_bias": one, "output_bias": two}, (x,))
+
+    torch.testing.assert_close(torch.func.vmap(member)(x, *values), (x + values[0]).clamp_min(0) + values[1])
+
+
+# torch 2.15 compiles its forward-mode rules with what it deprecates itself.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_forward_mode_derivatives() -> None:
+    module = shifted("relu", ("input_bias", "output_bias"))
+    x, direction = torch.randn(5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    _, derivative = torch.func.jvp(module, (x,), (direction,))
+    assert module.input_bias is not None
+    torch.testing.assert_close(derivative, direction * (x + module.input_bias > 0))
+
+
+def test_the_input_is_not_overwritten() -> None:
+    module = shifted("relu_inplace", ("input_bias", "output_bias"))
+    x = torch.randn(5, dtype=torch.float64)
+    before = x.clone()
+    module(x)
+    assert torch.equal(x, before)
+
+
+def test_a_subclass_of_relu_keeps_its_own_forward() -> None:
+    class Doubled(nn.ReLU):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * torch.relu(x)
+
+    module = ShiftedActivation(Doubled())
+    module.add_part("output_bias", torch.zeros(1))
+    x = torch.randn(7)
+    torch.testing.assert_close(module(x), 2 * torch.relu(x))
+
+
+@pytest.mark.parametrize("part", ["input_bias", "output_bias"])
+def test_a_bias_is_added_once_zero_in_the_dtype_of_the_reference(part: str) -> None:
+    module = ShiftedActivation(nn.ReLU())
+    module.add_part(part, torch.ones(3, dtype=torch.float64))
+    bias = getattr(module, part)
+    assert isinstance(bias, nn.Parameter)
+    assert bias.dtype is torch.float64
+    assert bias.tolist() == [0.0]
+    with pytest.raises(UnsupportedEdit, match=f"already has an {part.replace('_', ' ')}"):
+        module.add_part(part, torch.ones(3))
+    assert getattr(module, part) is bias
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies_and_state_dict(copy) -> None:
+    module = shifted("relu", ("input_bias", "output_bias"))
+    x = torch.randn(4, dtype=torch.float64)
+    assert torch.equal(copy(module)(x), module(x))
+    other = shifted("relu", ("input_bias", "output_bias"))
+    other.load_state_dict(module.state_dict())
+    assert set(module.state_dict()) == {"input_bias", "output_bias"}
+    assert torch.equal(other(x), module(x))

@@ -1,0 +1,305 @@
+"""Scalar layers against the plain composition α·(W ∗ (x + b₁) + b) + b₂ with elementwise scalars."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normless.errors import UnsupportedEdit
+from normless.nn import ScalarAffine, scalar_affine
+from normless.nn.affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, one_element
+
+CONVOLUTION = {1: (nn.Conv1d, F.conv1d), 2: (nn.Conv2d, F.conv2d), 3: (nn.Conv3d, F.conv3d)}
+PARTS = ("multiplier", "layer_scale", "input_bias", "output_bias")
+part_sets = st.sets(st.sampled_from(PARTS))
+
+
+def add_random_parts(layer: ScalarAffine, names: set[str]) -> None:
+    for name in sorted(names):
+        shape = (layer.weight.shape[0],) if name == "layer_scale" else (1,)
+        layer.add_part(name, torch.randn(shape, dtype=layer.weight.dtype))
+
+
+def scalars_of(layer: ScalarAffine) -> dict[str, Tensor]:
+    return {name: getattr(layer, name) for name in PARTS if getattr(layer, name) is not None}
+
+
+def assert_same_values_and_gradients(layer: ScalarAffine, x: Tensor, plain) -> None:
+    """`plain(x, weight, bias, scalars)` is the composition written out; everything must agree to 1e-10."""
+    leaves = {"x": x, "weight": layer.weight, **scalars_of(layer)}
+    if layer.bias is not None:
+        leaves["bias"] = layer.bias
+    expected = plain(x, layer.weight, layer.bias, scalars_of(layer))
+    actual = layer(x)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+    direction = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, list(leaves.values()), direction)
+    found = torch.autograd.grad(actual, list(leaves.values()), direction)
+    for name, one, other in zip(leaves, found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def compose(y: Tensor, bias: Tensor | None, scalars: dict[str, Tensor], channel_shape: list[int]) -> Tensor:
+    if bias is not None:
+        y = y + bias.reshape(channel_shape)
+    if "multiplier" in scalars:
+        y = scalars["multiplier"] * y
+    if "layer_scale" in scalars:
+        y = scalars["layer_scale"].reshape(channel_shape) * y
+    return y + scalars["output_bias"] if "output_bias" in scalars else y
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dimensions=st.sampled_from([1, 2, 2, 3]),
+    groups=st.sampled_from([1, 2, 3]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    bias=st.booleans(),
+    parts=part_sets,
+    seed=st.integers(0, 2**31),
+)
+def test_convolution_equals_the_plain_composition(
+    dimensions: int,
+    groups: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    bias: bool,
+    parts: set[str],
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    kind, convolve = CONVOLUTION[dimensions]
+    conv = kind(
+        2 * groups, 3 * groups, kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias
+    ).double()
+    layer = scalar_affine(conv)
+    add_random_parts(layer, parts)
+    x = torch.randn(2, 2 * groups, *[5, 6, 7][:dimensions], dtype=torch.float64, requires_grad=True)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor | None, scalars: dict[str, Tensor]) -> Tensor:
+        h = x + scalars["input_bias"] if "input_bias" in scalars else x
+        y = convolve(h, weight, None, stride, padding, dilation, groups)
+        return compose(y, bias, scalars, [1, -1, *[1] * dimensions])
+
+    assert_same_values_and_gradients(layer, x, plain)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    leading=st.lists(st.integers(1, 4), min_size=0, max_size=3),
+    inputs=st.integers(1, 6),
+    outputs=st.integers(1, 6),
+    bias=st.booleans(),
+    parts=part_sets,
+    seed=st.integers(0, 2**31),
+)
+def test_linear_equals_the_plain_composition(
+    leading: list[int], inputs: int, outputs: int, bias: bool, parts: set[str], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    layer = scalar_affine(nn.Linear(inputs, outputs, bias=bias).double())
+    add_random_parts(layer, parts)
+    x = torch.randn(*leading, inputs, dtype=torch.float64, requires_grad=True)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor | None, scalars: dict[str, Tensor]) -> Tensor:
+        h = x + scalars["input_bias"] if "input_bias" in scalars else x
+        return compose(h @ weight.T, bias, scalars, [-1])
+
+    assert_same_values_and_gradients(layer, x, plain)
+
+
+@pytest.mark.parametrize("padding_mode", ["circular", "reflect", "replicate"])
+def test_other_padding_modes_pad_the_shifted_input(padding_mode: str) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(2, 3, 3, padding=1, padding_mode=padding_mode).double()
+    layer = scalar_affine(conv)
+    add_random_parts(layer, set(PARTS))
+    x = torch.randn(2, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor | None, scalars: dict[str, Tensor]) -> Tensor:
+        h = F.pad(x + scalars["input_bias"], (1, 1, 1, 1), mode=padding_mode)
+        return compose(F.conv2d(h, weight), bias, scalars, [1, -1, 1, 1])
+
+    assert_same_values_and_gradients(layer, x, plain)
+
+
+def test_zero_padding_is_zero_also_under_an_input_bias() -> None:
+    layer = scalar_affine(nn.Conv2d(1, 1, 3, padding=1, bias=False))
+    nn.init.ones_(layer.weight)
+    layer.add_part("input_bias", torch.tensor([1.0]))
+    counts = torch.tensor([[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]])
+    assert torch.equal(layer(torch.zeros(1, 1, 3, 3))[0, 0], counts)
+
+
+LAYERS = {
+    "conv1d": (lambda: nn.Conv1d(2, 4, 3, padding="same", dilation=2), ScalarConv1d, (3, 2, 7)),
+    "conv2d": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, bias=False), ScalarConv2d, (3, 2, 7, 7)),
+    "conv3d": (lambda: nn.Conv3d(2, 4, 2), ScalarConv3d, (3, 2, 4, 4, 4)),
+    "linear": (lambda: nn.Linear(2, 4), ScalarLinear, (3, 2)),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_without_parts_it_is_the_torch_layer_bit_for_bit(case: str) -> None:
+    build, kind, shape = LAYERS[case]
+    torch.manual_seed(0)
+    layer, x = build(), torch.randn(shape)
+    expected = layer(x)
+    scalar = scalar_affine(layer)
+    assert type(scalar) is kind
+    assert isinstance(scalar, type(layer))
+    assert torch.equal(scalar(x), expected)
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_everything_of_the_torch_layer_is_kept(case: str) -> None:
+    build, _, shape = LAYERS[case]
+    layer = build().double().eval().requires_grad_(False)
+    calls = []
+    handle = layer.register_forward_hook(lambda *_: calls.append("forward"))
+    layer.note = "kept"
+    weight, bias = layer.weight, layer.bias
+    attributes = {name: getattr(layer, name) for name in layer.__constants__}
+    scalar = scalar_affine(layer)
+    assert scalar.weight is weight
+    assert scalar.bias is bias
+    assert scalar.weight.dtype is torch.float64
+    assert not scalar.weight.requires_grad
+    assert not scalar.training
+    assert scalar.note == "kept"
+    assert {name: getattr(scalar, name) for name in layer.__constants__} == attributes
+    scalar(torch.randn(shape, dtype=torch.float64))
+    assert calls == ["forward"]
+    handle.remove()
+    scalar(torch.randn(shape, dtype=torch.float64))
+    assert calls == ["forward"]
+
+
+def test_the_layer_it_was_made_from_gains_nothing() -> None:
+    layer = nn.Linear(2, 3)
+    before = set(layer.state_dict())
+    scalar = scalar_affine(layer)
+    scalar.add_part("multiplier", torch.tensor([2.0]))
+    assert set(layer.state_dict()) == before
+    assert "multiplier" in scalar.state_dict()
+
+
+def test_a_scalar_layer_comes_back_as_it_is() -> None:
+    scalar = scalar_affine(nn.Conv2d(1, 1, 1))
+    assert scalar_affine(scalar) is scalar
+
+
+@pytest.mark.parametrize("kind", [ScalarConv1d, ScalarConv2d, ScalarConv3d])
+def test_a_scalar_convolution_can_be_constructed_directly(kind: type[ScalarAffine]) -> None:
+    layer = kind(2, 3, 1)
+    assert scalars_of(layer) == {}
+    assert layer(torch.randn(2, 2, *[4] * (layer.weight.dim() - 2))).shape[1] == 3
+
+
+def test_a_scalar_linear_layer_can_be_constructed_directly() -> None:
+    layer = ScalarLinear(2, 3)
+    assert scalars_of(layer) == {}
+    assert layer(torch.randn(5, 2)).shape == (5, 3)
+
+
+class _OwnConv(nn.Conv2d):
+    """A subclass whose forward may be anything."""
+
+
+@pytest.mark.parametrize("layer", [nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), _OwnConv(1, 1, 1)])
+def test_other_types_are_refused_by_name(layer: nn.Module) -> None:
+    with pytest.raises(UnsupportedEdit, match=rf"Conv1d, Conv2d, Conv3d, Linear, not into a {type(layer).__name__}"):
+        scalar_affine(layer)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_added_once(part: str) -> None:
+    layer = scalar_affine(nn.Linear(2, 3))
+    add_random_parts(layer, {part})
+    first = getattr(layer, part)
+    with pytest.raises(UnsupportedEdit, match=f"the layer already has a {part.replace('_', ' ')}"):
+        add_random_parts(layer, {part})
+    assert getattr(layer, part) is first
+
+
+def test_a_part_takes_the_dtype_of_the_weight() -> None:
+    layer = scalar_affine(nn.Linear(2, 3).double())
+    layer.add_part("multiplier", one_element(0.5))
+    assert isinstance(layer.multiplier, nn.Parameter)
+    assert layer.multiplier.dtype is torch.float64
+    assert layer.multiplier.shape == (1,)
+    assert layer.multiplier.requires_grad
+
+
+def test_a_parameter_given_as_a_part_is_shared() -> None:
+    one, other = scalar_affine(nn.Linear(2, 3)), scalar_affine(nn.Linear(2, 3))
+    one.add_part("input_bias", one_element(0.0))
+    assert one.input_bias is not None
+    other.add_part("input_bias", one.input_bias)
+    assert other.input_bias is one.input_bias
+    x = torch.randn(4, 2)
+    (one(x).sum() + other(x).sum()).backward()
+    torch.testing.assert_close(one.input_bias.grad, 4 * (one.weight.sum() + other.weight.sum()).reshape(1))
+
+
+def test_the_input_passes_before_first_and_then_the_input_bias() -> None:
+    layer = scalar_affine(nn.Linear(3, 2))
+    layer.before = nn.ReLU()
+    layer.add_part("input_bias", torch.tensor([0.7]))
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(layer(x), F.linear(torch.relu(x) + 0.7, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+@pytest.mark.parametrize("case", LAYERS)
+def test_copies_compute_the_same_and_share_nothing(case: str, copy) -> None:
+    build, kind, shape = LAYERS[case]
+    layer, x = scalar_affine(build()), torch.randn(shape)
+    add_random_parts(layer, set(PARTS))
+    twin = copy(layer)
+    assert type(twin) is kind
+    assert torch.equal(twin(x), layer(x))
+    with torch.no_grad():
+        twin.multiplier.add_(1)
+    assert not torch.equal(twin(x), layer(x))
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_state_dict_round_trip(case: str) -> None:
+    build, _, shape = LAYERS[case]
+    layer, other, x = scalar_affine(build()), scalar_affine(build()), torch.randn(shape)
+    add_random_parts(layer, set(PARTS))
+    add_random_parts(other, set(PARTS))
+    expected = {"weight", *PARTS} | ({"bias"} if layer.bias is not None else set())
+    assert set(layer.state_dict()) == expected
+    assert not torch.equal(other(x), layer(x))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+
+
+def test_the_text_names_the_torch_layer_and_the_parts() -> None:
+    layer = scalar_affine(nn.Conv2d(3, 4, 1))
+    layer.add_part("multiplier", one_element(1.0))
+    assert layer.extra_repr() == "3, 4, kernel_size=(1, 1), stride=(1, 1), multiplier"
+
+
+def test_bf16_autocast_rounds_only_as_bf16_does() -> None:
+    torch.manual_seed(0)
+    layer, x = scalar_affine(nn.Linear(8, 4)), torch.randn(16, 8)
+    add_random_parts(layer, set(PARTS))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = layer(x)
+    assert half.dtype is torch.bfloat16
+    torch.testing.assert_close(half.float(), layer(x), rtol=0.05, atol=0.1)

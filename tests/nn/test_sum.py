@@ -1,0 +1,88 @@
+"""The residual sum and each of its parts against the formula."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from normless.nn import ResidualSum, SkipOnlySum
+
+SHAPE = (4, 3, 2, 2)
+
+
+@pytest.fixture
+def paths() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(SHAPE), torch.randn(SHAPE)
+
+
+def test_a_plain_sum_is_the_addition_bit_for_bit(paths) -> None:
+    skip, branch = paths
+    total = ResidualSum()
+    assert torch.equal(total(skip, branch), skip + branch)
+    assert total.is_plain
+    assert list(total.state_dict()) == []
+    assert repr(total).startswith("ResidualSum(")
+    assert total.extra_repr() == ""
+
+
+def test_a_factor_multiplies_the_total(paths) -> None:
+    skip, branch = paths
+    total = ResidualSum()
+    total.factor = 0.5
+    assert torch.equal(total(skip, branch), (skip + branch) * 0.5)
+    assert not total.is_plain
+    assert total.extra_repr() == "factor=0.5"
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), SHAPE])
+def test_a_multiplier_multiplies_the_branch_alone(shape: tuple[int, ...], size: int) -> None:
+    torch.manual_seed(0)
+    skip, branch = torch.randn(shape), torch.randn(shape)
+    total = ResidualSum()
+    total.multiplier = nn.Parameter(torch.randn(size))
+    expected = torch.stack([skip[:, c] + total.multiplier[c % size] * branch[:, c] for c in range(3)], dim=1)
+    actual = total(skip, branch)
+    torch.testing.assert_close(actual, expected)
+    direction = torch.randn(shape)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, total.multiplier, direction),
+        torch.autograd.grad(expected, total.multiplier, direction),
+    )
+    assert not total.is_plain
+    assert total.extra_repr() == "multiplier"
+
+
+def test_a_norm_on_the_skip_path_sees_the_skip_path_alone(paths) -> None:
+    skip, branch = paths
+    total = ResidualSum()
+    total.norm_skip = nn.BatchNorm2d(3)
+    torch.testing.assert_close(total(skip, branch), nn.BatchNorm2d(3)(skip) + branch)
+
+
+def test_a_norm_behind_sees_the_scaled_total(paths) -> None:
+    skip, branch = paths
+    total = ResidualSum()
+    total.factor = 3.0
+    total.norm_total = nn.GroupNorm(1, 3)
+    torch.testing.assert_close(total(skip, branch), nn.GroupNorm(1, 3)((skip + branch) * 3.0))
+    assert not total.is_plain
+
+
+def test_skip_only_passes_the_skip_path_on(paths) -> None:
+    skip, branch = paths
+    assert SkipOnlySum()(skip, branch) is skip
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda total: pickle.loads(pickle.dumps(total))])
+def test_copies(copy, paths) -> None:
+    total = ResidualSum()
+    total.factor = 0.7
+    total.multiplier = nn.Parameter(torch.tensor([0.3]))
+    total.norm_total = nn.BatchNorm2d(3)
+    assert torch.equal(copy(total)(*paths), total(*paths))

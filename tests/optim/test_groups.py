@@ -1,0 +1,296 @@
+"""Parameter groups: every parameter once, by its role, and what a policy decays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.models import dense, resnet_cifar, wide_resnet
+from normless.nn import ResidualSum
+from normless.optim import param_groups
+from normless.optim.groups import GROUPS
+from normless.residual import BlockStructure, Structure
+
+NETWORKS = {
+    "wide": lambda: wide_resnet(10, 1),
+    "cifar": lambda: resnet_cifar(8),
+    "dense": lambda: dense(2, 8, in_features=192, branch_layers=2),
+}
+SCHEMES = [
+    "batch_norm",
+    "group_norm(groups=4)",
+    "norm_on_skip",
+    "layer_scale",
+    "none",
+    "skipinit",
+    "zeroinit",
+    "fixup",
+]
+
+
+def by_name(model: nn.Module, **arguments: Any) -> dict[str, set[str]]:
+    """The parameters' names in every group."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = param_groups(model, **{"lr": 0.1, "weight_decay": 0.01} | arguments)
+    return {group["name"]: {names[id(parameter)] for parameter in group["params"]} for group in groups}
+
+
+def decayed(model: nn.Module, **arguments: Any) -> set[str]:
+    """Names of the groups with weight decay."""
+    groups = param_groups(model, **{"lr": 0.1, "weight_decay": 0.01} | arguments)
+    assert {group["weight_decay"] for group in groups} <= {0.0, 0.01}
+    return {group["name"] for group in groups if group["weight_decay"] == 0.01}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_parameter_is_in_exactly_one_group(network: str, scheme: str) -> None:
+    net = nl.convert(NETWORKS[network](), scheme)
+    groups = param_groups(net, lr=0.1, weight_decay=0.01)
+    listed = [id(parameter) for group in groups for parameter in group["params"]]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {id(parameter) for parameter in net.parameters()}
+    assert all(group["params"] for group in groups)
+    order = [GROUPS.index(group["name"]) for group in groups]
+    assert order == sorted(set(order))
+    assert all(set(group) == {"params", "name", "lr", "lr_scale", "weight_decay"} for group in groups)
+
+
+def test_roles_of_a_cifar_resnet() -> None:
+    found = by_name(resnet_cifar(8))
+    assert found["gamma_stem"] == {"norm.weight"}
+    assert found["gamma_last"] == {f"blocks.{index}.norm2.weight" for index in range(3)}
+    assert found["gamma_other"] == {f"blocks.{index}.norm1.weight" for index in range(3)}
+    weights = {"stem.weight", "classifier.weight", *(f"blocks.{i}.conv{j}.weight" for i in range(3) for j in (1, 2))}
+    assert found["weights"] == weights
+    norms = {"norm.bias", *(f"blocks.{i}.norm{j}.bias" for i in range(3) for j in (1, 2))}
+    assert found["biases"] == {"classifier.bias"} | norms
+    assert set(found) == {"weights", "gamma_stem", "gamma_last", "gamma_other", "biases"}
+
+
+def test_roles_of_a_wide_resnet() -> None:
+    found = by_name(wide_resnet(10, 2))
+    # All three first blocks of a stage project at width 2; their shared pre-activation is γ_down.
+    assert found["gamma_down"] == {f"blocks.{index}.norm1.weight" for index in range(3)}
+    assert found["gamma_last"] == {f"blocks.{index}.norm2.weight" for index in range(3)}
+    assert found["gamma_other"] == {"norm.weight"}
+    assert "gamma_stem" not in found
+    assert {f"blocks.{index}.shortcut.weight" for index in range(3)} <= found["weights"]
+
+
+def test_a_block_with_an_identity_skip_has_no_gamma_down() -> None:
+    found = by_name(wide_resnet(16, 1))
+    assert found["gamma_down"] == {"blocks.2.norm1.weight", "blocks.4.norm1.weight"}
+    assert found["gamma_other"] == {"norm.weight", *(f"blocks.{index}.norm1.weight" for index in (0, 1, 3, 5))}
+
+
+def test_norms_that_a_scheme_adds_have_their_roles() -> None:
+    skip = by_name(nl.convert(resnet_cifar(8), "norm_on_skip(place=skip_path)"))
+    assert skip["gamma_down"] == {f"blocks.{index}.sum.norm_skip.weight" for index in range(3)}
+    final = by_name(nl.convert(resnet_cifar(8), "only_final_norm"))
+    assert final["gamma_other"] == {"classifier.before.weight"}
+    ghost, plain = by_name(nl.convert(wide_resnet(10, 1), "ghost_batch_norm")), by_name(wide_resnet(10, 1))
+    assert ghost == plain
+
+
+@pytest.mark.parametrize("network", ["wide", "cifar"])
+def test_scalars_are_those_a_scheme_added(network: str) -> None:
+    net = nl.convert(NETWORKS[network](), "fixup")
+    assert by_name(net)["scalars"] == {name for name, p in net.named_parameters() if p.numel() == 1}
+    assert by_name(net)["biases"] == {"classifier.bias"}
+    channels = nl.convert(NETWORKS[network](), "zeroinit")
+    assert by_name(channels)["biases"] == {name for name, _ in channels.named_parameters() if name.endswith(".bias")}
+    scaled = nl.convert(NETWORKS[network](), "layer_scale")
+    kind = "conv2.layer_scale" if network == "wide" else "sum.multiplier"
+    assert by_name(scaled)["scalars"] == {f"blocks.{index}.{kind}" for index in range(3)}
+
+
+def test_policies() -> None:
+    net = nl.convert(wide_resnet(16, 1), "layer_scale")
+    assert decayed(net) == {"weights", "gamma_last", "gamma_other"}
+    assert decayed(net, policy="weights") == {"weights"}
+    assert decayed(net, policy="all") == {"weights", "gamma_last", "gamma_down", "gamma_other", "biases", "scalars"}
+    assert decayed(net, policy={"gamma_down": True, "weights": False, "biases": True}) == {"gamma_down", "biases"}
+    assert decayed(net, weight_decay=0.0) == set()
+    assert "gamma_stem" not in decayed(resnet_cifar(8))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["guidelines", "all", "weights", {"gamma_stem": True, "scalars": True}],
+    ids=["guidelines", "all", "weights", "own"],
+)
+def test_only_decayed_parameters_shrink_under_zero_gradients(policy: Any) -> None:
+    net = nl.convert(resnet_cifar(8), "layer_scale(init=0.5)")
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(1.0)
+            parameter.grad = torch.zeros_like(parameter)
+    expected = decayed(net, policy=policy)
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    optimizer = torch.optim.SGD(param_groups(net, lr=0.1, weight_decay=0.01, policy=policy), lr=123.0)
+    optimizer.step()
+    current = dict(net.named_parameters())
+    assert expected
+    for group, names in by_name(net).items():
+        factor = 1 - 0.1 * 0.01 if group in expected else 1.0
+        for name in names:
+            torch.testing.assert_close(current[name].detach(), before[name].detach() * factor, rtol=1e-6, atol=0)
+
+
+def test_scalars_take_their_own_rate() -> None:
+    net = nl.convert(resnet_cifar(8), "fixup")
+    groups = param_groups(net, lr=0.2, weight_decay=0.01, scalar_lr_scale=0.1)
+    rates = {group["name"]: (group["lr"], group["lr_scale"]) for group in groups}
+    assert rates == {"weights": (0.2, 1.0), "biases": (0.2, 1.0), "scalars": (pytest.approx(0.02), 0.1)}
+    optimizer = torch.optim.SGD(groups, lr=0.2)
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
+    optimizer.step()
+    for name, parameter in net.named_parameters():
+        step = 0.02 if parameter.numel() == 1 else 0.2
+        torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, step), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5),
+        lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4]),
+        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    ],
+    ids=["cosine", "steps", "lambda"],
+)
+def test_schedulers_keep_the_proportion(schedule: Any) -> None:
+    net = nl.convert(wide_resnet(10, 1), "fixup")
+    optimizer = torch.optim.SGD(param_groups(net, lr=0.2, weight_decay=0.0, scalar_lr_scale=0.1), lr=0.2)
+    scheduler = schedule(optimizer)
+    seen = set()
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+        base = next(group["lr"] for group in optimizer.param_groups if group["name"] == "weights")
+        for group in optimizer.param_groups:
+            assert group["lr"] == pytest.approx(base * group["lr_scale"])
+        seen.add(base)
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+def test_stock_optimizers_train_with_them(optimizer: type[torch.optim.Optimizer]) -> None:
+    net = nl.convert(resnet_cifar(8), "fixup")
+    chosen = optimizer(param_groups(net, lr=1e-3, weight_decay=1e-4), lr=1e-3)
+    x, y = torch.randn(6, 3, 8, 8), torch.arange(6)
+    losses = []
+    for _ in range(8):
+        chosen.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        chosen.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    state = chosen.state_dict()
+    chosen.load_state_dict(state)
+    assert [group["name"] for group in chosen.param_groups] == ["weights", "biases", "scalars"]
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    net = resnet_cifar(8)
+    net.stem.weight.requires_grad_(False)
+    net.norm.weight.requires_grad_(False)
+    found = by_name(net)
+    assert "gamma_stem" not in found
+    assert "stem.weight" not in found["weights"]
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, a shared scalar, a vector of its own, an embedding and a PReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 5)
+        self.position = nn.Parameter(torch.zeros(5))
+        self.block = nn.Module()
+        self.block.norm = nn.LayerNorm(5)
+        self.block.one, self.block.two = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.block.two.weight = self.block.one.weight
+        self.block.sum = ResidualSum()
+        self.head = nn.Linear(5, 7, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embedding(x) + self.position
+        return self.head(self.block.sum(h, self.block.two(self.block.one(self.block.norm(h)))))
+
+    def residual_structure(self) -> Structure:
+        return Structure([], [("block", BlockStructure(branch=["norm", "one", "two"]))], ["head"])
+
+
+def test_tied_parameters_are_listed_once() -> None:
+    found = by_name(Tied())
+    assert found == {
+        "weights": {"embedding.weight", "block.one.weight"},
+        "gamma_last": {"block.norm.weight"},
+        "biases": {"block.norm.bias", "block.one.bias", "block.two.bias"},
+        "rest": {"position"},
+    }
+
+
+def test_recurrent_biases_are_biases() -> None:
+    model = nn.Sequential(nn.LSTM(3, 4))
+    found = by_name(model, residual_map=nl.ResidualMap(blocks=()))
+    assert found["biases"] == {"0.bias_ih_l0", "0.bias_hh_l0"}
+    assert found["weights"] == {"0.weight_ih_l0", "0.weight_hh_l0"}
+
+
+class Foreign(nn.Module):
+    """A network that does not state its structure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.inner, self.head = (
+            nn.Linear(4, 4),
+            nn.LayerNorm(4),
+            nn.Linear(4, 4),
+            nn.Linear(4, 2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(h + self.inner(self.norm(h)))
+
+
+def test_a_foreign_network_is_traced_or_its_map_is_given() -> None:
+    model, x = Foreign(), torch.randn(3, 4)
+    with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
+        param_groups(model, lr=0.1, weight_decay=0.01)
+    traced = by_name(model, example_inputs=(x,))
+    assert traced["gamma_last"] == {"norm.weight"}
+    assert traced == by_name(model, residual_map=nl.residual_map(model, x))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"policy": "everything"},
+            "There is no decay policy 'everything'; the policies are guidelines, all, weights",
+        ),
+        ({"policy": {"gamma": True}}, "There is no parameter group gamma; the groups are weights, gamma_last"),
+        ({"lr": -0.1}, r"not negative, got lr=-0\.1"),
+        ({"weight_decay": -1e-4}, r"not negative, got .*weight_decay=-0\.0001"),
+        ({"scalar_lr_scale": -1.0}, r"not negative, got .*scalar_lr_scale=-1\.0"),
+        ({"lr": float("nan")}, "lr=nan"),
+    ],
+)
+def test_errors_say_what_came(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        param_groups(resnet_cifar(8), **{"lr": 0.1, "weight_decay": 0.01} | arguments)
