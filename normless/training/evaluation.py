@@ -12,6 +12,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from normless.data import ImageData
+from normless.training.objective import in_memory_order
 
 TOP = 5
 
@@ -53,7 +54,7 @@ def evaluate(fabric: Fabric, network: nn.Module, data: ImageData, batch_size: in
     ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
     for inputs, targets in data.test_batches(batch_size, device=fabric.device, **ranks):
         with fabric.autocast():
-            logits: Tensor = network(inputs.to(kind))
+            logits: Tensor = network(in_memory_order(inputs.to(kind)))
         logits = logits.to(torch.get_default_dtype())
         loss.update(F.cross_entropy(logits, targets, reduction="none"))
         for accuracy in accuracies.values():

@@ -37,8 +37,9 @@ def accumulate_gradients(
         label_smoothing: share of each target spread evenly over all classes.
     """
     size = len(batch.inputs)
+    images = in_memory_order(batch.inputs)
     width = micro_batch_size or size
-    parts = list(zip(torch.split(batch.inputs, width), torch.split(batch.targets, width), strict=True))
+    parts = list(zip(torch.split(images, width), torch.split(batch.targets, width), strict=True))
     losses, right = [], []
     for index, (inputs, targets) in enumerate(parts):
         with fabric.no_backward_sync(network, enabled=index < len(parts) - 1):  # type: ignore[arg-type]
@@ -50,6 +51,11 @@ def accumulate_gradients(
     if len(parts) == 1:
         return BatchStatistics(losses[0], right[0])
     return BatchStatistics(torch.stack(losses).sum(), torch.stack(right).sum())
+
+
+def in_memory_order(inputs: Tensor) -> Tensor:
+    """Images [B, C, H, W] with the channels of a position side by side, as convolutions take them fastest."""
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def count_right(logits: Tensor, targets: Tensor) -> Tensor:

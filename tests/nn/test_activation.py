@@ -188,7 +188,7 @@ def test_a_bias_is_added_once_zero_in_the_dtype_of_the_reference(part: str) -> N
     assert isinstance(bias, nn.Parameter)
     assert bias.dtype is torch.float64
     assert bias.tolist() == [0.0]
-    with pytest.raises(UnsupportedEdit, match=f"already has an {part.replace('_', ' ')}"):
+    with pytest.raises(UnsupportedEdit, match=f"already has its {part.replace('_', ' ')}"):
         module.add_part(part, torch.ones(3))
     assert getattr(module, part) is bias
 

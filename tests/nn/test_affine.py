@@ -229,7 +229,7 @@ def test_a_part_is_added_once(part: str) -> None:
     layer = scalar_affine(nn.Linear(2, 3))
     add_random_parts(layer, {part})
     first = getattr(layer, part)
-    with pytest.raises(UnsupportedEdit, match=f"the layer already has a {part.replace('_', ' ')}"):
+    with pytest.raises(UnsupportedEdit, match=f"the layer already has its {part.replace('_', ' ')}"):
         add_random_parts(layer, {part})
     assert getattr(layer, part) is first
 
