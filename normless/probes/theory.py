@@ -129,8 +129,5 @@ def _activated(module: nn.Module, moments: Tensor) -> Tensor:
     """E[φ(√q·z)²] by Gauss–Hermite quadrature, exact for ReLU, whose value is q/2."""
     nodes = torch.as_tensor(_NODES, device=moments.device) * sqrt(2)
     weights = torch.as_tensor(_WEIGHTS, device=moments.device) / sqrt(pi)
-    total = torch.zeros_like(moments)
-    for node, weight in zip(nodes, weights, strict=True):
-        activated: Tensor = module(moments.sqrt() * node)
-        total += weight * activated.square()
-    return total
+    activated: Tensor = module(moments.sqrt().unsqueeze(-1) * nodes)
+    return activated.square() @ weights
