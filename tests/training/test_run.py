@@ -24,6 +24,7 @@ from normless.training import (
     trained_network,
 )
 from normless.training import run as run_module
+from normless.training.checkpoint import load_weights
 from normless.training.listener import RunStart
 
 CONFIG = TrainConfig(
@@ -161,7 +162,11 @@ def test_double_precision_accumulates_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
     result = train(TrainConfig.from_dict(CONFIG.to_dict() | {"precision": precision}), tmp_path)
-    assert result.outcome == "trained"
+    # How far a run comes in so few steps depends on the machine's arithmetic in 8 bits of mantissa.
+    assert result.outcome != "diverged"
+    assert result.epochs[-1].training_loss < result.epochs[0].training_loss
+    kinds = {value.dtype for name, value in load_weights(tmp_path / "checkpoint.pt").items() if "weight" in name}
+    assert kinds == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
 
 
 def test_the_callers_state_is_left_alone(tmp_path: Path) -> None:
