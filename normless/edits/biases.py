@@ -75,7 +75,7 @@ class ScalarBiases(Edit):
     def _skip(self, surgery: Surgery, block: ResidualBlock) -> None:
         """The skip path's first weight layer shares the bias of the branch's first; later ones have their own."""
         weights = [layer for layer in block.skip_layers if layer.kind == "weight"]
-        if weights:
+        if weights and block.branch:
             shared = surgery.affine(block.branch[0]).input_bias
             if shared is not None:
                 surgery.add_scalar(weights[0].path, "input_bias", shared)
@@ -108,7 +108,9 @@ def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, path: st
     Only a plain sum lets it: where the sum is scaled or normalized the bias goes to the activation at `path`.
     """
     end = surgery.branch_end(block)
-    if end.kind == "weight" and (block.sum is None or surgery.sum(block).is_plain):
+    normalized = any(layer.kind == "norm" and surgery.is_left(layer) for layer in block.after_sum)
+    plain = not normalized and (block.sum is None or surgery.sum(block).is_plain)
+    if plain and end is not None and end.kind == "weight":
         surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:
         surgery.add_shift(path, "input_bias")

@@ -19,7 +19,7 @@ class BranchMultiplier(Edit):
     """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
 
     It multiplies the branch's last weight layer, bias included, by way of the weight. Where a branch ends in a
-    norm or an activation it multiplies the branch in the residual sum.
+    norm, an activation or something that is no layer, it multiplies the branch in the residual sum.
 
     Args:
         init: the starting value of α, a number, or the text `1/sqrt(L)` with L the number of blocks.
@@ -117,13 +117,13 @@ class RemoveBranches(Edit):
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
+    if not any(surgery.is_left(layer) for layer in block.branch_layers):
+        raise surgery.unsupported(block.name, "no layer is left on its branch")
     end = surgery.branch_end(block)
-    if end.kind == "weight":
+    if end is not None and end.kind == "weight":
         surgery.add_scalar(end.path, part, value)
         return
     total = surgery.sum(block)
     if total.multiplier is not None:
         raise surgery.unsupported(block.name, "its sum already has a multiplier")
-    weight = surgery.get(block.branch[-1]).weight
-    assert isinstance(weight, Tensor)
-    total.multiplier = nn.Parameter(value.to(weight))
+    total.multiplier = nn.Parameter(value.to(next(surgery.model.parameters())))

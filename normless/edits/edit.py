@@ -109,16 +109,12 @@ class Surgery:
             raise self.unsupported("", "it has no residual block")
         return self.map.blocks
 
-    def branch_end(self, block: ResidualBlock) -> Layer:
-        """The last layer that is left on the branch.
-
-        Raises:
-            UnsupportedEdit: nothing is left on it.
-        """
-        for layer in reversed(block.branch_layers):
-            if self.is_left(layer):
-                return layer
-        raise self.unsupported(block.name, "no layer is left on its branch")
+    def branch_end(self, block: ResidualBlock) -> Layer | None:
+        """The layer whose output the sum now adds as it is, None where something that is no layer comes behind."""
+        if not block.ends_in_layer or not block.branch_layers:
+            return None
+        last = block.branch_layers[-1]
+        return last if self.is_left(last) else self.input_of(last)
 
     def input_of(self, layer: Layer) -> Layer | None:
         """The layer whose output this one now reads unchanged: removed norms in between are looked through."""

@@ -96,6 +96,8 @@ class OnlyTopNorm(Edit):
 
 
 def _remove(surgery: Surgery, path: str) -> None:
+    if ":" in path:
+        raise surgery.unsupported(path, "the normalization is a function in the forward code, not a module")
     old = surgery.get(path)
     surgery.replace(path, nn.Identity())
     surgery.record(path, f"{describe(old)} removed")

@@ -42,7 +42,7 @@ class ZeroLastGamma(Edit):
         ends = []
         for block in surgery.blocks():
             end = surgery.branch_end(block)
-            if end.kind != "norm":
+            if end is None or end.kind != "norm":
                 raise surgery.unsupported(block.name, _why_not(surgery, block, end))
             ends.append(end.path)
         for path in ends:
@@ -53,10 +53,12 @@ class ZeroLastGamma(Edit):
             surgery.record(path, "γ = 0")
 
 
-def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer) -> str:
+def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     norms = [layer for layer in block.branch_layers if layer.kind == "norm" and surgery.is_left(layer)]
     if not norms:
         return "its branch has no norm"
+    if end is None:
+        return f"something that is no layer comes behind the last norm of its branch, {norms[-1].path}"
     behind = block.branch_layers[block.branch_layers.index(norms[-1]) :]
     followed = f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}"
     if any(layer.kind == "activation" for layer in behind):

@@ -34,7 +34,9 @@ class ResidualBlock:
     `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
     them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
     behind its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
-    None where the sum is an operator in the forward code. All tuples are in execution order.
+    None where the sum is an operator in the forward code. `ends_in_layer` says whether the sum adds the output of
+    the branch's last layer as it is, with no gating, dropout or pooling in between. All tuples are in execution
+    order.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ResidualBlock:
     shared_layers: tuple[Layer, ...] = ()
     after_sum: tuple[Layer, ...] = ()
     identity_skip: bool = True
+    ends_in_layer: bool = True
     sum: str | None = None
 
     @property

@@ -96,12 +96,16 @@ def _layer_of(model: nn.Module, flow: Dataflow, node: Node) -> tuple[str, Kind] 
         kind = kind_of(module)
         assert kind is not None
         return path, kind
-    stack = module_stack(node)
     if name in _NORM:
-        return stack[-1] if stack else "", "norm"
-    if name in _ACTIVATION:
-        return f"{stack[-1] if stack else ''}:{node.name}", "activation"
-    return None
+        return _home_of(model, node), "norm"
+    return (_home_of(model, node), "activation") if name in _ACTIVATION else None
+
+
+def _home_of(model: nn.Module, node: Node) -> str:
+    """The module that is nothing but this operation, else its operation in the forward code, `PATH:NAME`."""
+    stack = module_stack(node)
+    path = stack[-1] if stack else ""
+    return path if path and not list(model.get_submodule(path).children()) else f"{path}:{node.name}"
 
 
 def _enclosing(model: nn.Module, node: Node) -> Iterator[tuple[str, nn.Module]]:

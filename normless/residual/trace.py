@@ -73,16 +73,25 @@ class _Tracer:
             return None
         # The branch is the side with more weight layers; between equals, the longer side.
         skip, branch = sorted((0, 1), key=lambda side: (weights[side], len(paths[side]), side))
+        end = self._entering_sum((one, other)[branch])
+        layers = self._layers_on(paths[branch])
         stack = [path for path in module_stack(node) if not self._is_sum(path)]
         sums = [path for path in module_stack(node) if self._is_sum(path)]
         block = ResidualBlock(
             name=stack[-1] if stack else "",
-            branch_layers=self._layers_on(paths[branch]),
+            branch_layers=layers,
             skip_layers=self._layers_on(paths[skip]),
             identity_skip=all(leaves_unchanged(step) for step in paths[skip]),
+            ends_in_layer=end in self.owners and self.layers[self.owners[end]] == layers[-1],
             sum=sums[-1] if sums else None,
         )
         return _Found(fork, node, block)
+
+    def _entering_sum(self, node: Node) -> Node:
+        """The operation whose output enters a `ResidualSum`, seen from one inside it such as its multiplier's."""
+        while node not in self.owners and any(self._is_sum(path) for path in module_stack(node)[-1:]):
+            (node,) = self.flow.parents[node]
+        return node
 
     def _is_sum(self, path: str) -> bool:
         return isinstance(self.model.get_submodule(path), ResidualSum)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import Graph
 
-from normless import UnresolvedStructureError, UnsupportedEdit, convert, residual_map
+from normless import Scheme, UnresolvedStructureError, UnsupportedEdit, convert, residual_map
+from normless.edits import BranchMultiplier
 from normless.residual.graph import Dataflow
 
 
@@ -70,6 +71,33 @@ def test_functional_code_is_read_and_bias_additions_are_no_blocks() -> None:
     assert found.blocks[0].activations[0].startswith(":relu")
     assert found.stem == ("stem",)
     assert found.classifier == "fc"
+
+
+class Gated(nn.Module):
+    """A block whose branch ends in a gate, behind a norm that is a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 6)
+        self.inner = nn.Linear(6, 6)
+        self.gate = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        h = self.inner(nn.functional.layer_norm(x, (6,)))
+        return x + h * torch.sigmoid(self.gate(h))
+
+
+def test_what_is_no_module_or_no_layer_is_refused_and_never_guessed() -> None:
+    inputs = torch.randn(4, 6)
+    block = residual_map(Gated(), inputs).blocks[0]
+    assert block.branch == ("inner", "gate")
+    assert not block.ends_in_layer
+    assert block.norms[0].startswith(":layer_norm")
+    with pytest.raises(UnsupportedEdit, match="the normalization is a function in the forward code"):
+        convert(Gated(), "none", inputs)
+    with pytest.raises(UnsupportedEdit, match="its residual sum is an operator in the forward code"):
+        convert(Gated(), Scheme("multiplier", (BranchMultiplier(),)), inputs)
 
 
 def test_torchvision_resnet18() -> None:
