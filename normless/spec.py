@@ -29,13 +29,6 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     return tree.func.id, {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
 
 
-def format_call(name: str, arguments: dict[str, Any]) -> str:
-    """Write a name and its arguments as `parse_call` reads them."""
-    if not arguments:
-        return name
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-
-
 def _value(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-EXAMPLE = "normless bench step --depth 20 --rounds 20"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""

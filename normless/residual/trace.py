@@ -35,9 +35,8 @@ def traced_map(model: nn.Module, inputs: tuple[Any, ...]) -> ResidualMap:
 
 @dataclass(frozen=True)
 class _Found:
-    """A block and where in the graph its fork and its sum are."""
+    """A block and where in the graph its sum is."""
 
-    fork: Node
     sum: Node
     block: ResidualBlock
 
@@ -85,7 +84,7 @@ class _Tracer:
             ends_in_layer=end in self.owners and self.layers[self.owners[end]] == layers[-1],
             sum=sums[-1] if sums else None,
         )
-        return _Found(fork, node, block)
+        return _Found(node, block)
 
     def _entering_sum(self, node: Node) -> Node:
         """The operation whose output enters a `ResidualSum`, seen from one inside it such as its multiplier's."""

@@ -32,7 +32,6 @@ class Curves:
     def __init__(self, directory: RunDirectory, *, finished: int, steps_per_epoch: int, writes: bool) -> None:
         self._directory = directory
         self._steps_per_epoch = steps_per_epoch
-        self._writes = writes
         self.rows: list[EpochRow] = read_epochs(directory.epochs, finished) if finished else []
         self.losses: list[float] = []
         if finished:
