@@ -156,7 +156,8 @@ def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
         (
             "Machine",
             f"{platform.machine()}, {available_cores()} cores; {workers} processes of one thread each, "
-            "so seconds per epoch are those of a run that shares the machine",
+            "so seconds per epoch are those of a run that shares the machine; those of a diverged run are "
+            "extrapolated from the steps it took",
         ),
         ("Date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
     ]
