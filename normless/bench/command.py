@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
+
+from normless.output import add_json_flag, print_json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -13,7 +14,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=128, help="images per step")
     parser.add_argument("--image-size", type=int, default=32, help="height and width in pixels")
     parser.add_argument("--rounds", type=int, default=10, help="steps of every network, taken in turns")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json_flag(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -30,14 +31,13 @@ def run(arguments: Namespace) -> int:
         f"ResNet-{bench.depth}, {bench.batch_size} images of {bench.image_size}×{bench.image_size}, "
         f"{bench.rounds} rounds, {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    console = Console()
     if arguments.json:
-        console.print_json(json.dumps({"setting": setting, "rows": rows}))
+        print_json({"setting": setting, "rows": rows})
         return 0
     table = Table(title=f"A training step relative to the bare network: {setting}")
     for title in ("network", "seconds", "ratio", "lowest", "highest"):
         table.add_column(title, justify="left" if title == "network" else "right")
     for row in rows:
         table.add_row(row["network"], *(f"{row[key]:.3f}" for key in ("seconds", "ratio", "lowest", "highest")))
-    console.print(table)
+    Console().print(table)
     return 0

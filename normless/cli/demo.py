@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.output import add_json_flag, print_json
 from normless.lab.settings import DemoSettings
+from normless.output import add_json_flag, print_json
 
 if TYPE_CHECKING:
     from normless.lab.demo import DemoResult

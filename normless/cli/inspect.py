@@ -6,7 +6,7 @@ import sys
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.output import add_json_flag, print_json
+from normless.output import add_json_flag, print_json
 
 SMALL_IMAGE = (3, 32, 32)
 ZOO_IMAGE = (3, 224, 224)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,12 @@ from normless.data.augmentation import Augmentation
 from normless.data.draws import Draws
 from normless.data.errors import DataFormatError
 from normless.data.images import ImageData
+from normless.machine import available_cores
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+MOST_WORKERS = 8
 
 # An example and the seed of its crop.
 _Key = tuple[int, int]
@@ -118,7 +120,7 @@ class FileImages(ImageData):
         loader: DataLoader[Any] = DataLoader(
             decoder,
             batch_sampler=keys,
-            num_workers=_usable_cores() if self._workers is None else self._workers,
+            num_workers=min(MOST_WORKERS, available_cores()) if self._workers is None else self._workers,
             pin_memory=device.type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from the global one
         )
@@ -176,8 +178,3 @@ def _transforms(sizes: CropSizes) -> tuple[Callable[[Any], Any], Callable[[Any],
     training = v2.Compose([v2.RandomResizedCrop(sizes.size, scale=sizes.scale), v2.PILToTensor()])
     testing = v2.Compose([v2.Resize(sizes.resize), v2.CenterCrop(sizes.size), v2.PILToTensor()])
     return training, testing
-
-
-def _usable_cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
-    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)

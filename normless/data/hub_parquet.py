@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from PIL import Image
 
 from normless.data.errors import DataFormatError
 from normless.data.tensor_images import Split, Splits, checked_split
+from normless.machine import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")
 
@@ -160,6 +160,6 @@ def _decoded(encoded: list[bytes | None], image_shape: tuple[int, ...], origin: 
         return {decode(row) for row in rows}
 
     rows = range(len(encoded))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         formats = set().union(*pool.map(decode_some, (rows[first : first + 512] for first in rows[::512])))
     return images.transpose(0, 3, 1, 2), formats

@@ -13,7 +13,8 @@ import pandas as pd
 from normless.lab.progress import progress
 from normless.lab.run import DemoRun, RunRecord, RunState, train_run
 from normless.lab.settings import DemoSettings
-from normless.lab.workers import available_cores, run_in_workers
+from normless.lab.workers import run_in_workers
+from normless.machine import available_cores
 
 
 @dataclass(frozen=True)

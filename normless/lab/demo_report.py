@@ -13,7 +13,7 @@ from normless import __version__
 from normless.lab.laws import LAWS
 from normless.lab.progress import format_accuracy
 from normless.lab.settings import DemoSettings
-from normless.lab.workers import available_cores
+from normless.machine import available_cores
 from normless.report import (
     Column,
     Figure,

@@ -30,13 +30,6 @@ class RunFailedError(NormlessError):
     """A job raised, or its process died; the message names the job and says what happened."""
 
 
-def available_cores() -> int:
-    """The number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def run_in_workers(
     function: Callable[[Job, Callable[[Event], None]], Result],
     jobs: Sequence[Job],

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from normless.errors import UnsupportedEdit
 
@@ -89,34 +90,27 @@ class ScalarAffine(nn.Module):
         return ", ".join([super().extra_repr(), *parts])
 
 
-class ScalarConv1d(ScalarAffine, nn.Conv1d):
+class _ScalarConv(ScalarAffine):
+    """The forward pass of every scalar convolution."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the folded convolution."""
+        assert isinstance(self, _ConvNd)
+        weight, bias = self.folded()
+        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
+        return y
+
+
+class ScalarConv1d(_ScalarConv, nn.Conv1d):
     """`nn.Conv1d` with scalar parts. Shapes: (B, in, T) to (B, out, T')."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the folded convolution."""
-        weight, bias = self.folded()
-        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
-        return y
 
-
-class ScalarConv2d(ScalarAffine, nn.Conv2d):
+class ScalarConv2d(_ScalarConv, nn.Conv2d):
     """`nn.Conv2d` with scalar parts. Shapes: (B, in, H, W) to (B, out, H', W')."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the folded convolution."""
-        weight, bias = self.folded()
-        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
-        return y
 
-
-class ScalarConv3d(ScalarAffine, nn.Conv3d):
+class ScalarConv3d(_ScalarConv, nn.Conv3d):
     """`nn.Conv3d` with scalar parts. Shapes: (B, in, D, H, W) to (B, out, D', H', W')."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the folded convolution."""
-        weight, bias = self.folded()
-        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
-        return y
 
 
 class ScalarLinear(ScalarAffine, nn.Linear):

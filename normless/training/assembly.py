@@ -77,7 +77,7 @@ def scheme_of_config(config: TrainConfig) -> Scheme:
     return scheme.extended(HeadDropout(config.dropout))
 
 
-def build_network(config: TrainConfig, data: ImageData) -> nn.Module:
+def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Module:
     """The converted network before training, on the CPU, a pure function of the configuration.
 
     Schemes that calibrate on a batch get the first training batch without augmentation. The global generator
@@ -86,13 +86,13 @@ def build_network(config: TrainConfig, data: ImageData) -> nn.Module:
     torch.manual_seed(config.seed)
     shape = data.image_shape
     model = build_model(config.model, classes=data.classes, image_shape=shape)  # type: ignore[arg-type]
-    return convert(model, scheme_of_config(config), example_inputs(config, data).to(torch.get_default_dtype()))
+    return convert(model, scheme_of_config(config), inputs)
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:
     """The inputs [B, C, H, W] of the first training batch, without augmentation."""
     batches = data.train_batches(config.batch_size, seed=config.seed, epoch=0, augmentation=Augmentation())
-    return next(iter(batches)).inputs
+    return next(iter(batches)).inputs.to(torch.get_default_dtype())
 
 
 def build_optimizer(config: TrainConfig, network: nn.Module, inputs: Tensor) -> Optimizer:
@@ -123,7 +123,8 @@ def trained_network(directory: Path) -> nn.Module:
     if not place.checkpoint.exists():
         raise RunDirectoryError(f"The run in {directory} has no checkpoint: it finished no epoch of its own.")
     with torch.random.fork_rng(devices=[]):
-        network = build_network(config, load_config_data(config))
+        data = load_config_data(config)
+        network = build_network(config, data, example_inputs(config, data))
     weights = load_weights(place.checkpoint)
     kind = next(weights[name].dtype for name, _ in network.named_parameters())
     network.to(kind).load_state_dict(weights)

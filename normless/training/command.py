@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, get_type_hints
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.output import add_json_flag, print_json
 from normless.training import config as config_module
 from normless.training.config import TrainConfig
 
@@ -43,7 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="directory of the run, which goes on if it was interrupted; runs/DATA-SCHEME-HASH if null",
     )
     parser.add_argument("--restart", action="store_true", help="remove the run that the directory holds first")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
@@ -71,10 +70,7 @@ def train_command(config: TrainConfig, directory: Path, *, resume: bool = True, 
     with ProgressBar() as bar:
         result = train(config, directory, resume=resume, listeners=[bar])
     if as_json:
-        text = json.dumps(
-            result.to_dict() | {"directory": str(directory)}, indent=2, ensure_ascii=False, allow_nan=False
-        )
-        sys.stdout.write(f"{text}\n")
+        print_json(result.to_dict() | {"directory": str(directory)})
     else:
         _print(config, result, directory)
     return result

@@ -144,10 +144,10 @@ def _trained(pieces: Pieces, place: RunDirectory, listeners: Sequence[RunListene
 def _assemble(config: TrainConfig, fabric: Fabric) -> Pieces:
     """Build everything anew from the configuration."""
     data = load_config_data(config)
+    inputs = example_inputs(config, data)
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
-    network = build_network(config, data).to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    inputs = example_inputs(config, data).to(fabric.device, torch.get_default_dtype())
-    optimizer = build_optimizer(config, network, inputs)
+    network = build_network(config, data, inputs).to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = build_optimizer(config, network, inputs.to(fabric.device))
     forward: Any = torch.compile(network) if config.compile else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
     return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from normless.lab.workers import RunFailedError, available_cores, run_in_workers
+from normless.lab.workers import RunFailedError, run_in_workers
+from normless.machine import available_cores
 
 
 def _square(job: int, emit: Callable[[str], None]) -> tuple[int, int]:

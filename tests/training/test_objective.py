@@ -14,7 +14,7 @@ from normless.conversion import convert
 from normless.data import Batch, load_data
 from normless.models import wide_resnet
 from normless.training import TrainConfig, train
-from normless.training.assembly import augmentation_of, build_network
+from normless.training.assembly import augmentation_of, build_network, example_inputs
 from normless.training.objective import accumulate_gradients, count_right, l2_term
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
@@ -99,7 +99,7 @@ def test_an_epoch_against_a_loop_written_by_hand(tmp_path: Path, mixup: float) -
     )
     result = train(config, tmp_path)
     data = load_data("digits")
-    network = build_network(config, data)
+    network = build_network(config, data, example_inputs(config, data))
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.9, weight_decay=0.01, foreach=False)
     step = 0
     for epoch, row in enumerate(result.epochs):
