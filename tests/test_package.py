@@ -35,7 +35,7 @@ def test_import_brings_no_torch_and_convert_brings_little_more() -> None:
 
 # The layers of the design, lowest first: a package may import those before it, and its own.
 LAYERS = [
-    {"errors", "spec", "machine", "output"},
+    {"errors", "lazy", "spec", "machine", "output"},
     {"nn"},
     {"residual"},
     {"models", "edits"},

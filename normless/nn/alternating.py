@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.nn.channels import batch_statistics, per_channel
+from normless.nn.channels import batch_statistics, move_running_statistics, per_channel
 
 
 class _AlternatingBatchNorm(_BatchNorm):
@@ -55,14 +55,8 @@ class _AlternatingBatchNorm(_BatchNorm):
         self.latest_mean.copy_(mean)
         self.latest_variance.copy_(variance)
         self.reuse_next.copy_(fresh)
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(fresh)
-        average = 1.0 / self.num_batches_tracked.clamp_min(1).to(mean.dtype)
-        momentum = average if self.momentum is None else torch.full_like(average, self.momentum)
-        momentum = momentum * fresh
-        self.running_mean.lerp_(mean, momentum)
-        self.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
+        unbiased = variance * (count / max(count - 1, 1))
+        move_running_statistics(self, mean, unbiased, moved=fresh)
 
 
 class AlternatingBatchNorm1d(_AlternatingBatchNorm, nn.BatchNorm1d):

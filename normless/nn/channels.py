@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def per_channel(values: Tensor, x: Tensor) -> Tensor:
@@ -21,3 +22,23 @@ def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}.")
     variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
     return mean, variance
+
+
+@torch.no_grad()
+def move_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, *, moved: Tensor | None = None) -> None:
+    """Move a norm's running statistics one step, as torch's layer does for a batch.
+
+    Args:
+        norm: whose `momentum` counts; None averages over all batches. One without running statistics stays as it is.
+        mean, variance: of the batch, the variance unbiased; shape (C,).
+        moved: a boolean, shape (), that says whether they move at all, without a branch on data; None says yes.
+    """
+    if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
+        return
+    count = norm.num_batches_tracked
+    taken = torch.ones_like(count) if moved is None else moved.to(count)
+    count.add_(taken)
+    average = 1.0 / count.clamp_min(1).to(mean.dtype)
+    momentum = average if norm.momentum is None else torch.full_like(average, norm.momentum)
+    norm.running_mean.lerp_(mean, momentum * taken)
+    norm.running_var.lerp_(variance, momentum * taken)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless.nn.channels import move_running_statistics
+
 
 class _GhostBatchNorm(_BatchNorm):
     """Batch normalization whose statistics come from ghost batches of at most `ghost_size` examples.
@@ -40,20 +42,8 @@ class _GhostBatchNorm(_BatchNorm):
             F.batch_norm(ghost, means[index], variances[index], self.weight, self.bias, True, 1.0, self.eps)
             for index, ghost in enumerate(ghosts)
         ]
-        if self.track_running_stats:
-            self._follow(means.mean(0), variances.mean(0))
+        move_running_statistics(self, means.mean(0), variances.mean(0))
         return torch.cat(outputs)
-
-    @torch.no_grad()
-    def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics as torch's layer moves them for one batch."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, momentum)
-        self.running_var.lerp_(variance, momentum)
 
     def extra_repr(self) -> str:
         """Torch's own text and the ghost batch size."""

@@ -64,7 +64,7 @@ class _PartialBatchNorm(_BatchNorm):
         if not self.training and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
         if self.training and self.running_mean is not None:
-            # Torch's own kernel moves the running statistics, its output is not used.
+            # Torch's own kernel moves the running statistics, bit for bit as it does there; its output is not used.
             with torch.no_grad():
                 assert self.num_batches_tracked is not None
                 self.num_batches_tracked.add_(1)

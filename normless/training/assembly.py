@@ -80,8 +80,8 @@ def scheme_of_config(config: TrainConfig) -> Scheme:
 def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Module:
     """The converted network before training, on the CPU, a pure function of the configuration.
 
-    Schemes that calibrate on a batch get the first training batch without augmentation. The global generator
-    is seeded with the configuration's seed.
+    `inputs` are `example_inputs`, on which the network is traced and schemes calibrate. The global generator is
+    seeded with the configuration's seed.
     """
     torch.manual_seed(config.seed)
     shape = data.image_shape
