@@ -33,6 +33,14 @@ def test_import_brings_no_torch_and_convert_brings_little_more() -> None:
     subprocess.run([sys.executable, "-c", code.replace("normless.models, ", "")], check=True)
 
 
+def test_the_package_runs_as_a_module_as_torchrun_starts_it() -> None:
+    command = [sys.executable, "-m", "normless"]
+    assert subprocess.run([*command, "--version"], check=True, capture_output=True, text=True).stdout == (
+        f"normless {normless.__version__}\n"
+    )
+    assert subprocess.run([*command, "nothing"], check=False, capture_output=True).returncode == 2
+
+
 # The layers of the design, lowest first: a package may import those before it, and its own.
 LAYERS = [
     {"errors", "lazy", "spec", "machine", "output"},
@@ -53,7 +61,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 def test_nothing_imports_upward() -> None:
     for path in PACKAGE.rglob("*.py"):
         home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if home == "__init__":
+        if home in ("__init__", "__main__"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("normless."):
