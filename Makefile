@@ -3,12 +3,14 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow zoo docs-zoo lint format bench clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
 	@echo "make test       the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
+	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      speed, each figure a ratio against a rival measured in the same run"
 
@@ -23,10 +25,16 @@ demo: $(INSTALLED)
 	$(BIN)/normless demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not zoo"
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+zoo: $(INSTALLED)
+	$(BIN)/python -m pytest tests/zoo
+
+docs-zoo: $(INSTALLED)
+	$(BIN)/python benchmarks/zoo.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -39,6 +47,7 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/normless bench step
+	$(BIN)/normless bench map
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

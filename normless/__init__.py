@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from normless.edits import Change as Change
     from normless.edits import Edit as Edit
     from normless.errors import AlreadyConvertedError as AlreadyConvertedError
+    from normless.errors import RecipeError as RecipeError
     from normless.errors import UnresolvedStructureError as UnresolvedStructureError
     from normless.errors import UnsupportedEdit as UnsupportedEdit
+    from normless.folding import FoldReport as FoldReport
+    from normless.folding import fold as fold
+    from normless.folding import freeze as freeze
+    from normless.optim import adaptive_gradient_clipping as adaptive_gradient_clipping
     from normless.optim import param_groups as param_groups
+    from normless.probes import mixes_examples as mixes_examples
     from normless.residual import ResidualBlock as ResidualBlock
     from normless.residual import ResidualMap as ResidualMap
     from normless.residual import residual_map as residual_map
+    from normless.saving import load as load
+    from normless.saving import save as save
     from normless.schemes import SCHEMES as SCHEMES
     from normless.schemes import Scheme as Scheme
     from normless.schemes import parse_scheme as parse_scheme
@@ -34,12 +42,20 @@ _HOME = {
     "Change": "normless.edits",
     "Edit": "normless.edits",
     "AlreadyConvertedError": "normless.errors",
+    "RecipeError": "normless.errors",
     "UnresolvedStructureError": "normless.errors",
     "UnsupportedEdit": "normless.errors",
+    "FoldReport": "normless.folding",
+    "fold": "normless.folding",
+    "freeze": "normless.folding",
+    "adaptive_gradient_clipping": "normless.optim",
     "param_groups": "normless.optim",
+    "mixes_examples": "normless.probes",
     "ResidualBlock": "normless.residual",
     "ResidualMap": "normless.residual",
     "residual_map": "normless.residual",
+    "load": "normless.saving",
+    "save": "normless.saving",
     "SCHEMES": "normless.schemes",
     "Scheme": "normless.schemes",
     "parse_scheme": "normless.schemes",

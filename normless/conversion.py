@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, NoReturn, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from normless.edits import Change
 from normless.edits.edit import Surgery
+from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError
-from normless.residual import residual_map
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
 from normless.schemes import Scheme, parse_scheme
 
 MARK = "normless_scheme"
@@ -18,14 +23,17 @@ MARK = "normless_scheme"
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def convert(model: Model, scheme: str | Scheme, *inputs: Any) -> Model:
+def convert(
+    model: Model, scheme: str | Scheme, *inputs: Any, residual_map: ResidualMap | None = None, **kwargs: Any
+) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
 
     Args:
         model: the network, in its normalized form; it is left as it is.
         scheme: a `Scheme`, or the text of one, such as `"fixup"` or `"skipinit(alpha=1)"`.
-        inputs: example inputs; needed to trace a network that does not state its residual structure, and by
-            schemes that calibrate on a batch (`lsuv`).
+        inputs, kwargs: example inputs, by position and by name; needed to trace a network that does not state its
+            residual structure, and by schemes that calibrate on a batch (`lsuv`).
+        residual_map: the network's map where it is known; else it is found, by `inputs` if need be.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
@@ -33,12 +41,32 @@ def convert(model: Model, scheme: str | Scheme, *inputs: Any) -> Model:
         UnresolvedStructureError: its residual structure could not be read.
         ValueError: the scheme's name or arguments are unknown.
     """
-    return _operate(model, scheme, inputs)[0]
+    chosen = _applicable(model, scheme)
+    found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
+    surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
+    if inputs or kwargs:
+        verify(surgery)
+    setattr(surgery.model, MARK, chosen.text)
+    assert isinstance(surgery.model, type(model))
+    return surgery.model
 
 
-def plan(model: nn.Module, scheme: str | Scheme, *inputs: Any) -> tuple[Change, ...]:
-    """What `convert` would change, as printable data, in order; the arguments and errors are those of `convert`."""
-    return tuple(_operate(model, scheme, inputs)[1])
+def plan(
+    model: nn.Module, scheme: str | Scheme, *inputs: Any, residual_map: ResidualMap | None = None, **kwargs: Any
+) -> tuple[Change, ...]:
+    """What `convert` would change, as printable data, in order; the arguments and errors are those of `convert`.
+
+    It costs no second set of weights: the edits are made to a copy on torch's device `meta`, unless one reads
+    weights or, as `lsuv` does, the example inputs.
+    """
+    chosen = _applicable(model, scheme)
+    found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
+    try:
+        unread = _Unread() if inputs or kwargs else ()
+        surgery = _operate(_without_values(model), found, unread, {}, chosen)
+    except RuntimeError:
+        surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
+    return tuple(surgery.changes)
 
 
 def scheme_of(model: nn.Module) -> str | None:
@@ -47,7 +75,8 @@ def scheme_of(model: nn.Module) -> str | None:
     return mark if isinstance(mark, str) else None
 
 
-def _operate(model: Model, scheme: str | Scheme, inputs: tuple[Any, ...]) -> tuple[Model, list[Change]]:
+def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
+    """The scheme, where the network carries none yet."""
     chosen = parse_scheme(scheme) if isinstance(scheme, str) else scheme
     earlier = scheme_of(model)
     if earlier is not None:
@@ -55,9 +84,36 @@ def _operate(model: Model, scheme: str | Scheme, inputs: tuple[Any, ...]) -> tup
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
             "network as it was before. Convert the original, or build it anew."
         )
-    surgery = Surgery(deepcopy(model), residual_map(model, *inputs), inputs)
-    for edit in chosen.edits:
+    return chosen
+
+
+def _operate(
+    model: nn.Module, found: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], scheme: Scheme
+) -> Surgery:
+    """Carry out the scheme's edits on `model` itself."""
+    surgery = Surgery(model, found, inputs, kwargs)
+    for edit in scheme.edits:
         surgery.run(edit)
-    setattr(surgery.model, MARK, chosen.text)
-    assert isinstance(surgery.model, type(model))
-    return surgery.model, surgery.changes
+    return surgery
+
+
+class _Unread(tuple[Any, ...]):
+    """Stands for the example inputs beside weights without values: an edit that looks at them needs the values.
+
+    torch reads memory that is not there, and says nothing, where a convolution of `meta` meets real inputs.
+    """
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise RuntimeError("The example inputs are not for weights without values.")
+
+    __len__ = __iter__ = __getitem__ = _refuse
+
+
+def _without_values(model: nn.Module) -> nn.Module:
+    """A copy of the network whose parameters and buffers have shapes and types, but no memory and no values."""
+    memo: dict[int, Tensor] = {
+        id(tensor): torch.empty_like(tensor, device="meta") for tensor in chain(model.parameters(), model.buffers())
+    }
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(memo[id(parameter)], requires_grad=parameter.requires_grad)
+    return deepcopy(model, memo)

@@ -17,3 +17,7 @@ class AlreadyConvertedError(NormlessError, ValueError):
 
 class UnresolvedStructureError(NormlessError, ValueError):
     """The residual structure of a network could not be read."""
+
+
+class RecipeError(NormlessError, ValueError):
+    """A network cannot be saved as weights and a recipe, or not be loaded from them."""

@@ -18,12 +18,14 @@ from normless.edits import (
     BiasAfterSum,
     BranchMultiplier,
     ChannelBiases,
+    DeepNorm,
     Edit,
     HeadDropout,
     LayerScale,
     NormOnSkip,
     OnlyFinalNorm,
     OnlyTopNorm,
+    PredictedVariance,
     Reinitialize,
     RemoveBranches,
     RemoveNorms,
@@ -31,6 +33,8 @@ from normless.edits import (
     RescaleBranches,
     ScalarBiases,
     ScaleSums,
+    StandardizeWeights,
+    TFixup,
     ZeroBranchEnds,
     ZeroClassifier,
     ZeroLastGamma,
@@ -109,6 +113,14 @@ def _fixup(
     return (*edits, ScalarBiases()) if biases else edits
 
 
+def _nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) -> Edits:
+    edits: Edits = (RemoveNorms(),)
+    if biases:
+        edits += (ChannelBiases(),)
+    edits += (StandardizeWeights(), PredictedVariance(alpha))
+    return (*edits, BranchMultiplier(0.0)) if multiplier else edits
+
+
 def _norm_on_skip(place: Literal["after_sum", "skip_path"] = "after_sum") -> Edits:
     return (NormOnSkip(place),)
 
@@ -141,6 +153,10 @@ SCHEMES: Mapping[str, Callable[..., Edits]] = {
     "zeroinit_v1": _zeroinit_v1,
     "fixup": _fixup,
     "remove_branches": lambda: (RemoveNorms(), RemoveBranches()),
+    "nf_resnet": _nf_resnet,
+    # Of transformers: the first keeps its post-norms, the second has none.
+    "deepnorm": lambda: (DeepNorm(),),
+    "t_fixup": lambda: (RemoveNorms(), TFixup()),
     "rezero": lambda: (RemoveNorms(), BranchMultiplier(0.0)),
 }
 

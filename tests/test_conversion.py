@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.edits import BranchMultiplier, HeadDropout, RemoveNorms
-from normless.models import dense, wide_resnet
+from normless.edits import BranchMultiplier, Edit, HeadDropout, RemoveNorms
+from normless.edits.edit import Surgery
+from normless.models import dense, resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme, parse_scheme
 
 
@@ -61,6 +64,63 @@ def test_plan_lists_what_convert_does_and_does_nothing() -> None:
     assert str(changes[-1]) == (
         "BranchMultiplier(init='1/sqrt(L)'): blocks.2: multiplier at the end of the branch, initially 0.5774"
     )
+
+
+def test_a_known_map_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wide_resnet(10, 1)
+    found = nl.residual_map(model)
+    expected = nl.plan(model, "fixup")
+
+    def looked_for(*_: object) -> None:
+        raise AssertionError("the map was looked for")
+
+    monkeypatch.setattr("normless.conversion.find_residual_map", looked_for)
+    assert nl.plan(model, "fixup", residual_map=found) == expected
+    net = nl.convert(model, "fixup", residual_map=found)
+    assert torch.count_nonzero(net.classifier.weight) == 0
+
+
+# Those for transformers refuse a ResNet.
+@pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"deepnorm", "t_fixup"}))
+def test_plan_leaves_weights_mode_and_random_state_and_says_what_convert_says(scheme: str) -> None:
+    model = resnet_cifar(8)
+    model.stem.weight.requires_grad_(False)
+    images = torch.randn(4, 3, 8, 8)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    planned = nl.plan(model, scheme, images)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    if scheme != "lsuv":
+        # It alone draws weights to plan with: what it changes depends on them.
+        assert torch.equal(torch.get_rng_state(), state)
+    torch.set_rng_state(state)
+    surgery = Surgery(deepcopy(model), nl.residual_map(model), (images,))
+    for edit in parse_scheme(scheme).edits:
+        surgery.run(edit)
+    assert list(planned) == surgery.changes
+
+
+def test_plan_needs_no_second_set_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wide_resnet(10, 1)
+    devices: set[str] = set()
+    run = Surgery.run
+
+    def watched(surgery: Surgery, edit: Edit) -> None:
+        run(surgery, edit)
+        devices.update(value.device.type for value in surgery.model.state_dict().values())
+
+    monkeypatch.setattr(Surgery, "run", watched)
+    nl.plan(model, "fixup")
+    assert devices == {"meta"}
+
+
+def test_plan_keeps_tied_weights_tied() -> None:
+    model = wide_resnet(16, 1)
+    model.blocks[1].conv1.weight = model.blocks[0].conv1.weight
+    scaled = [change.path for change in nl.plan(model, "fixup") if change.what.startswith("weight ×")]
+    assert "blocks.0.conv1" in scaled
+    assert "blocks.1.conv1" not in scaled
 
 
 def test_schemes_are_data() -> None:

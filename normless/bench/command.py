@@ -3,41 +3,85 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
 
 from normless.output import add_json_flag, print_json
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""
-    parser.add_argument("what", choices=["step"], help="step: a training step under each scheme, as a ratio")
-    parser.add_argument("--depth", type=int, default=110, help="layers of the CIFAR ResNet")
-    parser.add_argument("--batch-size", type=int, default=128, help="images per step")
-    parser.add_argument("--image-size", type=int, default=32, help="height and width in pixels")
-    parser.add_argument("--rounds", type=int, default=10, help="steps of every network, taken in turns")
+    parser.add_argument(
+        "what",
+        choices=["step", "map"],
+        help="step: a training step under each scheme, as a ratio to the bare network's; "
+        "map: reading a network's residual map, as a ratio to the export that it needs",
+    )
+    parser.add_argument("--depth", type=int, default=110, help="step: layers of the CIFAR ResNet")
+    parser.add_argument("--batch-size", type=int, default=128, help="step: images per step")
+    parser.add_argument("--image-size", type=int, default=32, help="step: height and width in pixels")
+    parser.add_argument(
+        "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=None,
+        help="how often each is run, taken in turns; step: 10, map: 5",
+    )
     add_json_flag(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
-    import torch
-    from rich.console import Console
-    from rich.table import Table
-
-    from normless.bench.step import StepBench, measure_step
-
-    bench = StepBench(arguments.depth, arguments.batch_size, arguments.image_size, arguments.rounds)
-    rows = measure_step(bench).to_dict("records")
-    setting = (
-        f"ResNet-{bench.depth}, {bench.batch_size} images of {bench.image_size}×{bench.image_size}, "
-        f"{bench.rounds} rounds, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
+    if arguments.rounds is not None and arguments.rounds < 1:
+        raise ValueError(f"Expected --rounds to be 1 or more, got {arguments.rounds}.")
+    title, setting, rows = _step(arguments) if arguments.what == "step" else _map(arguments)
     if arguments.json:
         print_json({"setting": setting, "rows": rows})
         return 0
-    table = Table(title=f"A training step relative to the bare network: {setting}")
-    for title in ("network", "seconds", "ratio", "lowest", "highest"):
-        table.add_column(title, justify="left" if title == "network" else "right")
-    for row in rows:
-        table.add_row(row["network"], *(f"{row[key]:.3f}" for key in ("seconds", "ratio", "lowest", "highest")))
-    Console().print(table)
+    _print_table(f"{title}: {setting}", rows)
     return 0
+
+
+def _step(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
+    from normless.bench.step import StepBench, measure_step
+
+    bench = StepBench(arguments.depth, arguments.batch_size, arguments.image_size, arguments.rounds or 10)
+    setting = (
+        f"ResNet-{bench.depth}, {bench.batch_size} images of {bench.image_size}×{bench.image_size}, "
+        f"{bench.rounds} rounds, {_machine()}"
+    )
+    return "A training step relative to the bare network", setting, _rows(measure_step(bench))
+
+
+def _map(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
+    from normless.bench.structure import NETWORKS, MapBench, measure_map
+
+    bench = MapBench(tuple(arguments.networks or NETWORKS), arguments.rounds or 5)
+    setting = f"two examples, eval mode, {bench.rounds} rounds, {_machine()}"
+    return "The residual map relative to torch.export alone, in seconds", setting, _rows(measure_map(bench))
+
+
+def _rows(table: DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def _machine() -> str:
+    import torch
+
+    return f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for name, value in rows[0].items():
+        table.add_column(name, justify="left" if isinstance(value, str) else "right")
+    for row in rows:
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console().print(table)

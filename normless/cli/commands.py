@@ -30,7 +30,12 @@ COMMANDS = MappingProxyType(
         "inspect": Command(
             "show the residual map of a network: its blocks and the roles of its normalizations",
             "normless.cli.inspect",
-            'normless inspect "normless:resnet_cifar(depth=20)"',
+            "normless inspect torchvision:resnet50 --figure resnet50.svg",
+        ),
+        "convert": Command(
+            "convert a network by a scheme and save it: weights as safetensors, and a JSON recipe",
+            "normless.cli.convert",
+            "normless convert torchvision:resnet50 --scheme fixup --out converted",
         ),
         "bench": Command(
             "measure speed and memory, each as a ratio against a rival in the same run",

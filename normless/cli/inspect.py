@@ -1,52 +1,144 @@
-"""``normless inspect MODEL``: the residual map of a network."""
+"""``normless inspect MODEL``: a network's residual structure, its parameters by role, what schemes would change."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli.network import add_network_arguments, as_text, image_shape, in_words, shapes, table, terminal_width
 from normless.output import add_json_flag, print_json
 
-SMALL_IMAGE = (3, 32, 32)
-ZOO_IMAGE = (3, 224, 224)
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from normless.inspection import Inspection
+
+SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the model, the shape of its images, and the form of the answer."""
+    """Add the model, its inputs and mode, and the form of the answer."""
+    add_network_arguments(parser)
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--train", action="store_true", help="look at it in training mode; as it is built if left out")
+    modes.add_argument("--eval", action="store_true", help="look at it in evaluation mode")
     parser.add_argument(
-        "model",
+        "--schemes",
         type=str,
-        help="normless:NAME, torchvision:NAME or timm:NAME, each with (key=value, …), or FILE.py:FUNCTION",
+        nargs="*",
+        default=None,
+        help="schemes to plan, as skipinit or fixup(gain=0.1); none if nothing follows; if left out all, or "
+        "none of a network that was converted",
     )
     parser.add_argument(
-        "--image",
-        type=int,
-        nargs=3,
-        default=None,
-        metavar=("CHANNELS", "HEIGHT", "WIDTH"),
-        help="shape of its images; if left out, 3 224 224 for torchvision and timm and 3 32 32 for others",
+        "--figure", type=Path | None, default=None, help="draw the network to this file: .svg, .png or .pdf"
     )
-    parser.add_argument("--classes", type=int, default=None, help="number of classes; the model's own if left out")
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Build the network, read its map, print it."""
-    import torch
+    """Build the network, look at it, say what is seen."""
+    shape = image_shape(namespace)
+    figure = namespace.figure
+    if figure is not None and figure.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"Expected --figure to end in {', '.join(SUFFIXES)}, got {str(figure)!r}.")
 
-    from normless import residual_map
-    from normless.models.spec import build_model
+    from normless.conversion import scheme_of
+    from normless.inspection import inspect_network
+    from normless.saving import model_with_inputs
+    from normless.schemes import SCHEMES
 
-    from_zoo = namespace.model.startswith(("torchvision:", "timm:"))
-    shape = tuple(namespace.image or (ZOO_IMAGE if from_zoo else SMALL_IMAGE))
-    if min(shape) < 1:
-        raise ValueError(f"Expected --image to be three numbers above 0, got {' '.join(map(str, shape))}.")
-    model = build_model(namespace.model, classes=namespace.classes, image_shape=shape)
-    inputs = torch.zeros(2, *shape)
-    found = residual_map(model, inputs)
+    # What the code of a file prints is not part of the JSON object.
+    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+        model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
+        if namespace.train or namespace.eval:
+            model.train(namespace.train)
+        scheme = scheme_of(model)
+        everything = () if scheme is not None else tuple(SCHEMES)
+        schemes = everything if namespace.schemes is None else tuple(namespace.schemes)
+        inspection = inspect_network(model, inputs, schemes=schemes)
+    if figure is not None:
+        _draw(inspection, namespace.model, figure)
+    mode = "train" if model.training else "eval"
     if namespace.json:
-        print_json(found.to_dict())
-    else:
-        sys.stdout.write(f"{found}\n")
+        header = {"model": namespace.model, "converted_by": scheme, "input": shapes(inputs), "mode": mode}
+        print_json(header | inspection.to_dict())
+        return 0
+    words = [namespace.model, *([f"converted by {scheme}"] if scheme else []), in_words(inputs), f"{mode} mode"]
+    sys.stdout.write(f"{', '.join(words)}\n\n")
+    _print(inspection)
+    if figure is not None:
+        sys.stdout.write(f"\nwrote {figure}\n")
     return 0
+
+
+def _draw(inspection: Inspection, title: str, path: Path) -> None:
+    """Draw the map to a file of the kind that its name ends in."""
+    from normless.report import save_png, save_svg
+    from normless.report.structure import blocks_on_trunk
+
+    axes = blocks_on_trunk(inspection.map, title=title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".svg":
+        save_svg(axes, path)
+    elif path.suffix.lower() == ".png":
+        save_png(axes, path)
+    else:
+        drawn = axes.get_figure(root=True)
+        assert drawn is not None
+        drawn.savefig(path, format="pdf", metadata={"CreationDate": None})
+
+
+def _print(inspection: Inspection) -> None:
+    """The blocks, the totals, the parameters, the schemes and what is left open, for a person."""
+    from normless.residual.table import format_blocks
+
+    width = terminal_width()
+    tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]
+    parts = [format_blocks(inspection.map, width), _totals(inspection), *(as_text(one, width) for one in tables)]
+    left = [f"  {item}" for item in inspection.map.unresolved]
+    parts.append("\n".join(["unresolved", *left]) if left else "unresolved: nothing")
+    sys.stdout.write("\n\n".join(parts) + "\n")
+
+
+def _totals(inspection: Inspection) -> str:
+    blocks = inspection.map.blocks
+    by_m = ", ".join(f"{count} with m = {m}" for m, count in inspection.blocks_by_m.items())
+    inner = sum(1 for _ in inspection.map.walk()) - len(blocks)
+    lines = [f"L = {len(blocks)} residual blocks" + (f": {by_m}" if by_m else "")]
+    if blocks:
+        identity = sum(block.identity_skip for block in blocks)
+        lines.append(f"identity skip paths: {identity} of {len(blocks)}")
+    if inner:
+        lines.append(f"further blocks inside branches: {inner}")
+    roles = ", ".join(f"{count} {role}" for role, count in inspection.norms_by_role.items())
+    norms = len(inspection.map.norms)
+    lines.append(f"{inspection.weight_layers} weight layers, {norms} norms" + (f": {roles}" if roles else ""))
+    return "\n".join(lines)
+
+
+def _parameter_table(inspection: Inspection) -> Table:
+    """How many parameters are of which kind, and which of them the guidelines decay."""
+    groups = inspection.groups
+    rows = [
+        (group.name, f"{group.tensors}", f"{group.parameters:,}", "yes" if group.decayed else "no")
+        for group in groups
+    ]
+    total = sum(group.parameters for group in groups)
+    decayed = sum(group.parameters for group in groups if group.decayed)
+    share = f"{decayed:,} ({decayed / total:.1%})" if total else ""
+    rows.append(("together", f"{sum(group.tensors for group in groups)}", f"{total:,}", share))
+    return table(("group", "tensors", "parameters", "decayed by the guidelines"), rows, right=(1, 2))
+
+
+def _scheme_table(inspection: Inspection) -> Table:
+    """What each scheme would change, counted by edit, or why it cannot."""
+    rows = []
+    for item in inspection.schemes:
+        counted = ", ".join(f"{count} {edit.partition('(')[0]}" for edit, count in item.by_edit.items())
+        rows.append((item.scheme, item.reason or counted or "nothing"))
+    return table(("scheme", "would change"), rows)

@@ -7,6 +7,8 @@ from normless.edits.branches import BranchMultiplier as BranchMultiplier
 from normless.edits.branches import LayerScale as LayerScale
 from normless.edits.branches import RemoveBranches as RemoveBranches
 from normless.edits.branches import RescaleBranches as RescaleBranches
+from normless.edits.deepnorm import DeepNorm as DeepNorm
+from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
 from normless.edits.head import HeadDropout as HeadDropout
@@ -18,6 +20,8 @@ from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import RemoveNorms as RemoveNorms
 from normless.edits.replace_norms import ReplaceNorms as ReplaceNorms
 from normless.edits.sums import ScaleSums as ScaleSums
+from normless.edits.variance import PredictedVariance as PredictedVariance
+from normless.edits.weight_standardization import StandardizeWeights as StandardizeWeights
 from normless.edits.zeros import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.zeros import ZeroClassifier as ZeroClassifier
 from normless.edits.zeros import ZeroLastGamma as ZeroLastGamma

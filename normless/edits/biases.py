@@ -18,8 +18,8 @@ class ChannelBiases(Edit):
     def apply(self, surgery: Surgery) -> None:
         """Add the missing biases."""
         for layer in surgery.weight_layers():
-            module = surgery.get(layer.path)
-            if module.bias is None:
+            module = surgery.get(layer.path) if ":" not in layer.path else None
+            if getattr(module, "bias", 0) is None and module is not None:
                 assert isinstance(module.weight, Tensor)
                 outputs = module.weight.shape[0]
                 module.bias = nn.Parameter(module.weight.new_zeros(outputs))
@@ -43,8 +43,9 @@ class ScalarBiases(Edit):
             self._sequence(surgery, block.shared_layers, owned=())
             self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
             self._skip(surgery, block)
-            if block.activation_after_sum is not None:
-                _bias_before_sum_activation(surgery, block, block.activation_after_sum)
+            after = _activation_after_sum(block)
+            if after is not None:
+                _bias_before_sum_activation(surgery, block, after)
         self._sequence(surgery, surgery.map.trunk_layers, owned=())
         self._sequence(surgery, surgery.map.head_layers, owned=())
 
@@ -53,7 +54,7 @@ class ScalarBiases(Edit):
         inside = {layer.path for layer in (*owned, *layers)}
         data_reader = next((layer for layer in surgery.map.stem_layers if surgery.is_left(layer)), None)
         for layer in layers:
-            if layer.kind == "norm" or layer == data_reader or not surgery.is_left(layer):
+            if layer.kind not in ("weight", "activation") or layer == data_reader or not surgery.is_left(layer):
                 continue
             source = surgery.input_of(layer)
             if source is not None and source.path not in inside:
@@ -65,9 +66,9 @@ class ScalarBiases(Edit):
         if layer.kind == "activation" and source is not None and source.kind == "weight":
             surgery.add_scalar(source.path, "output_bias", one_element(0.0))
         elif layer.kind == "activation":
-            surgery.add_shift(layer.path, "input_bias")
-        elif source is not None and source.kind == "activation":
-            surgery.add_shift(source.path, "output_bias")
+            surgery.add_shift(layer, "input_bias")
+        elif source is not None and source.kind == "activation" and surgery.stands_alone(source):
+            surgery.add_shift(source, "output_bias")
         else:
             surgery.add_scalar(layer.path, "input_bias", one_element(0.0))
         surgery.record(layer.path, "scalar bias before it, zero")
@@ -93,25 +94,29 @@ class BiasAfterSum(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Add one bias per block that has an activation after its sum."""
-        places = {block: path for block in surgery.blocks() if (path := block.activation_after_sum) is not None}
+        places = {block: layer for block in surgery.blocks() if (layer := _activation_after_sum(block)) is not None}
         if not places:
             raise surgery.unsupported(
                 "", "no residual sum is followed by an activation (only ResNet-V1 and its kin have one there)"
             )
-        for block, path in places.items():
-            _bias_before_sum_activation(surgery, block, path)
+        for block, layer in places.items():
+            _bias_before_sum_activation(surgery, block, layer)
 
 
-def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, path: str) -> None:
+def _activation_after_sum(block: ResidualBlock) -> Layer | None:
+    return next((layer for layer in block.after_sum if layer.kind == "activation"), None)
+
+
+def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, activation: Layer) -> None:
     """Add b in relu(x + f(x) + b): to the branch's last weight layer, which adds it for nothing.
 
-    Only a plain sum lets it: where the sum is scaled or normalized the bias goes to the activation at `path`.
+    Only a plain sum lets it: where the sum is scaled or normalized the bias goes to the activation.
     """
     end = surgery.branch_end(block)
     normalized = any(layer.kind == "norm" and surgery.is_left(layer) for layer in block.after_sum)
-    plain = not normalized and (block.sum is None or surgery.sum(block).is_plain)
-    if plain and end is not None and end.kind == "weight":
+    plain = not normalized and surgery.adds_plainly(block)
+    if plain and end is not None and end.kind == "weight" and surgery.can_fold(end):
         surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:
-        surgery.add_shift(path, "input_bias")
-    surgery.record(path, "scalar bias before it, after the sum, zero")
+        surgery.add_shift(activation, "input_bias")
+    surgery.record(activation.path, "scalar bias before it, after the sum, zero")

@@ -57,9 +57,8 @@ class LayerScale(Edit):
     def apply(self, surgery: Surgery) -> None:
         """Add one vector per block."""
         for block in surgery.blocks():
-            weight = surgery.get(block.branch[-1]).weight
-            assert isinstance(weight, Tensor)
-            _multiply(surgery, block, "layer_scale", torch.full((weight.shape[0],), self.init))
+            channels = surgery.weight_of(surgery.map.by_path[surgery.last_weight(block)]).shape[0]
+            _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init))
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
@@ -67,7 +66,8 @@ class LayerScale(Edit):
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
 
-    With m = 2 the factor is L^(-1/2), with m = 3 it is L^(-1/4).
+    Layers that only compute a factor (squeeze-excite, an attention's query and key) keep their scale. With m = 2
+    the factor is L^(-1/2), with m = 3 it is L^(-1/4).
 
     Args:
         gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
@@ -79,26 +79,27 @@ class RescaleBranches(Edit):
         """Scale every weight layer on every branch."""
         blocks = surgery.blocks()
         for block in blocks:
-            layers = len(block.branch)
-            if layers < 2:
+            if block.m < 2:
                 raise surgery.unsupported(
                     block.name,
-                    f"its branch has {layers} weight layer and L^(-1/(2m-2)) needs m ≥ 2: "
+                    f"its branch has {block.m} weight layer and L^(-1/(2m-2)) needs m ≥ 2: "
                     "a branch of one layer takes a full step whatever its scale",
                 )
         scaled: set[int] = set()
         for block in blocks:
-            factor = self.gain * len(blocks) ** (-1 / (2 * len(block.branch) - 2))
-            for path in block.branch:
-                weight = surgery.single(path).weight
-                assert isinstance(weight, Tensor)
+            factor = self.gain * len(blocks) ** (-1 / (2 * block.m - 2))
+            for layer in block.branch_layers:
+                if layer.kind != "weight" or layer.gating:
+                    continue
+                surgery.once(layer.path)
+                weight = surgery.weight_of(layer)
                 if id(weight) in scaled:
                     # A weight that two layers share is one weight.
                     continue
                 scaled.add(id(weight))
                 with torch.no_grad():
                     weight.mul_(factor)
-                surgery.record(path, f"weight × {factor:.4g}")
+                surgery.record(layer.path, f"weight × {factor:.4g}")
 
 
 @dataclass(frozen=True)
@@ -108,22 +109,36 @@ class RemoveBranches(Edit):
     def apply(self, surgery: Surgery) -> None:
         """Remove every layer of every branch, and the branch from every sum."""
         for block in surgery.blocks():
-            surgery.sum(block)
-            assert block.sum is not None
-            surgery.replace(block.sum, SkipOnlySum())
+            if len(surgery.sums(block)) > 1 or block.inner:
+                raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
-                surgery.replace(layer.path, nn.Identity())
+                if layer.kind != "weight" and not surgery.stands_alone(layer):
+                    # It holds nothing: what it computes is thrown away.
+                    continue
+                surgery.once(layer.path)
+                if ":" in layer.path or not layer.called:
+                    raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
+                surgery.remove(layer.path, nn.Identity())
+            surgery.take_out(block, SkipOnlySum())
             surgery.record(block.name, "branch removed")
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
+    """Put a multiplier, or one per channel, at the end of every branch of a block.
+
+    It goes into the branch's last weight layer where only factors lie between that and the sum; else into the sum,
+    behind whatever the branch ends in, where its gradient at 0 is the branch's output.
+    """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")
-    end = surgery.branch_end(block)
-    if end is not None and end.kind == "weight":
-        surgery.add_scalar(end.path, part, value)
-        return
-    total = surgery.sum(block)
-    if total.multiplier is not None:
-        raise surgery.unsupported(block.name, "its sum already has a multiplier")
-    total.multiplier = nn.Parameter(value.to(next(surgery.model.parameters())))
+    for position, end in enumerate(block.ends):
+        last = surgery.last_left(end)
+        if last is not None and last.kind == "weight" and surgery.can_fold(last):
+            surgery.add_scalar(last.path, part, value.clone())
+            continue
+        if part == "layer_scale" and not surgery.is_channels_first(block):
+            raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
+        total = surgery.sums(block)[position]
+        if total.multiplier is not None:
+            raise surgery.unsupported(block.name, "its sum already has a multiplier")
+        total.multiplier = nn.Parameter(value.to(next(surgery.model.parameters())))

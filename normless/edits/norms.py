@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,7 @@ class NormOnSkip(Edit):
             raise surgery.unsupported("", f"the place is after_sum or skip_path, not {self.place!r}")
         for block in surgery.blocks():
             total = surgery.sum(block)
-            norm = _batch_norm_like(surgery, block.branch[-1])
+            norm = _batch_norm_like(surgery, surgery.last_weight(block))
             norm.train(total.training)
             if self.place == "after_sum":
                 total.norm_total = norm
@@ -85,21 +86,33 @@ class OnlyTopNorm(Edit):
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")
             return
-        norm = _batch_norm_like(surgery, last.branch[-1])
+        norm = _batch_norm_like(surgery, surgery.last_weight(last))
         if last.activation_after_sum is None:
             surgery.sum(last).norm_total = norm.train(surgery.model.training)
             surgery.record(last.name, f"{describe(norm)} after the sum")
         else:
-            path = last.activation_after_sum
+            path = surgery.own_path(next(layer for layer in last.after_sum if layer.kind == "activation"))
             surgery.replace(path, nn.Sequential(surgery.get(path), norm))
             surgery.record(path, f"{describe(norm)} behind it")
 
 
 def _remove(surgery: Surgery, path: str) -> None:
+    """Take one norm away; an activation or dropout that its module holds stays, under its own name."""
+    layer = surgery.map.by_path[path]
+    for reader in surgery.map.readers.get(path, ()):
+        surgery.not_in_place(reader)
     if ":" in path:
-        raise surgery.unsupported(path, "the normalization is a function in the forward code, not a module")
-    old = surgery.get(path)
-    surgery.replace(path, nn.Identity())
+        surgery.remove_function(layer)
+        surgery.record(path, f"{layer.description} removed")
+        return
+    old = surgery.single(path)
+    extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
+    if layer.gamma is not None and extra:
+        raise surgery.unsupported(
+            path, f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+        )
+    rest = OrderedDict((name, one) for name, one in old.named_children() if f"{path}.{name}" in surgery.map.by_path)
+    surgery.remove(path, nn.Sequential(rest) if rest else nn.Identity())
     surgery.record(path, f"{describe(old)} removed")
 
 

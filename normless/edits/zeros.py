@@ -17,9 +17,11 @@ class ZeroBranchEnds(Edit):
     def apply(self, surgery: Surgery) -> None:
         """Zero one layer per block."""
         for block in surgery.blocks():
-            if not block.branch:
-                raise surgery.unsupported(block.name, "its branch has no weight layer")
-            _zero(surgery, block.branch[-1])
+            for branch in block.branches:
+                weights = [layer for layer in branch if layer.kind == "weight" and not layer.gating]
+                if not weights:
+                    raise surgery.unsupported(block.name, "its branch has no weight layer")
+                _zero(surgery, weights[-1].path)
 
 
 @dataclass(frozen=True)

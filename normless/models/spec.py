@@ -10,26 +10,35 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models import dense, resnet, resnet_cifar, resnet_v2, wide_resnet
 from normless.spec import parse_call
 
 REFERENCE: dict[str, Callable[..., nn.Module]] = {
     "wide_resnet": wide_resnet,
     "resnet_cifar": resnet_cifar,
     "dense": dense,
+    "resnet": resnet,
+    "resnet_v2": resnet_v2,
 }
 
+# What a network is run on: one positional argument, several, or keyword arguments.
+Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
+Shape = tuple[int, int, int]
+SMALL_IMAGE: Shape = (3, 32, 32)
+LARGE_IMAGE_SIDE = 224
+FOR_LARGE_IMAGES = {"resnet", "resnet_v2"}
 
-def build_model(
-    spec: str, *, classes: int | None = None, image_shape: tuple[int, int, int] | None = None
-) -> nn.Module:
+
+def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> nn.Module:
     """Build the network that `spec` names, fitted to a data set where its shape is given.
 
     Args:
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`, or
-            `FILE.py:FUNCTION`, whose code is run. Arguments in the text win over the data set's.
+            `FILE.py:FUNCTION`, whose code is run and which may return inputs beside the network; they are left
+            out here. Arguments in the text win over the data set's.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
@@ -37,6 +46,70 @@ def build_model(
         ValueError: the text is of no such form, names an unknown model or an argument it does not take.
         ModuleNotFoundError: torchvision or timm is needed and not installed.
     """
+    return _build(spec, classes, image_shape)[0]
+
+
+def build_with_inputs(
+    spec: str, *, classes: int | None = None, image_shape: Shape | None = None
+) -> tuple[nn.Module, Inputs]:
+    """Build the network that `spec` names, and example inputs for it.
+
+    The inputs are two random images (2, C, H, W), always the same, or vectors for a network that its text says is
+    made for them, unless a file's function returns its own.
+
+    Args:
+        spec: see `build_model`; a file's function may return the network, or the network and its inputs: a
+            tensor, a tuple of positional or a dictionary of keyword arguments.
+        classes: number of logits, or None for the model's own default.
+        image_shape: (channels, height, width); if None, what timm states for its model, 3 × 224 × 224 for
+            torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
+
+    Raises:
+        ValueError, ModuleNotFoundError: as `build_model` does.
+    """
+    source, _, call = spec.strip().partition(":")
+    fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
+    model, inputs = _build(spec, classes, fitted)
+    if inputs is None or image_shape is not None:
+        shape = image_shape or _shape_made_for(source, model, *parse_call(call))
+        inputs = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    return model, inputs
+
+
+def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> str:
+    """The text that alone names the network which `build_with_inputs` builds from these arguments.
+
+    Raises:
+        ValueError: as `build_model` does for a text of another form or an unknown model of normless.
+    """
+    source, _, call = spec.strip().partition(":")
+    shape = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
+    name, given = parse_call(call)
+    fitted = _fitted(source, name, classes, shape)
+    if fitted.keys() <= given.keys():
+        return spec.strip()
+    arguments = given | fitted | given
+    return f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
+    """The shape of one example that a network is made for, as far as its text or its zoo tells."""
+    if source == "timm":
+        channels, height, width = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
+        channels, size = arguments.get("in_chans", channels), arguments.get("img_size", (height, width))
+        return (channels, size, size) if isinstance(size, int) else (channels, *size)
+    if source == "torchvision":
+        size = arguments.get("image_size", 299 if name == "inception_v3" else LARGE_IMAGE_SIDE)
+        return (3, size, size)
+    if source == "normless" and "in_features" in arguments:
+        return (arguments["in_features"],)
+    large = source == "normless" and name in FOR_LARGE_IMAGES
+    sides = (LARGE_IMAGE_SIDE, LARGE_IMAGE_SIDE) if large else SMALL_IMAGE[1:]
+    return (arguments.get("in_channels", SMALL_IMAGE[0]), *sides)
+
+
+def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
+    """The network, and the inputs that come with it, if any do."""
     source, separator, call = spec.strip().partition(":")
     if not separator:
         raise ValueError(
@@ -44,50 +117,68 @@ def build_model(
             f"the networks of normless are {', '.join(REFERENCE)}."
         )
     name, arguments = parse_call(call)
+    fitted = _fitted(source, name, classes, image_shape) | arguments
     if source == "normless":
-        return _reference(name, arguments, classes, image_shape)
+        return _reference(name, fitted), None
     if source == "torchvision":
-        return _torchvision(name, arguments, classes)
+        return _torchvision(name, fitted), None
     if source == "timm":
-        return _timm(name, arguments, classes, image_shape)
+        return _timm(name, fitted), None
     if source.endswith(".py"):
         return _from_file(Path(source), name, arguments)
     raise ValueError(f"Unknown source of models {source!r} in {spec!r}: normless, torchvision, timm or a file.")
 
 
-def _reference(
-    name: str, arguments: dict[str, Any], classes: int | None, shape: tuple[int, int, int] | None
-) -> nn.Module:
+def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
+    """The arguments that fit a network to a data set, as far as it takes any."""
+    if source == "normless":
+        fitted: dict[str, Any] = {} if classes is None else {"classes": classes}
+        if shape is not None:
+            fitted |= {"in_channels": shape[0], "in_features": prod(shape)}
+        known = inspect.signature(_reference_named(name)).parameters
+        return {key: value for key, value in fitted.items() if key in known}
+    if source not in ("torchvision", "timm"):
+        return {}
+    fitted = {} if classes is None else {"num_classes": classes}
+    return fitted | {"in_chans": shape[0]} if source == "timm" and shape is not None else fitted
+
+
+def _reference_named(name: str) -> Callable[..., nn.Module]:
     if name not in REFERENCE:
         raise ValueError(f"normless has no network {name!r}; it has {', '.join(REFERENCE)}.")
-    build = REFERENCE[name]
+    return REFERENCE[name]
+
+
+def _reference(name: str, arguments: dict[str, Any]) -> nn.Module:
+    build = _reference_named(name)
     known = inspect.signature(build).parameters
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise ValueError(f"{name} takes {', '.join(known)}; it does not take {', '.join(unknown)}.")
-    fitted: dict[str, Any] = {} if classes is None else {"classes": classes}
-    if shape is not None:
-        fitted |= {"in_channels": shape[0], "in_features": prod(shape)}
-    return build(**{key: value for key, value in fitted.items() if key in known} | arguments)
+    return build(**arguments)
 
 
-def _torchvision(name: str, arguments: dict[str, Any], classes: int | None) -> nn.Module:
+def _torchvision(name: str, arguments: dict[str, Any]) -> nn.Module:
     models = _zoo("torchvision.models")
     if name not in models.list_models():
         raise ValueError(f"torchvision has no model {name!r}; torchvision.models.list_models() names them all.")
-    fitted = {} if classes is None else {"num_classes": classes}
-    model: nn.Module = models.get_model(name, **fitted | arguments)
-    return model
+    return _called(f"torchvision's {name}", models.get_model, name, arguments)
 
 
-def _timm(name: str, arguments: dict[str, Any], classes: int | None, shape: tuple[int, int, int] | None) -> nn.Module:
+def _timm(name: str, arguments: dict[str, Any]) -> nn.Module:
     timm = _zoo("timm")
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}; timm.list_models('*{name[:6]}*') may name the one meant.")
-    fitted = {} if classes is None else {"num_classes": classes}
-    if shape is not None:
-        fitted["in_chans"] = shape[0]
-    model: nn.Module = timm.create_model(name, **fitted | arguments)
+    return _called(f"timm's {name}", timm.create_model, name, arguments)
+
+
+def _called(what: str, create: Callable[..., Any], name: str, arguments: dict[str, Any]) -> nn.Module:
+    try:
+        model: nn.Module = create(name, **arguments)
+    except TypeError as error:
+        if not arguments:
+            raise
+        raise ValueError(f"{what} cannot be built with {', '.join(arguments)}: {error}.") from error
     return model
 
 
@@ -101,7 +192,7 @@ def _zoo(module: str) -> Any:
         ) from error
 
 
-def _from_file(path: Path, name: str, arguments: dict[str, Any]) -> nn.Module:
+def _from_file(path: Path, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs | None]:
     if not path.is_file():
         raise ValueError(f"There is no file {path} to take the model {name!r} from.")
     spec = spec_from_file_location(path.stem, path)
@@ -111,7 +202,15 @@ def _from_file(path: Path, name: str, arguments: dict[str, Any]) -> nn.Module:
     spec.loader.exec_module(module)
     if not callable(getattr(module, name, None)):
         raise ValueError(f"{path} has no function {name!r}.")
-    model = getattr(module, name)(**arguments)
+    returned = getattr(module, name)(**arguments)
+    model, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{path}:{name} returned a {type(model).__name__}, expected a torch.nn.Module.")
-    return model
+        raise ValueError(
+            f"{path}:{name} returned a {type(model).__name__}, expected a torch.nn.Module, or one and its inputs."
+        )
+    if not isinstance(inputs, Tensor | tuple | dict | None):
+        raise ValueError(
+            f"{path}:{name} returned inputs that are a {type(inputs).__name__}, expected a tensor, a tuple of "
+            "positional or a dictionary of keyword arguments."
+        )
+    return model, inputs

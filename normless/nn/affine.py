@@ -129,6 +129,11 @@ _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
 }
 
 
+def takes_scalars(layer: nn.Module) -> bool:
+    """Whether `scalar_affine` accepts a layer."""
+    return isinstance(layer, ScalarAffine) or type(layer) in _SCALAR_LAYERS
+
+
 def scalar_affine(layer: nn.Module) -> ScalarAffine:
     """The same layer, able to take scalar parts: same parameters, hooks, mode; no part yet.
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from normless.nn.channels import per_channel
 
 
 class ResidualSum(nn.Module):
-    """The residual sum as a module: total = factor · (skip + branch), the plain sum unless an edit says more.
+    """The residual sum as a module: total = factor · (s · skip + b · branch), the plain sum unless an edit says more.
 
     The reference networks add through it, which gives edits of the sum one place and probes one hook that
     sees skip path, branch and total. Shapes: two tensors (B, C, …) to one.
 
     Attributes:
         factor: what the total is multiplied by, 1/√2 for the variance-keeping baseline.
+        skip_factor, branch_factor: s and b, constants; 1 each as a rule. One of them is part of the addition itself
+            and costs no further pass.
         multiplier: a learnable factor on the branch, shape (1,) or one per channel (C,), for branches that
             end in something it cannot be folded into; None otherwise.
         norm_skip: a norm on the skip path before the addition, or None.
@@ -27,7 +30,7 @@ class ResidualSum(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.factor = 1.0
+        self.factor = self.skip_factor = self.branch_factor = 1.0
         self.register_parameter("multiplier", None)
         self.register_module("norm_skip", None)
         self.register_module("norm_total", None)
@@ -38,19 +41,28 @@ class ResidualSum(nn.Module):
             skip = self.norm_skip(skip)
         if self.multiplier is not None:
             branch = branch * per_channel(self.multiplier, branch)
-        total = skip + branch
+        total = skip + branch if self.skip_factor == self.branch_factor == 1.0 else self._weighted(skip, branch)
         if self.factor != 1.0:
             total = total * self.factor
         return total if self.norm_total is None else self.norm_total(total)
 
+    def _weighted(self, skip: Tensor, branch: Tensor) -> Tensor:
+        """s · skip + b · branch."""
+        if self.skip_factor == 1.0:
+            return torch.add(skip, branch, alpha=self.branch_factor)
+        scaled = branch if self.branch_factor == 1.0 else branch * self.branch_factor
+        return torch.add(scaled, skip, alpha=self.skip_factor)
+
     @property
     def is_plain(self) -> bool:
         """Whether the total is skip + branch and nothing else."""
-        return self.factor == 1.0 and self.multiplier is None and self.norm_total is None
+        factors = (self.factor, self.skip_factor, self.branch_factor)
+        return factors == (1.0, 1.0, 1.0) and self.multiplier is None and self.norm_total is None
 
     def extra_repr(self) -> str:
-        """The factor where it is not 1, and the multiplier where there is one."""
-        parts = [] if self.factor == 1.0 else [f"factor={self.factor:.4g}"]
+        """The factors that are not 1, and the multiplier where there is one."""
+        names = ("factor", "skip_factor", "branch_factor")
+        parts = [f"{name}={getattr(self, name):.4g}" for name in names if getattr(self, name) != 1.0]
         return ", ".join(parts if self.multiplier is None else [*parts, "multiplier"])
 
 

@@ -1,5 +1,8 @@
 """Measurements on a network, each with its theory beside it."""
 
+from normless.probes.mixing import ExampleMixing as ExampleMixing
+from normless.probes.mixing import MixingModule as MixingModule
+from normless.probes.mixing import mixes_examples as mixes_examples
 from normless.probes.signal import signal_table as signal_table
 from normless.probes.theory import BlockMoments as BlockMoments
 from normless.probes.theory import predicted_moments as predicted_moments

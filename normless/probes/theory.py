@@ -84,6 +84,7 @@ class _Walk:
         if module.multiplier is not None:
             factor = module.multiplier.double().square()
             branch = branch * per_channel(factor, branch)
+        skip, branch = skip * module.skip_factor**2, branch * module.branch_factor**2
         return (skip + branch) * module.factor**2, branch
 
 

@@ -2,41 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal
 
-Kind = Literal["weight", "norm", "activation"]
+Kind = Literal["weight", "norm", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight layer, a normalization or an activation: what an edit can be made to.
+    """A weight layer, a normalization, an activation, a layer scale or a dropout: what an edit can be made to.
 
-    `path` is the module's qualified name. `input` is the path of the layer whose output this one reads
-    unchanged, or None where something else lies between (a sum, a pooling, the network's own input). A module
-    that runs several times in one forward pass is one layer each time, told apart by `call` = 0, 1, ….
+    `path` is the module's qualified name, or `MODULE:WHAT` for what a module's forward code does by itself.
+    `input` is the path of the layer whose output this one reads unchanged, or None where something else lies
+    between (a sum, a pooling, the network's own input). A module that runs several times in one forward pass is
+    one layer each time, told apart by `call` = 0, 1, ….
+
+    `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
+    qualified name of the vector that scales the layer's channels: a norm's γ, the gain of a standardized weight,
+    a layer scale; None where there is none or it cannot be learned. `parameters` are the names of all it reads.
+    `called` is False where forward code uses a module's weight without calling the module, as attention does with
+    its output projection. `in_place` is True where the layer overwrites its input.
     """
 
     path: str
     kind: Kind
     input: str | None = None
     call: int = 0
+    gating: bool = False
+    gamma: str | None = None
+    parameters: tuple[str, ...] = field(default=(), compare=False)
     description: str = field(default="", compare=False)
+    called: bool = field(default=True, compare=False)
+    in_place: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """Something in a network that its map could not place: the module's qualified name, and why."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the network itself'}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """An addition in the forward code of a module: the `index`-th there, counted from 0 in execution order.
+
+    Only additions of two tensors count, and not those of the module's children. `branch` is the position, 0 or 1, of
+    the summand that ends a branch. `total` is the number of additions there, by which a reader of the code can
+    tell that both count alike.
+    """
+
+    module: str
+    index: int
+    branch: int
+    total: int
 
 
 @dataclass(frozen=True)
 class ResidualBlock:
     """One residual sum, x + f(x): what lies on its branch, on its skip path and around them.
 
+    A sum of several branches, x + f(x) + g(x), is one block: `branch_layers` are those of all, `branches` tells
+    them apart. `inner` are the blocks inside the branch, whose layers are among `branch_layers` too. `chain` is
+    the number of weight layers in series on the longest branch, without gating ones; None if that is all of them.
+
     `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
     them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
     behind its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
     None where the sum is an operator in the forward code. `ends_in_layer` says whether the sum adds the output of
-    the branch's last layer as it is, with no gating, dropout or pooling in between. All tuples are in execution
-    order.
+    the branch's last layer as it is, with no gating, dropout or pooling in between. `sites` are the additions where
+    they are operators in forward code, one for each branch; empty where a module adds, or something that is no
+    addition of two (a sum over a stack). `ends` names for each branch the last weight layer, norm or activation with
+    nothing but factors behind it (layer scale, dropout), or None. All tuples are in execution order.
     """
 
     name: str
@@ -47,6 +93,36 @@ class ResidualBlock:
     identity_skip: bool = True
     ends_in_layer: bool = True
     sum: str | None = None
+    parallel: tuple[tuple[Layer, ...], ...] = ()
+    inner: tuple[ResidualBlock, ...] = ()
+    chain: int | None = None
+    sites: tuple[Site, ...] = field(default=(), compare=False)
+    ends: tuple[Layer | None, ...] = field(default=(), compare=False)
+
+    @property
+    def branches(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each branch: one tuple for x + f(x), two for x + f(x) + g(x)."""
+        return self.parallel or (self.branch_layers,)
+
+    @property
+    def m(self) -> int:
+        """Weight layers in series on the branch: the m of Fixup's L^(-1/(2m-2)).
+
+        Layers side by side count once, such as an attention's query, key and value or parallel convolutions;
+        gating layers do not count.
+        """
+        return len(self.branch) if self.chain is None else self.chain
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """Paths of the layers that only compute a factor for the branch, as squeeze-excite does."""
+        return tuple(layer.path for layer in self.branch_layers if layer.gating)
+
+    def walk(self) -> Iterator[ResidualBlock]:
+        """The block and every block inside it, outer before inner."""
+        yield self
+        for block in self.inner:
+            yield from block.walk()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -55,7 +131,7 @@ class ResidualBlock:
 
     @property
     def branch(self) -> tuple[str, ...]:
-        """Paths of the branch's weight layers; their number is the m of Fixup's L^(-1/(2m-2))."""
+        """Paths of the branch's weight layers in execution order, gating ones included."""
         return _paths(self.branch_layers, "weight")
 
     @property
@@ -70,8 +146,9 @@ class ResidualBlock:
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Paths of the activations on the branch, the shared ones first."""
-        return _paths(self.shared_layers + self.branch_layers, "activation")
+        """Paths of the activations on the branch, the shared ones first; those of gates are left out."""
+        layers = self.shared_layers + self.branch_layers
+        return _paths(tuple(layer for layer in layers if not layer.gating), "activation")
 
     @property
     def activation_after_sum(self) -> str | None:
@@ -83,18 +160,25 @@ class ResidualBlock:
 class ResidualMap:
     """The residual structure of one network: its stem, its L blocks in execution order, its head.
 
-    `trunk_layers` are those between blocks that belong to none of them.
+    `trunk_layers` are those between blocks that belong to none of them. `blocks` are the outermost; `walk` visits
+    those inside their branches too. `unresolved` is what could not be placed.
     """
 
     blocks: tuple[ResidualBlock, ...]
     stem_layers: tuple[Layer, ...] = ()
     trunk_layers: tuple[Layer, ...] = ()
     head_layers: tuple[Layer, ...] = ()
+    unresolved: tuple[Unresolved, ...] = ()
 
     @property
     def depth(self) -> int:
-        """L, the number of residual blocks (not of layers)."""
+        """L, the number of residual blocks (not of layers), those inside another's branch not counted."""
         return len(self.blocks)
+
+    def walk(self) -> Iterator[ResidualBlock]:
+        """Every block, each before those inside its branch."""
+        for block in self.blocks:
+            yield from block.walk()
 
     @property
     def stem(self) -> tuple[str, ...]:
@@ -113,23 +197,26 @@ class ResidualMap:
 
         `last`: the last norm of a branch, or the norm behind the sum of a branch that has none, as in
         post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
-        has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others).
+        has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others), and
+        all of a network without blocks.
         """
         roles: dict[str, Role] = {}
 
-        def give(role: Role, *paths: str) -> None:
-            roles.update(dict.fromkeys(paths, role))
+        def give(role: Role, layers: Iterable[Layer]) -> None:
+            roles.update({layer.path: role for layer in layers if layer.kind == "norm"})
 
-        give("stem", *_paths(self.stem_layers, "norm"))
-        for block in self.blocks:
-            give("down" if block.skip else "other", *_paths(block.shared_layers, "norm"))
-            branch = _paths(block.branch_layers, "norm")
-            give("other", *branch[:-1])
-            give("last", *branch[-1:])
-            give("down", *_paths(block.skip_layers, "norm"))
-            give("other" if branch else "last", *_paths(block.after_sum, "norm"))
-        give("other", *_paths(self.trunk_layers + self.head_layers, "norm"))
-        return roles
+        give("stem" if self.blocks else "other", self.stem_layers)
+        give("other", self.trunk_layers + self.head_layers)
+        # An inner block comes after the one around it, so that its word on its own norms stands.
+        for block in self.walk():
+            give("down" if block.skip else "other", block.shared_layers)
+            give("other", block.branch_layers)
+            ends = [norms[-1] for branch in block.branches if (norms := _main_norms(branch))]
+            give("last", ends)
+            give("down", block.skip_layers)
+            give("other" if ends else "last", block.after_sum)
+        order = [layer.path for layer in self.layers() if layer.kind == "norm"]
+        return {path: roles[path] for path in dict.fromkeys(order)}
 
     @cached_property
     def by_path(self) -> dict[str, Layer]:
@@ -137,43 +224,61 @@ class ResidualMap:
         return {layer.path: layer for layer in self.layers() if layer.call == 0}
 
     @cached_property
+    def readers(self) -> dict[str, list[Layer]]:
+        """For the path of each layer the layers that read its output unchanged."""
+        found: dict[str, list[Layer]] = defaultdict(list)
+        for layer in self.layers():
+            if layer.input is not None:
+                found[layer.input].append(layer)
+        return dict(found)
+
+    @cached_property
     def repeated(self) -> frozenset[str]:
         """Paths of the modules that run more than once in a forward pass."""
         return frozenset(layer.path for layer in self.layers() if layer.call)
 
     def layers(self) -> Iterator[Layer]:
-        """Every layer, in execution order but for the trunk's, which come after the blocks."""
-        yield from self.stem_layers
-        for block in self.blocks:
-            yield from block.layers
-        yield from self.trunk_layers
-        yield from self.head_layers
+        """Every layer once, in execution order but for the trunk's, which come after the blocks."""
+        blocks = (layer for block in self.blocks for layer in block.layers)
+        yield from dict.fromkeys(chain(self.stem_layers, blocks, self.trunk_layers, self.head_layers))
 
     def to_dict(self) -> dict[str, Any]:
-        """The map as plain data, ready for JSON."""
+        """The map as plain data, ready for JSON; blocks inside a branch are the `inner` of the block around them."""
+
+        def plain(block: ResidualBlock) -> dict[str, Any]:
+            return {
+                "name": block.name,
+                "branch": list(block.branch),
+                "skip": list(block.skip),
+                "identity_skip": block.identity_skip,
+                "norms": list(block.norms),
+                "activations": list(block.activations),
+                "activation_after_sum": block.activation_after_sum,
+                "m": block.m,
+                "branches": [list(_paths(branch, "weight")) for branch in block.branches],
+                "gates": list(block.gates),
+                "inner": [plain(inner) for inner in block.inner],
+            }
+
         return {
             "depth": self.depth,
             "stem": list(self.stem),
-            "blocks": [
-                {
-                    "name": block.name,
-                    "branch": list(block.branch),
-                    "skip": list(block.skip),
-                    "identity_skip": block.identity_skip,
-                    "norms": list(block.norms),
-                    "activations": list(block.activations),
-                    "activation_after_sum": block.activation_after_sum,
-                }
-                for block in self.blocks
-            ],
+            "blocks": [plain(block) for block in self.blocks],
             "norms": dict(self.norms),
             "classifier": self.classifier,
+            "unresolved": [{"path": item.path, "reason": item.reason} for item in self.unresolved],
         }
 
     def __str__(self) -> str:
         from normless.residual.table import format_map
 
         return format_map(self)
+
+
+def _main_norms(layers: tuple[Layer, ...]) -> list[Layer]:
+    """The norms of a branch that its gates do not hold, or those of the gates where there are no others."""
+    norms = [layer for layer in layers if layer.kind == "norm"]
+    return [layer for layer in norms if not layer.gating] or norms
 
 
 def _paths(layers: tuple[Layer, ...], kind: Kind) -> tuple[str, ...]:

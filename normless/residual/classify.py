@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import ShiftedActivation
-from normless.residual.blocks import Kind
+from normless.nn import ScalarAffine, ShiftedActivation
+from normless.residual.blocks import Kind, Layer
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.GLU)
@@ -25,14 +26,31 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
 
 
 def kind_of(module: nn.Module) -> Kind | None:
-    """`weight` for convolutions and linear layers, `norm`, `activation` (elementwise), or None for all else."""
+    """`weight`, `norm`, `activation` (elementwise), `dropout` (of a rate above 0), or None for all else."""
     if isinstance(module, (_ConvNd, nn.Linear, nn.Bilinear)):
         return "weight"
     if isinstance(module, NORMS):
         return "norm"
     if isinstance(module, ACTIVATIONS):
         return "activation"
+    if isinstance(module, _DropoutNd) and module.p > 0:
+        return "dropout"
     return None
+
+
+def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
+    """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
+    kind = kind_of(module)
+    if kind is None:
+        return None
+    names = [f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)]
+    vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
+    found = [name for vector in vectors if (name := f"{path}.{vector}") in names]
+    gamma = found[0] if len(found) == 1 else None
+    in_place = bool(getattr(module, "inplace", False))
+    return Layer(
+        path, kind, source, gamma=gamma, parameters=tuple(names), description=describe(module), in_place=in_place
+    )
 
 
 def describe(module: nn.Module) -> str:

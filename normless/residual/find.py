@@ -11,28 +11,38 @@ from normless.residual.blocks import ResidualMap
 from normless.residual.stated import StatesStructure, stated_map
 
 
-def residual_map(model: nn.Module, *inputs: Any, trace: bool = False) -> ResidualMap:
+def residual_map(model: nn.Module, *inputs: Any, strict: bool = False, **kwargs: Any) -> ResidualMap:
     """Find the residual blocks of a network.
 
     A network that states its structure (those of `normless.models`) is not run. Any other is exported with
-    `torch.export` on `inputs`, which must be what its forward takes; weights, buffers, mode and random state
-    stay as they are.
+    `torch.export`; its weights, buffers, mode and random state stay as they are.
 
     Args:
-        model: any network; `inputs`: example inputs, needed where the network must be traced.
-        trace: trace even a network that states its structure.
+        model: any network, in the mode (train or eval) it is to be read in.
+        inputs: what its forward takes, positional; needed where the network must be traced. Values do not matter.
+        strict: raise where anything is left unresolved, rather than list it in the map's `unresolved`.
+        kwargs: what its forward takes by name, such as `input_ids`.
 
     Raises:
-        UnresolvedStructureError: the network must be traced and no inputs came, or it cannot be exported.
+        UnresolvedStructureError: the network must be traced and no inputs came, or it cannot be exported; with
+            `strict`, something in it cannot be understood.
     """
-    if isinstance(model, StatesStructure) and not trace:
-        return stated_map(model, model.residual_structure())
-    if not inputs:
+    if isinstance(model, StatesStructure):
+        found = stated_map(model, model.residual_structure())
+    elif inputs or kwargs:
+        # torch.export takes a second to import; a network that states its structure must not pay for it.
+        from normless.residual.trace import traced_map
+
+        found = traced_map(model, *inputs, **kwargs)
+    else:
         raise UnresolvedStructureError(
             f"A {type(model).__name__} does not state its residual structure, so it has to be traced: "
             "pass example inputs, as in residual_map(model, torch.randn(2, 3, 224, 224))."
         )
-    # torch.export takes a second to import; a network that states its structure must not pay for it.
-    from normless.residual.trace import traced_map
-
-    return traced_map(model, inputs)
+    if strict and found.unresolved:
+        listed = "; ".join(map(str, found.unresolved))
+        raise UnresolvedStructureError(
+            f"Parts of this {type(model).__name__} cannot be understood: {listed}. Without strict=True they are "
+            "listed in the map's `unresolved`, and the rest is mapped."
+        )
+    return found

@@ -1,100 +1,142 @@
-"""The dataflow of a network as a graph of operations, and who dominates whom in it."""
+"""The dataflow of a network as plain data: operations, what each of them reads, who dominates whom."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
-from torch import nn
-from torch.export import ExportedProgram
-from torch.fx import Node
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of an operation that is itself an operation of the flow, by its index."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is made of.
+
+    `rooted` says that a square root was taken on the way, as of a stored variance.
+    """
+
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    random: bool = False
+    rooted: bool = False
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation whose result depends on the network's inputs.
+
+    Attributes:
+        name: without overload and in-place underscore: `relu` for `aten.relu_.default`.
+        parents: indices of the operations it reads.
+        parameters: qualified names of the parameters it reads, directly or through operations on them alone.
+        modules: qualified names of the modules whose forward it runs in, outermost first.
+        call: which run of its module it belongs to, 0 for the first.
+        shape: of its result, None where that is no tensor. `floating`: whether that is of floating point.
+        arguments: its arguments; operations as `Operand`, other tensors as `Fixed`.
+        in_place: whether it overwrites its first argument.
+        subgraph: whether it runs a graph of its own, as `torch.cond` does.
+    """
+
+    name: str
+    parents: tuple[int, ...] = ()
+    parameters: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ("",)
+    call: int = 0
+    shape: tuple[int, ...] | None = None
+    floating: bool = True
+    arguments: tuple[Any, ...] = ()
+    in_place: bool = False
+    subgraph: bool = False
+
+    @property
+    def fixed(self) -> tuple[Fixed, ...]:
+        """Those of its arguments that are tensors and do not depend on the inputs."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, Fixed))
+
+    @property
+    def module(self) -> str:
+        """The innermost module whose forward runs it."""
+        return self.modules[-1]
 
 
 @dataclass
 class Dataflow:
-    """The operations between a network's inputs and its outputs, in execution order.
+    """The operations between a network's inputs and its outputs, in execution order; an operation is its index."""
 
-    Attributes:
-        nodes: every operation that depends on an input; their order is that of execution.
-        parents: the operations (or inputs) that a node reads, by node.
-        weights: for a node that reads parameters, the qualified names of these, by node.
-    """
+    operations: list[Operation] = field(default_factory=list)
+    outputs: frozenset[int] = frozenset()
 
-    nodes: list[Node] = field(default_factory=list)
-    parents: dict[Node, list[Node]] = field(default_factory=dict)
-    weights: dict[Node, list[str]] = field(default_factory=dict)
+    def __getitem__(self, index: int) -> Operation:
+        return self.operations[index]
 
-    @classmethod
-    def of(cls, program: ExportedProgram) -> Dataflow:
-        """Read the graph of an exported program."""
-        signature = program.graph_signature
-        inputs = set(signature.user_inputs)
-        names = {**signature.inputs_to_parameters}
-        flow = cls()
-        owned: dict[Node, list[str]] = {}
-        for node in program.graph.nodes:
-            if node.op == "placeholder":
-                if node.name in inputs:
-                    flow.nodes.append(node)
-                    flow.parents[node] = []
-                elif node.name in names:
-                    owned[node] = [names[node.name]]
-                continue
-            if node.op != "call_function":
-                continue
-            flow._add(node, owned)
-        return flow
+    def __len__(self) -> int:
+        return len(self.operations)
 
-    def _add(self, node: Node, owned: dict[Node, list[str]]) -> None:
-        parents = [parent for parent in node.all_input_nodes if parent in self.parents]
-        weights = [name for parent in node.all_input_nodes for name in owned.get(parent, [])]
-        if parents:
-            self.nodes.append(node)
-            self.parents[node] = parents
-            if weights:
-                self.weights[node] = weights
-        elif weights:
-            # A parameter on its way to a layer, such as a weight times its multiplier.
-            owned[node] = weights
+    @cached_property
+    def consumers(self) -> list[list[int]]:
+        """For every operation the ones that read it."""
+        readers: list[list[int]] = [[] for _ in self.operations]
+        for index, operation in enumerate(self.operations):
+            for parent in operation.parents:
+                readers[parent].append(index)
+        return readers
 
-    def immediate_dominators(self) -> dict[Node, Node | None]:
-        """For every node the last node that all paths from the inputs to it pass, None where there is none.
+    @cached_property
+    def ancestors(self) -> list[int]:
+        """For every operation the set of those it depends on, itself included, as the bits of an integer."""
+        found: list[int] = []
+        for index, operation in enumerate(self.operations):
+            bits = 1 << index
+            for parent in operation.parents:
+                bits |= found[parent]
+            found.append(bits)
+        return found
 
-        One pass in execution order suffices, since the graph has no cycles: the immediate dominator of a node
+    def depends(self, index: int, on: int) -> bool:
+        """Whether the operation at `index` is, or descends from, the one at `on`."""
+        return bool(self.ancestors[index] >> on & 1)
+
+    @cached_property
+    def dominators(self) -> list[int | None]:
+        """For every operation the last one that all paths from the inputs to it pass, None where there is none.
+
+        One pass in execution order suffices, since the graph has no cycles: the immediate dominator of an operation
         is the nearest common ancestor of its parents in the tree of dominators.
         """
-        dominator: dict[Node, Node | None] = {}
-        level: dict[Node, int] = {}
-        for node in self.nodes:
-            parents = self.parents[node]
-            common: Node | None = parents[0] if parents else None
-            for parent in parents[1:]:
-                common = _common(common, parent, dominator, level)
-            dominator[node] = common
-            level[node] = 0 if common is None else level[common] + 1
+        dominator: list[int | None] = []
+        level: list[int] = []
+        for operation in self.operations:
+            # A class token comes from no input, and so is on no path from one.
+            parents = [parent for parent in operation.parents if self.operations[parent].name != "parameter"]
+            common: int | None = parents[0] if parents else None
+            for other in parents[1:]:
+                common = _common(common, other, dominator, level)
+            dominator.append(common)
+            level.append(0 if common is None else level[common] + 1)
         return dominator
 
-    def between(self, start: Node, end: Node, order: dict[Node, int]) -> list[Node]:
-        """The nodes on paths from `start` (left out) to `end` (kept), in execution order; none where they are one.
-
-        `start` dominates `end`, so walking up from `end` always comes to it.
-        """
-        if start is end:
+    def between(self, start: int, end: int) -> list[int]:
+        """The operations on paths from `start` (left out) to `end` (kept), in execution order."""
+        if start == end or not self.depends(end, start):
             return []
         found = {end}
         pending = [end]
         while pending:
-            for parent in self.parents[pending.pop()]:
-                if parent is not start and parent not in found:
+            for parent in self.operations[pending.pop()].parents:
+                if parent > start and parent not in found and self.depends(parent, start):
                     found.add(parent)
                     pending.append(parent)
-        return sorted(found, key=order.__getitem__)
+        return sorted(found)
 
 
-def _common(
-    one: Node | None, other: Node | None, dominator: dict[Node, Node | None], level: dict[Node, int]
-) -> Node | None:
-    while one is not other:
+def _common(one: int | None, other: int | None, dominator: list[int | None], level: list[int]) -> int | None:
+    while one != other:
         if one is None or other is None:
             return None
         if level[one] < level[other]:
@@ -102,16 +144,3 @@ def _common(
         else:
             one = dominator[one]
     return one
-
-
-def module_stack(node: Node) -> list[str]:
-    """Qualified names of the modules whose forward the operation ran in, outermost first."""
-    entries: Sequence[tuple[str, object]] = list((node.meta.get("nn_module_stack") or {}).values())
-    return [name.removeprefix("L['self']").removeprefix(".") for name, _ in entries]
-
-
-def owner(model: nn.Module, node: Node) -> tuple[str, nn.Module]:
-    """The innermost module whose forward ran the operation, with its qualified name."""
-    stack = module_stack(node)
-    path = stack[-1] if stack else ""
-    return path, model.get_submodule(path)

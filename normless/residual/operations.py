@@ -1,139 +1,60 @@
-"""Which operations of an exported graph are weight layers, norms and activations, and of which module."""
+"""The operations of an exported graph by what they do."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from normless.residual.graph import Operation
 
-import torch
-from torch import nn
-from torch.fx import Node
-
-from normless.nn import ShiftedActivation
-from normless.residual.blocks import Kind, Layer
-from normless.residual.classify import describe, kind_of
-from normless.residual.graph import Dataflow, module_stack
-
-_WEIGHT = {
+WEIGHT = {
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "linear", "matmul", "mm", "addmm", "bmm", "einsum", "bilinear",
+    "linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "bilinear", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
-_NORM = {
-    "batch_norm", "native_batch_norm", "group_norm", "native_group_norm", "layer_norm", "native_layer_norm",
-    "rms_norm", "instance_norm",
+CONVOLUTION = {name for name in WEIGHT if name.startswith("conv")}
+BATCH_NORM = {"batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "sync_batch_norm"}
+NORM = BATCH_NORM | {
+    "group_norm", "native_group_norm", "layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm",
+    "instance_norm",
 }  # fmt: skip
-_ACTIVATION = {
+ACTIVATION = {
     "relu", "relu6", "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "hardtanh", "tanh",
     "sigmoid", "hardswish", "hardsigmoid", "mish", "softplus", "softsign", "hardshrink", "softshrink", "threshold",
     "log_sigmoid", "clamp", "clamp_min",
 }  # fmt: skip
-_UNCHANGED = {"clone", "contiguous", "alias", "detach", "lift_fresh_copy"}
+# The values stay what they are; only their order in memory or their precision changes.
+LAYOUT = {
+    "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "view", "_unsafe_view", "reshape", "permute",
+    "transpose", "t", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "to", "_to_copy", "type_as",
+    "movedim", "channel_shuffle", "float", "half", "bfloat16",
+}  # fmt: skip
+ELEMENTWISE = ACTIVATION | LAYOUT | {
+    "add", "sub", "rsub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "exp", "log",
+    "erf", "sin", "cos", "where", "minimum", "maximum", "clamp_max", "log1p", "expm1", "addcmul", "addcdiv", "lerp",
+    "getitem", "sign",
+}  # fmt: skip
+REDUCTION = {"mean", "var", "std", "var_mean", "sum", "amax", "adaptive_avg_pool2d", "avg_pool2d"}
+ROOT = {"sqrt", "rsqrt", "pow", "std", "norm", "linalg_vector_norm", "linalg_norm"}
+POOLING = {
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "max_pool2d_with_indices", "fft_fft2",
+    "fft_fft", "fft_rfft2", "fft_rfftn", "mean", "cumsum", "softmax", "scaled_dot_product_attention",
+}  # fmt: skip
+SOFTMAX = {"softmax", "_softmax"}
+ATTENTION = {"scaled_dot_product_attention"}
+_DROPOUT = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
 
 
-def operation(node: Node) -> str:
-    """The operation's name without overload and in-place underscore: `relu` for `aten.relu_.default`."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2].rstrip("_")
-    return getattr(target, "__name__", str(target))
+def is_dropout(operation: Operation) -> bool:
+    """Whether it drops activations at random: an active dropout, or a product with a random mask (drop path)."""
+    if operation.name in _DROPOUT:
+        rate, active = operation.arguments[1], operation.arguments[2]
+        return bool(active) and rate != 0
+    return operation.name in {"mul", "div"} and any(source.random for source in operation.fixed)
 
 
-def leaves_unchanged(node: Node) -> bool:
-    """Whether the operation's output equals its input element by element."""
-    return operation(node) in _UNCHANGED
-
-
-@dataclass(frozen=True)
-class LayerCall:
-    """One run of one layer in a forward pass."""
-
-    path: str
-    call: int = 0
-
-
-def find_layers(model: nn.Module, flow: Dataflow) -> tuple[dict[Node, LayerCall], dict[LayerCall, Layer]]:
-    """The layer that every node belongs to, and the layers themselves in execution order.
-
-    A layer may be several operations: a ghost batch norm is slices, norms and a concatenation.
-    """
-    owners: dict[Node, LayerCall] = {}
-    kinds: dict[LayerCall, Kind] = {}
-    for node in flow.nodes:
-        found = _layer_of(model, flow, node)
-        if found is not None:
-            path, kind = found
-            owners[node] = LayerCall(path, _call_of(node))
-            kinds.setdefault(owners[node], kind)
-    layers = {
-        call: Layer(
-            call.path,
-            kind,
-            input=_input_of(call, flow, owners),
-            call=call.call,
-            description=_description(model, call.path),
-        )
-        for call, kind in kinds.items()
-    }
-    return owners, layers
-
-
-def _call_of(node: Node) -> int:
-    """Which run of its module the operation belongs to: export marks the second with `@1`, and so on."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return max((int(number) for key in stack for number in re.findall(r"@(\d+)", str(key))), default=0)
-
-
-def _layer_of(model: nn.Module, flow: Dataflow, node: Node) -> tuple[str, Kind] | None:
-    name = operation(node)
-    if name in _WEIGHT and node in flow.weights:
-        return _parameter_owner(model, flow.weights[node]), "weight"
-    enclosing = list(_enclosing(model, node))
-    if enclosing:
-        path, module = enclosing[0]
-        if len(enclosing) > 1 and isinstance(enclosing[1][1], ShiftedActivation):
-            path, module = enclosing[1]
-        kind = kind_of(module)
-        assert kind is not None
-        return path, kind
-    if name in _NORM:
-        return _home_of(model, node), "norm"
-    return (_home_of(model, node), "activation") if name in _ACTIVATION else None
-
-
-def _home_of(model: nn.Module, node: Node) -> str:
-    """The module that is nothing but this operation, else its operation in the forward code, `PATH:NAME`."""
-    stack = module_stack(node)
-    path = stack[-1] if stack else ""
-    return path if path and not list(model.get_submodule(path).children()) else f"{path}:{node.name}"
-
-
-def _enclosing(model: nn.Module, node: Node) -> Iterator[tuple[str, nn.Module]]:
-    """The modules around an operation that are layers, innermost first."""
-    for path in reversed(module_stack(node)):
-        module = model.get_submodule(path)
-        if kind_of(module) is not None:
-            yield path, module
-
-
-def _parameter_owner(model: nn.Module, names: list[str]) -> str:
-    """The module that holds the largest of the parameters, the weight."""
-    largest = max(names, key=lambda name: model.get_parameter(name).numel())
-    return largest.rpartition(".")[0]
-
-
-def _input_of(call: LayerCall, flow: Dataflow, owners: dict[Node, LayerCall]) -> str | None:
-    """The path of the layer whose output is this one's only input, or None."""
-    sources = {
-        parent
-        for node, owner in owners.items()
-        if owner == call
-        for parent in flow.parents[node]
-        if owners.get(parent) != call
-    }
-    source = owners.get(sources.pop()) if len(sources) == 1 else None
-    return None if source is None else source.path
-
-
-def _description(model: nn.Module, path: str) -> str:
-    return path.partition(":")[2] or describe(model.get_submodule(path))
+def leaves_unchanged(operation: Operation) -> bool:
+    """Whether the result holds the first argument's values: copies, changes of layout, an idle dropout, `+ 0`."""
+    if operation.name in LAYOUT:
+        return len(operation.parents) == 1
+    if operation.name in _DROPOUT:
+        return not is_dropout(operation)
+    return operation.name == "add" and 0 in (operation.arguments[0], operation.arguments[1])

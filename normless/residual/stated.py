@@ -10,7 +10,7 @@ from torch import nn
 
 from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
-from normless.residual.classify import describe, kind_of
+from normless.residual.classify import layer_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
     for name, block in structure.blocks:
         prefix = f"{name}."
         shared, fork = _walk(model, block.shared, prefix, end)
-        branch, _ = _walk(model, block.branch, prefix, fork)
+        branch, end = _walk(model, block.branch, prefix, fork)
+        branch += _multiplier(model, prefix + block.sum, end)
         skip, _ = _walk(model, [*block.skip, *_skip_norm(model, prefix + block.sum, block.sum)], prefix, fork)
         after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
         blocks.append(
@@ -65,6 +66,7 @@ def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
                 after_sum=tuple(after),
                 identity_skip=block.identity_skip and not skip,
                 sum=prefix + block.sum,
+                ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
             )
         )
     head, _ = _walk(model, structure.head, "", end)
@@ -76,9 +78,9 @@ def _walk(model: nn.Module, paths: Sequence[str], prefix: str, source: str | Non
     layers = []
     for path in paths:
         for found, module in _expand(prefix + path, model.get_submodule(prefix + path)):
-            kind = kind_of(module)
-            if kind is not None:
-                layers.append(Layer(found, kind, source, description=describe(module)))
+            layer = layer_of(found, module, source)
+            if layer is not None:
+                layers.append(layer)
                 source = found
             elif not isinstance(module, nn.Identity):
                 source = None
@@ -89,6 +91,15 @@ def _skip_norm(model: nn.Module, path: str, name: str) -> list[str]:
     """The norm that the sum at `path` has on its skip input, by its name inside the block."""
     total = model.get_submodule(path)
     return [f"{name}.norm_skip"] if isinstance(total, ResidualSum) and total.norm_skip is not None else []
+
+
+def _multiplier(model: nn.Module, path: str, source: str | None) -> list[Layer]:
+    """The multiplier that the sum at `path` has on its branch, a layer scale of one factor or one per channel."""
+    total = model.get_submodule(path)
+    name = f"{path}.multiplier"
+    if not isinstance(total, ResidualSum) or total.multiplier is None:
+        return []
+    return [Layer(path, "scale", source, gamma=name, parameters=(name,), description="multiplier")]
 
 
 def _expand(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

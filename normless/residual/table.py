@@ -2,52 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
+
 from rich.console import Console
 from rich.table import Table
 
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Role
 
 SHOWN_AT_EACH_END = 20
+WIDTH = 200
+# Stands for a space at which no line is broken, until the table is set.
+GLUE = "\ue000"
+ARROW = f"{GLUE}→ "
 
 
 def format_map(residual_map: ResidualMap) -> str:
-    """A table with one row per block between the stem's and the head's; the middle of a very deep one is left out."""
+    """How many blocks, the table of them, and what could not be placed."""
+    parts = [f"{residual_map.depth} residual blocks", format_blocks(residual_map)]
+    if residual_map.unresolved:
+        parts += ["unresolved", *(f"  {item}" for item in residual_map.unresolved)]
+    return "\n".join(parts)
+
+
+def format_blocks(residual_map: ResidualMap, width: int = WIDTH) -> str:
+    """A table with one row per block between the stem's and the head's; the middle of a very deep one is left out.
+
+    Blocks inside a branch follow the block around them, indented. Each branch of a sum of several has a line of
+    its own that starts with +; layers that only compute a factor for the branch are in parentheses.
+
+    Args:
+        residual_map: the blocks.
+        width: characters in a line; longer cells go on in the next.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("#", "name", "branch", "skip path", "after the sum"):
-        table.add_column(title, justify="right" if title == "#" else "left", overflow="fold")
+    for title in ("#", "block", "m", "branch", "skip path", "after the sum"):
+        table.add_column(title, justify="right" if title in ("#", "m") else "left", overflow="fold")
     roles = residual_map.norms
-    table.add_row("", "stem", _sequence(residual_map.stem_layers, roles), "", "")
+    if residual_map.stem_layers:
+        stem = "stem" if residual_map.blocks else "layers"
+        table.add_row("", stem, "", _sequence(residual_map.stem_layers, roles), "", "")
     hidden = residual_map.depth - 2 * SHOWN_AT_EACH_END
     for index, block in enumerate(residual_map.blocks):
         if hidden > 1 and index == SHOWN_AT_EACH_END:
-            table.add_row("…", f"{hidden} more blocks", "", "", "")
+            table.add_row("…", f"{hidden} more blocks", "", "", "", "")
         if hidden > 1 and SHOWN_AT_EACH_END <= index < SHOWN_AT_EACH_END + hidden:
             continue
-        table.add_row(str(index + 1), *_block_row(block, roles))
+        for row in _rows(block, roles, str(index + 1)):
+            table.add_row(*row)
     if residual_map.trunk_layers:
-        table.add_row("", "between blocks", _sequence(residual_map.trunk_layers, roles), "", "")
-    table.add_row("", "head", _sequence(residual_map.head_layers, roles), "", "")
-    console = Console(width=200, no_color=True, highlight=False, emoji=False, markup=False)
+        table.add_row("", "between blocks", "", _sequence(residual_map.trunk_layers, roles), "", "")
+    if residual_map.head_layers:
+        table.add_row("", "head", "", _sequence(residual_map.head_layers, roles), "", "")
+    return _printed(table, width)
+
+
+def _printed(table: Table, width: int) -> str:
+    console = Console(width=width, no_color=True, highlight=False, emoji=False, markup=False)
     with console.capture() as capture:
         console.print(table)
-    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    return f"{residual_map.depth} residual blocks\n{text}"
+    return "\n".join(line.rstrip() for line in capture.get().replace(GLUE, " ").splitlines())
 
 
-def _block_row(block: ResidualBlock, roles: dict[str, Role]) -> tuple[str, str, str, str]:
+def _rows(block: ResidualBlock, roles: dict[str, Role], number: str, level: int = 0) -> Iterator[tuple[str, ...]]:
+    """The block's row and those of the blocks inside its branch."""
     branch = _sequence(block.branch_layers, roles)
+    if len(block.branches) > 1:
+        branch = "\n".join(f"+ {_sequence(layers, roles)}" for layers in block.branches)
     if block.shared_layers:
-        branch = f"[{_sequence(block.shared_layers, roles)}] → {branch}"
+        branch = f"[{_sequence(block.shared_layers, roles)}]{ARROW}{branch}"
     skip = _sequence(block.skip_layers, roles)
     if not skip:
         skip = "identity" if block.identity_skip else "no weights"
-    return block.name, branch, skip, _sequence(block.after_sum, roles)
+    name = f"{'  ' * (level - 1)}└ {block.name}" if level else block.name
+    yield number, name, str(block.m), branch or "no layers", skip, _sequence(block.after_sum, roles)
+    for inner in block.inner:
+        yield from _rows(inner, roles, "", level + 1)
 
 
 def _sequence(layers: tuple[Layer, ...], roles: dict[str, Role]) -> str:
-    return " → ".join(_name(layer, roles) for layer in layers)
+    """The layers joined by arrows, gates in parentheses; the middle of a very long sequence is left out."""
+    hidden = len(layers) - 2 * SHOWN_AT_EACH_END
+    if hidden > 1:
+        first, last = layers[:SHOWN_AT_EACH_END], layers[-SHOWN_AT_EACH_END:]
+        return ARROW.join([_sequence(first, roles), _glued(f"… {hidden} more layers …"), _sequence(last, roles)])
+    parts = []
+    for gating, run in groupby(layers, key=lambda layer: layer.gating):
+        text = ARROW.join(_name(layer, roles) for layer in run)
+        parts.append(f"({text})" if gating else text)
+    return ARROW.join(parts)
 
 
 def _name(layer: Layer, roles: dict[str, Role]) -> str:
     text = layer.description or layer.path
-    return f"{text} (γ {roles[layer.path]})" if layer.path in roles else text
+    if layer.path in roles:
+        text += f" ({roles[layer.path]}, no γ)" if layer.gamma is None else f" (γ {roles[layer.path]})"
+    return _glued(text)
+
+
+def _glued(text: str) -> str:
+    return text.replace(" ", GLUE)

@@ -1,147 +1,250 @@
-"""The residual map of any network, read from the dataflow that `torch.export` shows.
-
-A residual sum is an addition of two activations of one shape that both descend from one fork; the fork is the
-sum's immediate dominator. Class names play no part.
-"""
+"""The residual map of any network, read from the dataflow that `torch.export` shows. Class names play no part."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
-from torch.export import export
-from torch.fx import Node
+from torch import nn
 
-from normless.errors import UnresolvedStructureError
 from normless.nn import ResidualSum
-from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
-from normless.residual.graph import Dataflow, module_stack
-from normless.residual.operations import find_layers, leaves_unchanged, operation
+from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
+from normless.residual.export import exported
+from normless.residual.gates import main_path
+from normless.residual.graph import Dataflow, Operand
+from normless.residual.layers import LayerCall, Layers, find_layers
+from normless.residual.operations import leaves_unchanged
+from normless.residual.outside import Outside
+from normless.residual.reader import read_dataflow
+from normless.residual.sums import Sum, SumFinder
+from normless.residual.unresolved import find_unresolved
 
 
-def traced_map(model: nn.Module, inputs: tuple[Any, ...]) -> ResidualMap:
-    """Export the network on example inputs and find its residual blocks; see `residual_map`."""
-    try:
-        program = export(model, inputs, strict=False)
-    except Exception as error:
-        raise UnresolvedStructureError(
-            f"torch.export could not trace this {type(model).__name__} on the given inputs, so its residual "
-            f"structure stays unknown: {type(error).__name__}: {error}"
-        ) from error
-    return _Tracer(model, Dataflow.of(program)).map()
+def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
+    """Find the residual blocks of a network in its dataflow, also where it states its structure.
+
+    Raises:
+        UnresolvedStructureError: the network cannot be exported on these inputs.
+    """
+    return map_of(model, read_dataflow(exported(model, inputs, kwargs)))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A block and where in the graph its sum is."""
+def map_of(model: nn.Module, flow: Dataflow) -> ResidualMap:
+    """The residual map of a network whose dataflow is known."""
+    return _Tracer(model, flow).map()
 
-    sum: Node
-    block: ResidualBlock
+
+@dataclass
+class _Block:
+    """A residual sum with the operations of its paths, and the blocks inside its branches."""
+
+    sum: Sum
+    skip: list[int]
+    branches: list[list[int]]
+    inner: list[_Block] = field(default_factory=list)
+
+    def walk(self) -> Iterator[_Block]:
+        """The block and those inside it, outer before inner."""
+        yield self
+        for block in self.inner:
+            yield from block.walk()
+
+    @property
+    def branch(self) -> list[int]:
+        """The operations of all branches, in execution order."""
+        return sorted({index for path in self.branches for index in path})
 
 
 class _Tracer:
     def __init__(self, model: nn.Module, flow: Dataflow) -> None:
         self.model = model
         self.flow = flow
-        self.order = {node: index for index, node in enumerate(flow.nodes)}
-        self.dominators = flow.immediate_dominators()
-        self.owners, self.layers = find_layers(model, flow)
-        self.position: dict[Layer, int] = {}
-        for node, call in self.owners.items():
-            self.position.setdefault(self.layers[call], self.order[node])
+        self.layers: Layers = find_layers(model, flow)
+        self.finder = SumFinder(flow, self.layers)
+        self.additions: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for index, operation in enumerate(flow.operations):
+            if operation.name == "add" and len(operation.parents) == 2:
+                self.additions[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
-        found = [block for node in self.flow.nodes if (block := self._block_at(node)) is not None]
-        found = _distinctly_named(found)
-        inside = {layer for item in found for layer in item.block.branch_layers + item.block.skip_layers}
-        outside = [layer for layer in self.layers.values() if layer not in inside]
-        return self._assign(found, sorted(outside, key=self.position.__getitem__))
-
-    def _block_at(self, node: Node) -> _Found | None:
-        if operation(node) != "add" or len(self.flow.parents[node]) != 2:
-            return None
-        one, other = self.flow.parents[node]
-        fork = self.dominators[node]
-        if fork is None or _shape(one) != _shape(other):
-            return None
-        paths = [self._path(fork, one), self._path(fork, other)]
-        weights = [sum(layer.kind == "weight" for layer in self._layers_on(path)) for path in paths]
-        if not any(weights):
-            return None
-        # The branch is the side with more weight layers; between equals, the longer side.
-        skip, branch = sorted((0, 1), key=lambda side: (weights[side], len(paths[side]), side))
-        end = self._entering_sum((one, other)[branch])
-        layers = self._layers_on(paths[branch])
-        stack = [path for path in module_stack(node) if not self._is_sum(path)]
-        sums = [path for path in module_stack(node) if self._is_sum(path)]
-        block = ResidualBlock(
-            name=stack[-1] if stack else "",
-            branch_layers=layers,
-            skip_layers=self._layers_on(paths[skip]),
-            identity_skip=all(leaves_unchanged(step) for step in paths[skip]),
-            ends_in_layer=end in self.owners and self.layers[self.owners[end]] == layers[-1],
-            sum=sums[-1] if sums else None,
+        blocks = [self._paths(one) for one in self.finder.find()]
+        outer = _nested(blocks)
+        names = self._names(outer)
+        self._mark_gating(outer)
+        outside = Outside(self.flow, self.layers)
+        found = [self._block(block, names) for block in outer]
+        inside = {call for block in outer for call in self.layers.along(sorted({*block.branch, *block.skip}))}
+        stem, trunk, head = outside.place(found, [block.sum for block in outer], inside)
+        return ResidualMap(
+            blocks=tuple(found),
+            stem_layers=tuple(stem),
+            trunk_layers=tuple(trunk),
+            head_layers=tuple(head),
+            unresolved=find_unresolved(self.model, self.flow, self.layers, self.finder),
         )
-        return _Found(node, block)
 
-    def _entering_sum(self, node: Node) -> Node:
-        """The operation whose output enters a `ResidualSum`, seen from one inside it such as its multiplier's."""
-        while node not in self.owners and any(self._is_sum(path) for path in module_stack(node)[-1:]):
-            (node,) = self.flow.parents[node]
-        return node
+    def _paths(self, found: Sum) -> _Block:
+        branches = [self.flow.between(found.fork, branch) for branch in found.branches]
+        return _Block(
+            found,
+            skip=self.flow.between(found.fork, found.skip),
+            branches=[sorted({*path, *self._side_inputs(path, found.fork)}) for path in branches],
+        )
 
-    def _is_sum(self, path: str) -> bool:
-        return isinstance(self.model.get_submodule(path), ResidualSum)
+    def _side_inputs(self, path: list[int], fork: int) -> set[int]:
+        """What a branch makes, by one weight layer, of activations that do not come from the fork.
 
-    def _path(self, fork: Node, end: Node) -> list[Node]:
-        return self.flow.between(fork, end, self.order)
+        Such are the key and value of an attention to another sequence, and a branch's projection of a condition.
+        """
+        inside = {*path, fork}
+        found: set[int] = set()
+        pending = list(path)
+        while pending:
+            for parent in self.flow[pending.pop()].parents:
+                if parent not in inside | found | self.finder.sums.keys():
+                    found.add(parent)
+                    if self.layers.kind(parent) != "weight":
+                        pending.append(parent)
+        # What something else reads is no part of the branch, nor is what no weight layer has made.
+        while shared := {index for index in found if not inside | found >= set(self.flow.consumers[index])}:
+            found -= shared
+        weights = [index for index in found if self.layers.kind(index) == "weight"]
+        return {index for index in found if any(self.flow.depends(index, weight) for weight in weights)}
 
-    def _layers_on(self, path: list[Node]) -> tuple[Layer, ...]:
-        calls = dict.fromkeys(self.owners[node] for node in path if node in self.owners)
-        return tuple(self.layers[call] for call in calls)
+    def _main_calls(self, block: _Block) -> set[LayerCall]:
+        """The layers of a block's branches that do more than compute a factor."""
+        ends = zip(block.branches, block.sum.branches, strict=True)
+        main = set().union(*(main_path(self.flow, self.layers, path, end) for path, end in ends))
+        return {call for call in self.layers.along(block.branch) if not main.isdisjoint(self.layers.operations[call])}
 
-    def _assign(self, found: list[_Found], outside: list[Layer]) -> ResidualMap:
-        """Give every layer outside the blocks' paths to the stem, a neighbouring block, the trunk or the head."""
-        sums = [self.order[item.sum] for item in found]
-        stem: list[Layer] = []
-        trunk: list[Layer] = []
-        head: list[Layer] = []
-        blocks = [item.block for item in found]
-        for layer in outside:
-            passed = sum(position < self.position[layer] for position in sums)
-            before = blocks[passed - 1] if passed else None
-            following = blocks[passed] if passed < len(blocks) else None
-            if following is not None and _belongs(layer, following):
-                blocks[passed] = replace(following, shared_layers=(*following.shared_layers, layer))
-            elif before is not None and _belongs(layer, before):
-                blocks[passed - 1] = replace(before, after_sum=(*before.after_sum, layer))
-            else:
-                (stem if before is None else head if following is None else trunk).append(layer)
-        return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
+    def _mark_gating(self, blocks: list[_Block]) -> None:
+        for block in blocks:
+            main = self._main_calls(block)
+            for call in self.layers.along(block.branch):
+                if call not in main:
+                    self.layers.layers[call] = replace(self.layers.layers[call], gating=True)
+
+    def _block(self, block: _Block, names: dict[int, str]) -> ResidualBlock:
+        branches = [self._layers_on(path) for path in block.branches]
+        layers = self._layers_on(block.branch)
+        counted = {index for call in self._main_calls(block) for index in self.layers.operations[call]}
+        chain = max(self.finder.chain(path, counted) for path in block.branches)
+        weights = sum(layer.kind == "weight" for layer in layers)
+        return ResidualBlock(
+            name=names[block.sum.at],
+            branch_layers=layers,
+            skip_layers=self._layers_on(block.skip),
+            identity_skip=all(leaves_unchanged(self.flow[index]) for index in block.skip),
+            ends_in_layer=len(branches) == 1 and self._ends_in_layer(block.sum.branches[0], layers),
+            sum=self._sum_module(block.sum.at),
+            parallel=tuple(branches) if len(branches) > 1 else (),
+            inner=tuple(self._block(inner, names) for inner in block.inner),
+            chain=None if chain == weights else chain,
+            sites=self._sites(block.sum),
+            ends=tuple(
+                self._linear_end(end, path) for end, path in zip(block.sum.branches, block.branches, strict=True)
+            ),
+        )
+
+    def _linear_end(self, end: int, path: list[int]) -> Layer | None:
+        """The last layer of a branch where only factors and changes of layout lie between it and the sum."""
+        inside = set(path)
+        while end in inside:
+            call = self.layers.owner.get(end)
+            layer = None if call is None else self.layers.layers[call]
+            if layer is not None and layer.kind not in ("scale", "dropout"):
+                return layer
+            passes = layer is not None or leaves_unchanged(self.flow[end]) or self._sum_module(end) is not None
+            if not passes or len(self.flow[end].parents) != 1:
+                return None
+            (end,) = self.flow[end].parents
+        return None
+
+    def _sites(self, found: Sum) -> tuple[Site, ...]:
+        """The additions that make up a sum, where all are operators in forward code: one for every branch."""
+        sites = []
+        pending = [(found.at, set(found.branches))]
+        while pending:
+            at, ends = pending.pop()
+            operation = self.flow[at]
+            terms = [argument.index for argument in operation.arguments[:2] if isinstance(argument, Operand)]
+            if operation.name != "add" or len(terms) != 2 or self._sum_module(at) is not None:
+                return ()
+            for position, term in enumerate(terms):
+                if term in ends:
+                    ends.discard(term)
+                    sites.append(self._site(at, position))
+                elif term != found.skip:
+                    pending.append((term, ends))
+        return tuple(reversed(sites))
+
+    def _site(self, at: int, branch: int) -> Site:
+        operation = self.flow[at]
+        alike = self.additions[operation.module, operation.call]
+        return Site(operation.module, alike.index(at), branch, len(alike))
+
+    def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
+        """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
+        while (sum_module := self._sum_module(end)) is not None:
+            (end,) = self.flow[end].parents
+            layers = tuple(layer for layer in layers if layer.path != sum_module)
+        call = self.layers.owner.get(end)
+        if call is None or not layers:
+            return False
+        last = self.layers.layers[call]
+        return last == layers[-1] and last.kind in ("weight", "norm", "activation")
+
+    def _sum_module(self, index: int) -> str | None:
+        path = self.flow[index].module
+        return path if isinstance(self.model.get_submodule(path), ResidualSum) else None
+
+    def _layers_on(self, path: Iterable[int]) -> tuple[Layer, ...]:
+        return tuple(self.layers.layers[call] for call in self.layers.along(list(path)))
+
+    def _names(self, outer: list[_Block]) -> dict[int, str]:
+        """The module around each sum and its branch; several blocks in one module are `layer.0#1`, `layer.0#2`.
+
+        Blocks inside another's branch are numbered after the outermost; one outermost alone needs no number.
+        """
+        blocks = [*outer, *(inner for block in outer for inner in block.walk() if inner is not block)]
+        modules = [self._module_of(block) for block in blocks]
+        outermost = Counter(modules[: len(outer)])
+        total, seen = Counter(modules), Counter[str]()
+        names: dict[int, str] = {}
+        for block, module in zip(blocks, modules, strict=True):
+            seen[module] += 1
+            alone = total[module] == 1 or (outermost[module] == 1 and seen[module] == 1)
+            names[block.sum.at] = module if alone else f"{module}#{seen[module]}"
+        return names
+
+    def _module_of(self, block: _Block) -> str:
+        """The innermost module that runs the sum and, so that a module that only adds is none, part of a branch."""
+        around = self.flow[block.sum.at].modules
+        branch = {path for index in block.branch for path in self.flow[index].modules}
+        innermost = [path for path in reversed(around) if not isinstance(self.model.get_submodule(path), ResidualSum)]
+        return next((path for path in innermost if path in branch), around[0])
 
 
-def _belongs(layer: Layer, block: ResidualBlock) -> bool:
-    """Whether a layer between two blocks is inside the block's module; at the root nothing tells."""
-    module = block.name.partition("#")[0]
-    return module != "" and layer.path.startswith((f"{module}.", f"{module}:"))
+def _nested(blocks: list[_Block]) -> list[_Block]:
+    """The outermost blocks; each other one is put into the smallest whose branch holds its sum."""
+    outermost: list[_Block] = []
+    for block in sorted(blocks, key=lambda one: len(one.branch), reverse=True):
+        home = _home(block, outermost)
+        (outermost if home is None else home.inner).append(block)
+    return _in_order(outermost)
 
 
-def _shape(node: Node) -> tuple[int, ...] | None:
-    value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, Tensor) else None
+def _home(block: _Block, candidates: list[_Block]) -> _Block | None:
+    for candidate in candidates:
+        if candidate is not block and block.sum.at in set(candidate.branch):
+            return _home(block, candidate.inner) or candidate
+    return None
 
 
-def _distinctly_named(found: list[_Found]) -> list[_Found]:
-    """Blocks of one module, which share its name, told apart by a number: `layer.0#1`, `layer.0#2`."""
-    total = Counter(item.block.name for item in found)
-    seen: Counter[str] = Counter()
-    named = []
-    for item in found:
-        name = item.block.name
-        seen[name] += 1
-        if total[name] > 1:
-            item = replace(item, block=replace(item.block, name=f"{name}#{seen[name]}"))
-        named.append(item)
-    return named
+def _in_order(blocks: list[_Block]) -> list[_Block]:
+    blocks.sort(key=lambda block: block.sum.at)
+    for block in blocks:
+        block.inner = _in_order(block.inner)
+    return blocks

@@ -16,6 +16,7 @@ from normless.data import Augmentation, ImageData, load_data
 from normless.edits import HeadDropout
 from normless.models.spec import build_model
 from normless.optim import param_groups
+from normless.residual import residual_map
 from normless.schemes import Scheme, parse_scheme
 from normless.training.checkpoint import load_weights
 from normless.training.config import TrainConfig
@@ -110,6 +111,15 @@ def build_optimizer(config: TrainConfig, network: nn.Module, inputs: Tensor) -> 
         example_inputs=(inputs,),
     )
     return SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
+
+
+def clipped_parameters(config: TrainConfig, network: nn.Module, inputs: Tensor) -> tuple[nn.Parameter, ...]:
+    """The parameters whose gradients the configuration clips: all but the classifier's, or none."""
+    if config.clip is None:
+        return ()
+    path = residual_map(network, inputs).classifier
+    classifier = set() if path is None else set(network.get_submodule(path).parameters())
+    return tuple(parameter for parameter in network.parameters() if parameter not in classifier)
 
 
 def trained_network(directory: Path) -> nn.Module:

@@ -39,6 +39,8 @@ class TrainConfig:
         weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the rate).
         decay_policy: which parameters decay, by the rules of normless.optim.param_groups.
         scalar_rate_scale: rate of scalar multipliers and biases, relative to that of the weights.
+        clip: adaptive gradient clipping, the most a gradient's norm may be relative to that of the weights it belongs
+            to, row by row; not for the classifier. Off if null.
         label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
         dropout: share of features dropped before the classifier. None added if null.
         mixup: α of mixup's Beta(α, α), 0 for off; the data set's default if null.
@@ -72,6 +74,7 @@ class TrainConfig:
     weight_decay: float = 5e-4
     decay_policy: DecayPolicy = "guidelines"
     scalar_rate_scale: float = 1.0
+    clip: float | None = None
     label_smoothing: float = 0.0
     dropout: float | None = None
     mixup: float | None = None

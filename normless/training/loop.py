@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.data import Augmentation, ImageData
+from normless.optim import adaptive_gradient_clipping
 from normless.optim.schedules import rate_multiplier, set_rate
 from normless.training.config import TrainConfig
 from normless.training.evaluation import mean_metric
@@ -26,7 +27,7 @@ STEPS_BETWEEN_LOOKS = 25
 
 @dataclass(frozen=True)
 class Pieces:
-    """What an epoch works on; network and optimizer are those that `fabric` set up."""
+    """What an epoch works on; network and optimizer are those that `fabric` set up, `clipped` as `config` says."""
 
     config: TrainConfig
     fabric: Fabric
@@ -34,6 +35,7 @@ class Pieces:
     augmentation: Augmentation
     network: nn.Module
     optimizer: Optimizer
+    clipped: tuple[nn.Parameter, ...] = ()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -98,6 +100,8 @@ def train_epoch(pieces: Pieces, epoch: int, listeners: Sequence[RunListener] = (
         record.add(statistics, l2_term(pieces.optimizer))
         if (at_once or (index + 1) % STEPS_BETWEEN_LOOKS == 0) and record.look():
             break
+        if config.clip is not None:
+            adaptive_gradient_clipping(pieces.clipped, config.clip)
         pieces.optimizer.step()
         examples = len(batch.inputs)
     if record.result.diverged is None and not record.look():

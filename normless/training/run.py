@@ -16,6 +16,7 @@ from normless.training.assembly import (
     augmentation_of,
     build_network,
     build_optimizer,
+    clipped_parameters,
     example_inputs,
     load_config_data,
     make_fabric,
@@ -147,10 +148,12 @@ def _assemble(config: TrainConfig, fabric: Fabric) -> Pieces:
     inputs = example_inputs(config, data)
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
     network = build_network(config, data, inputs).to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = build_optimizer(config, network, inputs.to(fabric.device))
+    inputs = inputs.to(fabric.device)
+    optimizer = build_optimizer(config, network, inputs)
+    clipped = clipped_parameters(config, network, inputs)
     forward: Any = torch.compile(network) if config.compile else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
-    return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer)
+    return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer, clipped)
 
 
 @contextmanager

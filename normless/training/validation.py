@@ -21,7 +21,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
         ("0 or more", lambda value: value >= 0),
     ),
     **dict.fromkeys(("momentum", "label_smoothing", "dropout"), ("in [0, 1)", lambda value: 0 <= value < 1)),
-    "rate": ("above 0", lambda value: value > 0),
+    **dict.fromkeys(("rate", "clip"), ("above 0", lambda value: value > 0)),
 }
 
 

@@ -1,12 +1,16 @@
-"""The benchmark measures what it says: the rival is the same function, and every network gets its turns."""
+"""The benchmarks measure what they say: the rival is the same function, and every network gets its turns."""
 
 from __future__ import annotations
 
+import json
+
+import pytest
 import torch
 
 from normless import convert
-from normless.bench import StepBench, measure_step
+from normless.bench import MapBench, StepBench, measure_map, measure_step
 from normless.bench.rivals import HandWrittenFixup
+from normless.cli import main
 from normless.models import resnet_cifar
 
 
@@ -26,3 +30,33 @@ def test_every_network_is_compared_with_the_bare_one() -> None:
     assert (table["seconds"] > 0).all()
     assert (table["lowest"] <= table["ratio"]).all()
     assert (table["ratio"] <= table["highest"]).all()
+
+
+def test_the_map_is_compared_with_the_export_it_needs() -> None:
+    table = measure_map(MapBench(networks=("timm:test_resnet",), rounds=3))
+    assert table["network"].tolist() == ["timm:test_resnet"]
+    assert table["blocks"].tolist() == [4]
+    assert (table[["export", "map"]] > 0).all(axis=None)
+    assert (table["lowest"] <= table["ratio"]).all()
+    assert (table["ratio"] <= table["highest"]).all()
+
+
+def test_map_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "map", "--networks", "timm:test_vit", "--rounds", "1", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    (row,) = printed["rows"]
+    assert row["blocks"] == 12
+    assert row["ratio"] == row["lowest"] == row["highest"] == row["map"] / row["export"]
+    assert f"torch {torch.__version__}" in printed["setting"]
+
+
+def test_map_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "map", "--networks", "torchvision:resnet18", "--rounds", "1"]) == 0
+    printed = capsys.readouterr().out
+    for column in ("network", "blocks", "export", "map", "ratio", "lowest", "highest", "torchvision:resnet18"):
+        assert column in printed
+
+
+def test_rounds_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "map", "--rounds", "0"]) == 2
+    assert "Expected --rounds to be 1 or more, got 0." in capsys.readouterr().err

@@ -1,38 +1,181 @@
-"""``normless inspect`` prints the residual map, for people and for machines."""
+"""``normless inspect`` tells the structure of a network, for people and for machines."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-import torch
+from PIL import Image
 
 from normless import residual_map
 from normless.cli import main
 from normless.models import resnet_cifar
+from normless.schemes import SCHEMES
+
+Capture = pytest.CaptureFixture[str]
+
+MINE = """
+import torch
+from torch import nn
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.norm = nn.LayerNorm(4)
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, ids, mask=None):
+        h = self.table(ids)
+        f = self.mix(self.norm(h))
+        return h + (f if mask is None else f * mask)
+
+def plain():
+    from normless.models import wide_resnet
+    return wide_resnet(depth=10, in_channels=1)
+
+def words(by_name=False):
+    print("a word from the file")
+    ids, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5, 1)
+    return Words().eval(), {"ids": ids, "mask": mask} if by_name else (ids, mask)
+
+def idle():
+    model = Words()
+    model.unused = nn.LayerNorm(3)
+    return model, torch.zeros(2, 5, dtype=torch.long)
+
+def branching():
+    class Branching(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+    return Branching(4, 4), torch.ones(2, 4)
+"""
 
 
-def test_the_table_names_every_block(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "normless:wide_resnet(depth=16, width=1)"]) == 0
-    printed = capsys.readouterr().out
-    assert "6 residual blocks" in printed
-    for index in range(6):
-        assert f"blocks.{index}" in printed
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "mine.py").write_text(MINE)
+    return str(tmp_path / "mine.py")
 
 
-def test_json_is_the_map_as_a_dict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "normless:resnet_cifar(depth=8)", "--json"]) == 0
-    expected = residual_map(resnet_cifar(8), torch.zeros(2, 3, 32, 32)).to_dict()
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+def _json(capsys: Capture, *words: str) -> dict:  # type: ignore[type-arg]
+    assert main(["inspect", *words, "--json"]) == 0
+    printed: dict = json.loads(capsys.readouterr().out)  # type: ignore[type-arg]
+    return printed
 
 
-def test_a_network_of_ones_own_with_its_own_images(
-    tmp_path,
-    capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
+def test_the_text_tells_blocks_totals_parameters_schemes_and_what_is_open(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from normless.models import wide_resnet\n\n\ndef build():\n    return wide_resnet(depth=10, in_channels=1)\n"
-    )
-    assert main(["inspect", f"{file}:build", "--image", "1", "8", "8", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["blocks"]) == 3
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["inspect", "normless:wide_resnet(depth=16, width=1)"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.split() for line in lines]
+    assert lines[0] == "normless:wide_resnet(depth=16, width=1), input 2×3×32×32, train mode"
+    assert [row[:2] for row in words[4:10]] == [[str(index + 1), f"blocks.{index}"] for index in range(6)]
+    assert "L = 6 residual blocks: 6 with m = 2" in lines
+    assert "identity skip paths: 4 of 6" in lines
+    assert "16 weight layers, 13 norms: 6 last, 2 down, 5 other" in lines
+    # γ of the two shared pre-activations: 16 and 32 channels.
+    assert ["gamma_down", "2", "48", "no"] in words
+    assert ["fixup"] in [row[:1] for row in words]
+    assert [row[0] for row in words if row and row[0] in SCHEMES] == list(SCHEMES)
+    assert ["skipinit", "13", "RemoveNorms,", "6", "BranchMultiplier"] in words
+    assert any(line.startswith("zero_gamma") and "is not possible at blocks.0" in line for line in lines)
+    assert lines[-1] == "unresolved: nothing"
+
+
+def test_json_is_the_map_with_totals_and_schemes(capsys: Capture) -> None:
+    model = "normless:resnet_cifar(depth=8)"
+    printed = _json(capsys, model)
+    expected = json.loads(json.dumps(residual_map(resnet_cifar(8)).to_dict()))
+    assert {key: printed[key] for key in expected} == expected
+    assert {"model", "depth", "blocks", "norms", "unresolved"} <= set(printed)
+    assert set(printed["blocks"][0]) >= {"name", "branch", "skip", "identity_skip", "norms", "m", "inner"}
+    assert (printed["model"], printed["input"], printed["mode"]) == (model, [2, 3, 32, 32], "train")
+    assert set(printed["schemes"]) == set(SCHEMES)
+
+
+def test_torchvision_resnet50_as_kim_et_al_count_it(capsys: Capture) -> None:
+    printed = _json(capsys, "torchvision:resnet50", "--schemes", "none", "--image", "3", "64", "64")
+    assert printed["depth"] == len(printed["blocks"]) == 16
+    assert printed["totals"]["norms_by_role"] == {"stem": 1, "last": 16, "down": 4, "other": 32}
+    assert printed["totals"]["blocks_by_m"] == {"3": 16}
+    assert printed["schemes"] == {"none": {"changes": {"RemoveNorms()": 53}}}
+    assert printed["unresolved"] == []
+
+
+def test_a_network_of_ones_own_with_its_own_images(mine: str, capsys: Capture) -> None:
+    printed = _json(capsys, f"{mine}:plain", "--image", "1", "8", "8")
+    assert len(printed["blocks"]) == 3
+    assert printed["input"] == [2, 1, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes", "told"),
+    [
+        ("words", [[2, 5], [2, 5, 1]], "input 2×5, 2×5×1"),
+        ("words(by_name=True)", {"ids": [2, 5], "mask": [2, 5, 1]}, "ids 2×5, mask 2×5×1"),
+    ],
+)
+def test_a_file_brings_its_own_inputs_and_what_it_prints_is_no_json(
+    call: str, shapes: object, told: str, mine: str, capsys: Capture
+) -> None:
+    printed = _json(capsys, f"{mine}:{call}", "--schemes", "none")
+    assert printed["input"] == shapes
+    assert printed["mode"] == "eval"
+    assert [block["branch"] for block in printed["blocks"]] == [["mix"]]
+    assert printed["norms"] == {"norm": "last"}
+    assert main(["inspect", f"{mine}:{call}", "--schemes"]) == 0
+    assert f"mine.py:{call}, {told}, eval mode" in capsys.readouterr().out
+
+
+def test_what_could_not_be_placed_is_told_with_its_reason(mine: str, capsys: Capture) -> None:
+    (left,) = _json(capsys, f"{mine}:idle", "--schemes")["unresolved"]
+    assert left["path"] == "unused"
+    assert "did not run" in left["reason"]
+    assert main(["inspect", f"{mine}:idle", "--schemes"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["unresolved", f"  unused: {left['reason']}"]
+
+
+def test_the_mode_can_be_chosen(mine: str, capsys: Capture) -> None:
+    assert _json(capsys, f"{mine}:words", "--train", "--schemes")["mode"] == "train"
+    assert _json(capsys, "normless:dense(depth=1, width=4)", "--eval", "--schemes")["mode"] == "eval"
+    assert main(["inspect", f"{mine}:words", "--train", "--eval"]) == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_a_network_that_cannot_be_traced_is_one_sentence_and_exit_code_2(mine: str, capsys: Capture) -> None:
+    assert main(["inspect", f"{mine}:branching", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    # torch itself may log lines before it.
+    assert printed.err.splitlines()[-1].startswith("normless: torch.export could not trace this Branching")
+
+
+def test_an_unknown_scheme_or_kind_of_figure_is_refused_before_any_work(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["inspect", "normless:dense(depth=1)", "--schemes", "fixupp"]) == 2
+    assert "There is no scheme 'fixupp'" in capsys.readouterr().err
+    assert main(["inspect", "nowhere.py:model", "--figure", str(tmp_path / "out.jpg")]) == 2
+    assert "Expected --figure to end in .svg, .png, .pdf, got" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_are_written_as_what_they_are_called(tmp_path: Path, capsys: Capture) -> None:
+    for name in ("new/out.svg", "out.png", "out.pdf"):
+        path = tmp_path / name
+        assert main(["inspect", "normless:resnet_cifar(depth=8)", "--schemes", "--figure", str(path)]) == 0
+        assert capsys.readouterr().out.endswith(f"\nwrote {path}\n")
+    assert "blocks.2" in "".join(ElementTree.fromstring((tmp_path / "new/out.svg").read_text("utf-8")).itertext())
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.width > 1000
+    assert (tmp_path / "out.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_figure_does_not_disturb_json(tmp_path: Path, capsys: Capture) -> None:
+    printed = _json(capsys, "normless:dense(depth=2, width=4)", "--schemes", "--figure", str(tmp_path / "out.svg"))
+    assert printed["depth"] == 2
+    assert (tmp_path / "out.svg").exists()

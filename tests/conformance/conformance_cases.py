@@ -58,6 +58,7 @@ WITH_NORMS = [
     "only_top_norm",
     "layer_scale",
     "layer_scale(init=0.1)",
+    "deepnorm",
 ]
 WITHOUT_NORMS = [
     "none",
@@ -83,6 +84,9 @@ WITHOUT_NORMS = [
     "fixup(multiplier=False)",
     "fixup(biases=False)",
     "remove_branches",
+    "nf_resnet",
+    "nf_resnet(multiplier=False)",
+    "t_fixup",
     "rezero",
 ]
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
@@ -104,6 +108,7 @@ IDENTITY_AT_START = {
     "fixup(multiplier=False)",
     "fixup(biases=False)",
     "remove_branches",
+    "nf_resnet",
     "rezero",
 }
 # Each example is computed on its own in training mode: no statistics over the batch, no dropout.
@@ -139,12 +144,15 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("fixup(zero=False)", "dense_relu_1"): _ONE_LAYER,
     ("fixup(multiplier=False)", "dense_relu_1"): _ONE_LAYER,
     ("fixup(biases=False)", "dense_relu_1"): _ONE_LAYER,
+    **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
+    **{("t_fixup", network): "transformers" for network in NETWORKS},
 }
 
 # Multipliers and scalar biases that a convolutional network of L blocks gains, by scheme; none where not listed.
 # Fixup: four biases per block, one before the ReLU outside the blocks, one before the classifier.
 SCALARS: dict[str, Callable[[int], tuple[int, int]]] = {
     **{text: lambda depth: (depth, 0) for text in SCHEME_TEXTS if text.startswith(("skipinit", "rezero", "regular"))},
+    "nf_resnet": lambda depth: (depth, 0),
     "zeroinit": lambda depth: (depth, 0),
     "zeroinit(dropout=0)": lambda depth: (depth, 0),
     "zeroinit(biases=False, dropout=0.2)": lambda depth: (depth, 0),

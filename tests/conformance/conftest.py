@@ -1,4 +1,4 @@
-"""After the suite, one table: schemes by networks, and whether each pair passed or is refused as it should be."""
+"""After the suite, its tables: schemes by networks, passed or refused as they should be; what conversions survive."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from conformance_cases import NETWORKS, SCHEME_TEXTS
 
 _outcomes: dict[tuple[str, str], str] = {}
+# Of every property and network, whether each conversion kept it.
+_survivals: dict[tuple[str, str], dict[str, bool]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -18,10 +20,17 @@ def _pair(request: pytest.FixtureRequest, record_property: Callable[[str, object
     if parameters is not None and {"scheme", "network"} <= parameters.params.keys():
         record_property("pair", (parameters.params["scheme"], parameters.params["network"]))
         record_property("refusal", request.node.originalname == "test_refusals")
+    if parameters is not None and {"converted_by", "network"} <= parameters.params.keys():
+        chosen = parameters.params
+        record_property("survival", (request.node.originalname, chosen["network"], chosen["converted_by"]))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     properties: dict[str, Any] = dict(report.user_properties)
+    if "survival" in properties:
+        name, network, scheme = properties["survival"]
+        kept = _survivals.setdefault((name.removeprefix("test_").replace("_", " "), network), {})
+        kept[scheme] = report.passed and kept.get(scheme, True)
     if "pair" not in properties:
         return
     pair = tuple(properties["pair"])
@@ -32,14 +41,26 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not _outcomes:
-        return
-    width = max(map(len, SCHEME_TEXTS)) + 2
-    columns = [max(len(network), 7) + 2 for network in NETWORKS]
-    terminalreporter.section("schemes × networks")
-    header = "".join(network.ljust(column) for network, column in zip(NETWORKS, columns, strict=True))
-    terminalreporter.write_line(" " * width + header.rstrip())
-    for scheme in SCHEME_TEXTS:
-        cells = [_outcomes.get((scheme, network), "-") for network in NETWORKS]
-        row = "".join(cell.ljust(column) for cell, column in zip(cells, columns, strict=True))
-        terminalreporter.write_line(scheme.ljust(width) + row.rstrip())
+    if _outcomes:
+        _write(terminalreporter, "schemes × networks", SCHEME_TEXTS, list(NETWORKS), _outcomes)
+    if _survivals:
+        cells = {
+            key: f"{sum(kept.values())} of {len(kept)}" if all(kept.values()) else "FAILED"
+            for key, kept in _survivals.items()
+        }
+        rows, networks = (list(dict.fromkeys(key[index] for key in cells)) for index in (0, 1))
+        _write(terminalreporter, "what conversions survive × networks", rows, networks, cells)
+
+
+def _write(
+    reporter: pytest.TerminalReporter, title: str, rows: list[str], networks: list[str], cells: dict[Any, str]
+) -> None:
+    width = max(map(len, rows)) + 2
+    columns = [max(len(network), 7) + 2 for network in networks]
+    reporter.section(title)
+    header = "".join(network.ljust(column) for network, column in zip(networks, columns, strict=True))
+    reporter.write_line(" " * width + header.rstrip())
+    for row in rows:
+        found = [cells.get((row, network), "-") for network in networks]
+        line = "".join(cell.ljust(column) for cell, column in zip(found, columns, strict=True))
+        reporter.write_line(row.ljust(width) + line.rstrip())

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 import normless as nl
 from normless.models import resnet_cifar
 from normless.nn import ResidualSum
+from normless.residual import traced_map
 from normless.spec import parse_call
 
 NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -288,7 +289,7 @@ def test_a_second_conversion_is_refused(scheme: str, network: str) -> None:
 @pairs([pair for pair in SMALL_PAIRS if pair[0] != "remove_branches"])
 def test_the_stated_map_is_the_traced_one(scheme: str, network: str) -> None:
     net, x = converted(scheme, network), NETWORKS[network].batch()
-    assert nl.residual_map(net) == nl.residual_map(net, x, trace=True)
+    assert nl.residual_map(net) == traced_map(net, x)
 
 
 @pairs(SMALL_PAIRS)

@@ -6,10 +6,12 @@ import pytest
 import torch
 from edit_helpers import edited
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import normless as nl
-from normless.edits import BranchMultiplier, NormOnSkip, RemoveBranches, RemoveNorms, ScaleSums
+from normless.edits import BranchMultiplier, NormOnSkip, RemoveBranches, RemoveNorms, ScalarBiases, ScaleSums
 from normless.models import wide_resnet
+from normless.nn import ResidualSum
 
 
 class Operator(nn.Module):
@@ -26,13 +28,59 @@ class Operator(nn.Module):
         return self.head(h + self.last(self.relu(self.first(h))))
 
 
-@pytest.mark.parametrize("edit", [ScaleSums(), NormOnSkip(), RemoveBranches()])
-def test_an_edit_of_the_sum_refuses_an_operator_and_says_what_to_do(edit) -> None:
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (ScaleSums(0.5), lambda h, branch: 0.5 * (h + branch)),
+        (NormOnSkip(), lambda h, branch: F.batch_norm(h + branch, None, None, training=True)),
+        (NormOnSkip("skip_path"), lambda h, branch: F.batch_norm(h, None, None, training=True) + branch),
+        (RemoveBranches(), lambda h, branch: h),
+    ],
+)  # fmt: skip
+def test_an_edit_of_the_sum_makes_an_operator_a_module(edit, expected) -> None:
+    model, x = Operator(nn.Linear(4, 4)), torch.randn(7, 4)
+    net = edited(model, edit, inputs=(x,))
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), model.head(expected(h, model.last(torch.relu(model.first(h))))))
+    assert isinstance(net, Operator)
+    assert not hasattr(model, "residual_sum")
+    assert isinstance(net.residual_sum, ResidualSum)
+
+
+class Stacked(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(torch.stack([h, self.last(self.relu(self.first(h)))]).sum(0))
+
+
+class TwoModes(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        h = h + self.last(self.relu(self.first(h)))
+        return self.head(2 * h if self.training else h)
+
+
+class Unpacking(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        rows = [row + self.last(self.relu(self.first(row))) for row in h]
+        return self.head(torch.stack(rows))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Stacked, "is no addition of two tensors"),
+        (TwoModes, "does other things in training than in evaluation"),
+        (Unpacking, "its forward code cannot be traced"),
+    ],
+)
+def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(kind, reason) -> None:
     with pytest.raises(nl.UnsupportedEdit) as caught:
-        edited(Operator(nn.Linear(4, 4)), edit, inputs=(torch.randn(3, 4),))
+        edited(kind(nn.Linear(4, 4)), ScaleSums(), inputs=(torch.randn(3, 4),))
     message = str(caught.value)
-    assert message.startswith(f"{edit!r} is not possible ")
-    assert "residual sum is an operator in the forward code" in message
+    assert message.startswith("ScaleSums(factor=0.7071067811865475) is not possible ")
+    assert reason in message
     assert "normless.nn.ResidualSum" in message
 
 
@@ -44,14 +92,54 @@ def test_a_traced_network_takes_a_multiplier() -> None:
     torch.testing.assert_close(net(x), expected)
 
 
-def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
-    class OwnLinear(nn.Linear):
-        pass
+class OwnLinear(nn.Linear):
+    """Of another type than torch's own, so that nothing is known of its forward."""
 
-    with pytest.raises(
-        nl.UnsupportedEdit, match=r"BranchMultiplier\(init=0.0\) is not possible at last: .*into a OwnLinear"
-    ):
-        edited(Operator(OwnLinear(4, 4)), BranchMultiplier(), inputs=(torch.randn(3, 4),))
+
+def test_where_a_layer_takes_no_scalars_the_multiplier_goes_into_the_sum() -> None:
+    model, x = Operator(OwnLinear(4, 4)), torch.randn(3, 4)
+    net = edited(model, BranchMultiplier(0.5), inputs=(x,))
+    assert net.residual_sum.multiplier.shape == (1,)
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), model.head(h + 0.5 * model.last(torch.relu(model.first(h)))))
+
+
+def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
+    model = Operator(nn.Linear(4, 4))
+    model.first = OwnLinear(4, 4)
+    with pytest.raises(nl.UnsupportedEdit, match=r"ScalarBiases\(\) is not possible at first: .*into a OwnLinear"):
+        edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
+
+
+def test_a_multiplier_comes_behind_an_activation_that_ends_the_branch() -> None:
+    model, x = Operator(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), torch.randn(3, 4)
+    net = edited(model, BranchMultiplier(0.0), inputs=(x,))
+    assert torch.equal(net(x), net.head(net.stem(x)))
+    net(x).square().sum().backward()
+    assert net.residual_sum.multiplier.grad.any()
+
+
+class Sometimes(Operator):
+    """Leaves its branch out for a single example."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(h if len(x) == 1 else h + self.last(self.relu(self.first(h))))
+
+
+def test_a_place_that_the_network_does_not_pass_is_no_place_for_an_edit() -> None:
+    model = Sometimes(nn.Linear(4, 4))
+    found = nl.residual_map(model, torch.randn(3, 4))
+    with pytest.raises(nl.UnsupportedEdit, match="does not call last once but 0 times"):
+        nl.convert(model, "skipinit", torch.randn(1, 4), residual_map=found)
+    assert nl.convert(model, "skipinit", torch.randn(3, 4), residual_map=found).last.multiplier.item() == 0
+
+
+def test_checking_a_conversion_moves_no_running_statistics() -> None:
+    model = Operator(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4)))
+    net = nl.convert(model, "layer_scale", torch.randn(5, 4))
+    assert torch.equal(net.last[0].running_mean, torch.zeros(4))
+    assert net.last[0].num_batches_tracked.item() == 0
 
 
 def test_every_change_is_recorded_with_edit_and_path() -> None:

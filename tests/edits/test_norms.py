@@ -266,3 +266,88 @@ def test_a_norm_without_gamma_and_beta_gains_none_and_keeps_its_epsilon(scheme: 
     net = nl.convert(model, scheme)
     assert list(net.norm.parameters()) == []
     assert net.norm.eps == 1e-2
+
+
+class PreActivation(nn.Module):
+    """A pre-activation block whose ReLU overwrites its input, which only the norm before it makes harmless."""
+
+    def __init__(self, functional: bool) -> None:
+        super().__init__()
+        self.stem, self.f, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.relu = None if functional else nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        y = self.norm(h)
+        y = torch.relu_(y) if self.relu is None else self.relu(y)
+        return h + self.f(y)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_relu_in_place_no_longer_overwrites_the_skip_path_once_its_norm_is_gone(functional: bool) -> None:
+    model, x = PreActivation(functional), torch.randn(5, 4)
+    net = nl.convert(model, "none", x)
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), h + model.f(torch.relu(h)))
+    assert functional or model.relu.inplace
+
+
+class FusedNorm(nn.BatchNorm1d):
+    """A norm that holds the activation behind it, as many zoos write them."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.drop, self.act = nn.Identity(), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(x)))
+
+
+class FunctionalNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.f = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.gamma, self.beta = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return h + self.f(torch.relu(nn.functional.layer_norm(h, (4,), self.gamma, self.beta)))
+
+
+class Bending(nn.Module):
+    """EvoNorm's kind: a norm that is its own nonlinearity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias, self.v = (
+            nn.Parameter(torch.ones(4)),
+            nn.Parameter(torch.zeros(4)),
+            nn.Parameter(torch.ones(4)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.v * x) / x.std(0, keepdim=True) * self.weight + self.bias
+
+
+def test_what_a_norm_holds_besides_stays_under_its_name() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), FusedNorm(4), nn.Linear(4, 2))
+    x = torch.randn(5, 4)
+    net = nl.convert(model, "none", x)
+    torch.testing.assert_close(net(x), model[2](nn.functional.gelu(model[0](x))))
+    assert net.get_submodule("1.act") is not model[1].act
+    assert [name for name, _ in net.named_parameters()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_a_norm_that_is_a_function_goes_and_its_parameters_with_it() -> None:
+    model, x = FunctionalNorm(), torch.randn(5, 4)
+    net = nl.convert(model, "none", x)
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), h + model.f(torch.relu(h)))
+    assert {name for name, _ in net.named_parameters()} == {"stem.weight", "stem.bias", "f.weight", "f.bias"}
+    assert isinstance(net, FunctionalNorm)
+
+
+def test_a_norm_that_bends_its_input_by_itself_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Bending())
+    with pytest.raises(nl.UnsupportedEdit, match=r"at 1: a Bending normalizes and bends its input .*, with 1\.v"):
+        nl.convert(model, "none", torch.randn(5, 4))

@@ -13,7 +13,7 @@ import normless as nl
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.optim import param_groups
-from normless.optim.groups import GROUPS
+from normless.optim.roles import GROUPS
 from normless.residual import BlockStructure, Structure
 
 NETWORKS = {
@@ -107,22 +107,48 @@ def test_scalars_are_those_a_scheme_added(network: str) -> None:
     assert by_name(channels)["biases"] == {name for name, _ in channels.named_parameters() if name.endswith(".bias")}
     scaled = nl.convert(NETWORKS[network](), "layer_scale")
     kind = "conv2.layer_scale" if network == "wide" else "sum.multiplier"
-    assert by_name(scaled)["scalars"] == {f"blocks.{index}.{kind}" for index in range(3)}
+    assert by_name(scaled)["layer_scale"] == {f"blocks.{index}.{kind}" for index in range(3)}
+    assert "scalars" not in by_name(scaled)
 
 
 def test_policies() -> None:
     net = nl.convert(wide_resnet(16, 1), "layer_scale")
     assert decayed(net) == {"weights", "gamma_last", "gamma_other"}
     assert decayed(net, policy="weights") == {"weights"}
-    assert decayed(net, policy="all") == {"weights", "gamma_last", "gamma_down", "gamma_other", "biases", "scalars"}
+    every = {"weights", "gamma_last", "gamma_down", "gamma_other", "layer_scale", "biases"}
+    assert decayed(net, policy="all") == every
     assert decayed(net, policy={"gamma_down": True, "weights": False, "biases": True}) == {"gamma_down", "biases"}
     assert decayed(net, weight_decay=0.0) == set()
     assert "gamma_stem" not in decayed(resnet_cifar(8))
+    assert decayed(nl.convert(wide_resnet(16, 1), "fixup")) == {"weights"}
+    assert decayed(nl.convert(wide_resnet(16, 1), "fixup"), policy="all") == {"weights", "biases", "scalars"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        # The columns of table 2: weights alone, and with each role of γ.
+        ({"weights": True}, {"weights": 0.01}),
+        ({"weights": True, "last": True}, {"weights": 0.01, "gamma_last": 0.01}),
+        ({"weights": True, "down": True}, {"weights": 0.01, "gamma_down": 0.01}),
+        ({"weights": True, "other": True}, {"weights": 0.01, "gamma_other": 0.01}),
+        # A strength of its own, as for figure 3.
+        ({"weights": True, "down": 0.3, "gamma_last": 0}, {"weights": 0.01, "gamma_down": 0.3}),
+        ({"weights": 0.5, "stem": True, "biases": False, "scalars": 1}, {"weights": 0.5}),
+        ({}, {}),
+    ],
+)
+def test_a_policy_by_role(policy: dict[str, bool | float], expected: dict[str, float]) -> None:
+    groups = param_groups(wide_resnet(16, 1), lr=0.1, weight_decay=0.01, policy=policy)
+    decays = {group["name"]: group["weight_decay"] for group in groups}
+    assert set(decays) == {"weights", "gamma_last", "gamma_down", "gamma_other", "biases"}
+    assert {name: decay for name, decay in decays.items() if decay} == expected
+    assert all(type(decay) is float for decay in decays.values())
 
 
 @pytest.mark.parametrize(
     "policy",
-    ["guidelines", "all", "weights", {"gamma_stem": True, "scalars": True}],
+    ["guidelines", "all", "weights", {"gamma_stem": True, "layer_scale": True}],
     ids=["guidelines", "all", "weights", "own"],
 )
 def test_only_decayed_parameters_shrink_under_zero_gradients(policy: Any) -> None:
@@ -285,6 +311,10 @@ def test_a_foreign_network_is_traced_or_its_map_is_given() -> None:
             "There is no decay policy 'everything'; the policies are guidelines, all, weights",
         ),
         ({"policy": {"gamma": True}}, "There is no parameter group gamma; the groups are weights, gamma_last"),
+        ({"policy": {"gamma": True}}, "and last, down, stem, other for those of γ"),
+        ({"policy": {"last": True, "gamma_last": 0.1}}, "names the group gamma_last twice"),
+        ({"policy": {"down": -0.1}}, r"not negative, got -0\.1 for the group gamma_down"),
+        ({"policy": {"down": float("nan")}}, "got nan for the group gamma_down"),
         ({"lr": -0.1}, r"not negative, got lr=-0\.1"),
         ({"weight_decay": -1e-4}, r"not negative, got .*weight_decay=-0\.0001"),
         ({"scalar_lr_scale": -1.0}, r"not negative, got .*scalar_lr_scale=-1\.0"),

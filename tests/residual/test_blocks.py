@@ -60,7 +60,8 @@ def test_dictionary_is_json_and_complete() -> None:
     data = json.loads(json.dumps(found.to_dict()))
     assert data["depth"] == 6
     assert set(data["blocks"][0]) == {
-        "name", "branch", "skip", "identity_skip", "norms", "activations", "activation_after_sum",
+        "name", "branch", "skip", "identity_skip", "norms", "activations", "activation_after_sum", "branches",
+        "gates", "inner", "m",
     }  # fmt: skip
     assert data["norms"] == found.norms
     assert data["stem"] == ["stem"]

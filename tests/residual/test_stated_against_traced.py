@@ -7,6 +7,7 @@ import torch
 
 from normless import convert, residual_map
 from normless.models import dense, resnet_cifar, wide_resnet
+from normless.residual import traced_map
 
 IMAGE = torch.zeros(2, 3, 8, 8)
 GRAY = torch.zeros(2, 1, 9, 11)
@@ -30,7 +31,7 @@ NETWORKS = {
 def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
     build, inputs = NETWORKS[name]
     model = build().train(training)
-    assert residual_map(model) == residual_map(model, inputs, trace=True)
+    assert residual_map(model) == traced_map(model, inputs)
 
 
 @pytest.mark.parametrize("name", ["wide 16-2", "cifar 8", "dense 3×2"])
@@ -38,7 +39,7 @@ def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
 def test_also_after_conversion(name: str, scheme: str) -> None:
     build, inputs = NETWORKS[name]
     model = convert(build(), scheme)
-    assert residual_map(model) == residual_map(model, inputs, trace=True)
+    assert residual_map(model) == traced_map(model, inputs)
 
 
 def test_stated_map_of_a_network_10_000_layers_deep_needs_no_trace() -> None:

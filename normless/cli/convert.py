@@ -1,0 +1,121 @@
+"""``normless convert MODEL --scheme SCHEME --out DIR``: a converted network as weights and a recipe."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from normless.cli.network import (
+    add_network_arguments,
+    as_text,
+    image_shape,
+    in_words,
+    shapes,
+    table,
+    terminal_width,
+)
+from normless.output import add_json_flag, print_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normless.edits import Change
+
+# How many different changes of one edit are told in words.
+MOST_TOLD = 3
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the model, the scheme, the folder and the seed."""
+    add_network_arguments(parser)
+    parser.add_argument("--scheme", type=str, required=True, help="as skipinit or fixup(gain=0.1)")
+    parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
+    parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
+    add_json_flag(parser)
+
+
+def run(namespace: Namespace) -> int:
+    """Build the network, convert and save it, say what was changed and what there is now."""
+    shape = image_shape(namespace)
+
+    import torch
+
+    from normless.conversion import convert, plan
+    from normless.models.spec import fitted_spec
+    from normless.residual import residual_map
+    from normless.saving import arguments_of, model_with_inputs, save
+    from normless.schemes import parse_scheme
+
+    scheme = parse_scheme(namespace.scheme)
+    # What the code of a file prints is not part of the JSON object.
+    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+        torch.manual_seed(namespace.seed)
+        model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
+        positional, keywords = arguments_of(inputs)
+        found = residual_map(model, *positional, **keywords)
+        changes = plan(model, scheme, *positional, residual_map=found, **keywords)
+        net = convert(model, scheme, *positional, residual_map=found, **keywords)
+        text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
+        files = save(net, namespace.out, model=text, example_inputs=inputs)
+        norms = residual_map(net, *positional, **keywords).norms
+    scalars = {kind: _scalars(net, *names) for kind, names in _SCALARS.items()}
+    parameters = {"before": _count(model), "after": _count(net)}
+    if namespace.json:
+        facts = {"model": text, "scheme": scheme.text, "input": shapes(inputs), "changes": _by_edit(changes)}
+        told = {name.replace(" ", "_"): number for name, number in scalars.items()}
+        print_json(
+            facts
+            | {"parameters": parameters, **told, "norms_left": list(norms), "files": [str(path) for path in files]}
+        )
+        return 0
+    counted = ", ".join(f"{number} {name}" for name, number in scalars.items())
+    lines = [
+        f"{text}, converted by {scheme.text}, {in_words(inputs)}",
+        "",
+        as_text(_change_table(changes), terminal_width()),
+        "",
+        f"{parameters['before']:,} parameters before, {parameters['after']:,} after: {counted}",
+        f"norms left: {', '.join(norms) or 'none'}",
+        "",
+        *(f"wrote {path}" for path in files),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+_SCALARS = {"multipliers": ("multiplier",), "scalar biases": ("input_bias", "output_bias")}
+
+
+def _scalars(net: nn.Module, *names: str) -> int:
+    """How many parameters of one element have one of these names; a shared one counts once."""
+    return sum(
+        parameter.numel() == 1 and path.rpartition(".")[2] in names for path, parameter in net.named_parameters()
+    )
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _by_edit(changes: tuple[Change, ...]) -> dict[str, dict[str, Any]]:
+    """Of every edit, in order: how many changes it makes, and how often each of them in words."""
+    edits: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        edit = edits.setdefault(change.edit, {"count": 0, "what": {}})
+        edit["count"] += 1
+        edit["what"][change.what] = edit["what"].get(change.what, 0) + 1
+    return edits
+
+
+def _change_table(changes: tuple[Change, ...]) -> Any:
+    """The edits, how many changes each makes, and the most frequent ones in words."""
+    rows = []
+    for edit, made in _by_edit(changes).items():
+        often = sorted(made["what"].items(), key=lambda item: -item[1])
+        words = [f"{number} × {what}" if number > 1 else what for what, number in often[:MOST_TOLD]]
+        rows.append((edit, f"{made['count']}", "; ".join(words + ["…"] * (len(often) > MOST_TOLD))))
+    return table(("edit", "changes", "what"), rows, right=(1,))

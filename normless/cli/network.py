@@ -1,0 +1,95 @@
+"""What the commands that look at one network share: naming it and its images, telling its inputs, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDTH = 200
+
+
+def add_network_arguments(parser: ArgumentParser) -> None:
+    """Add the model, the shape of its images and its number of classes."""
+    parser.add_argument(
+        "model",
+        type=str,
+        help="normless:NAME, torchvision:NAME or timm:NAME, each with (key=value, …), or FILE.py:FUNCTION, which "
+        "returns the network, or (network, inputs): a tensor, a tuple or a dictionary of keyword arguments; or the "
+        "folder of a network that normless convert saved",
+    )
+    parser.add_argument(
+        "--image",
+        type=int,
+        nargs=3,
+        default=None,
+        metavar=("CHANNELS", "HEIGHT", "WIDTH"),
+        help="shape of its images; if left out, what timm states, 3 224 224 for torchvision and 3 32 32 for others",
+    )
+    parser.add_argument("--classes", type=int, default=None, help="number of classes; the model's own if left out")
+
+
+def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
+    """What ``--image`` says, or None.
+
+    Raises:
+        ValueError: a number in it is not above 0.
+    """
+    if namespace.image is None:
+        return None
+    channels, height, width = namespace.image
+    if min(channels, height, width) < 1:
+        raise ValueError(f"Expected --image to be three numbers above 0, got {channels} {height} {width}.")
+    return channels, height, width
+
+
+def shapes(inputs: Any) -> Any:
+    """The inputs with the shape in the place of every tensor, and the type's name in that of anything else."""
+    if isinstance(inputs, dict):
+        return {str(name): shapes(value) for name, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return [shapes(value) for value in inputs]
+    return list(inputs.shape) if hasattr(inputs, "shape") else type(inputs).__name__
+
+
+def in_words(inputs: Any) -> str:
+    """`input 2×3×224×224`, or each of several with its name if it has one."""
+    if isinstance(inputs, dict):
+        return ", ".join(f"{name} {_extent(value)}" for name, value in inputs.items())
+    return f"input {', '.join(map(_extent, inputs)) if isinstance(inputs, tuple) else _extent(inputs)}"
+
+
+def _extent(value: Any) -> str:
+    return "×".join(map(str, value.shape)) if hasattr(value, "shape") else type(value).__name__
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: tuple[int, ...] = ()) -> Table:
+    """A table of text without lines; the columns in `right` are numbers."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, title in enumerate(titles):
+        made.add_column(title, justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; `WIDTH` where there is none."""
+    return get_terminal_size((WIDTH, 24)).columns
+
+
+def as_text(made: Table, width: int) -> str:
+    """A table as lines that end in no blanks."""
+    from rich.console import Console
+
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        console.print(made)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

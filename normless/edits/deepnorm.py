@@ -1,0 +1,144 @@
+"""The initializations of deep transformers: DeepNorm with its normalizations, T-Fixup without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from normless.edits.checks import need_no_norms
+from normless.edits.edit import Edit, Surgery
+from normless.edits.transformer import Matrix, biases, draw, encoder_and_decoder, matrices
+from normless.residual import ResidualBlock
+
+_READS_INPUT = ("query", "key")
+
+
+@dataclass(frozen=True)
+class DeepNorm(Edit):
+    """Post-norm transformers as norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2 and figure 2).
+
+    Values, output projections and feed-forward layers are drawn with Xavier's gain β, queries and keys with 1;
+    their biases become zero. One stack of N layers, which has L = 2N branches:
+
+        α = (2N)^(1/4) = L^(1/4),   β = (8N)^(-1/4) = (4L)^(-1/4)
+
+    An encoder of N layers that a decoder of M layers reads:
+
+        encoder  α = 0.81 · (N⁴M)^(1/16),   β = 0.87 · (N⁴M)^(-1/16)
+        decoder  α = (3M)^(1/4),            β = (12M)^(-1/4)
+
+    Args:
+        decoder: the name in the paths of a decoder's modules that tells them from the encoder's.
+    """
+
+    decoder: str = "decoder"
+
+    def apply(self, surgery: Surgery) -> None:
+        """Scale the skip paths and draw the branches' weights."""
+        encoder, decoder = encoder_and_decoder(surgery, self.decoder)
+        for block in (*encoder, *decoder):
+            _check_post_norm(surgery, block)
+        uses = {block: matrices(surgery, block) for block in (*encoder, *decoder)}
+        _need_attention(surgery, uses)
+        if not decoder:
+            self._stack(surgery, encoder, uses, len(encoder) ** 0.25, (4 * len(encoder)) ** -0.25)
+            return
+        n, m = len(encoder) // 2, len(decoder) // 3
+        self._stack(surgery, encoder, uses, 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16))
+        self._stack(surgery, decoder, uses, (3 * m) ** 0.25, (12 * m) ** -0.25)
+
+    def _stack(
+        self,
+        surgery: Surgery,
+        blocks: tuple[ResidualBlock, ...],
+        uses: dict[ResidualBlock, list[Matrix]],
+        alpha: float,
+        beta: float,
+    ) -> None:
+        for block in blocks:
+            surgery.sum(block).skip_factor *= alpha
+            surgery.record(block.name, f"skip path × {alpha:.4g}")
+            for matrix in uses[block]:
+                draw(surgery, matrix, 1.0 if matrix.use in _READS_INPUT else beta)
+            for bias in biases(surgery, block):
+                nn.init.zeros_(bias)
+
+
+@dataclass(frozen=True)
+class TFixup(Edit):
+    """The initialization that lets transformers train without normalization and warm-up (Huang et al. 2020, 3.2).
+
+    Every weight is drawn from Xavier's normal distribution and its bias becomes zero, embeddings of dimension d are
+    normal with standard deviation d^(-1/2). Then values, output projections and feed-forward layers are scaled by
+
+        0.67 · N^(-1/4) in an encoder, or a single stack, of N layers;   (9M)^(-1/4) in a decoder of M layers
+
+    and embeddings by (9N)^(-1/4), a decoder's own by (9M)^(-1/4). The normalizations are gone before.
+
+    Args:
+        decoder: the name in the paths of a decoder's modules that tells them from the encoder's.
+    """
+
+    decoder: str = "decoder"
+
+    def apply(self, surgery: Surgery) -> None:
+        """Draw every weight and scale those the paper names."""
+        need_no_norms(surgery)
+        encoder, decoder = encoder_and_decoder(surgery, self.decoder)
+        uses = {block: matrices(surgery, block) for block in (*encoder, *decoder)}
+        _need_attention(surgery, uses)
+        n, m = len(encoder) / 2, len(decoder) // 3
+        _draw_outside(surgery, uses)
+        for blocks, gain in ((encoder, 0.67 * n**-0.25), (decoder, (9 * max(m, 1)) ** -0.25)):
+            for block in blocks:
+                for matrix in uses[block]:
+                    draw(surgery, matrix, 1.0 if matrix.use in _READS_INPUT else gain)
+        for path, module in surgery.model.named_modules():
+            if isinstance(module, nn.Embedding):
+                layers = m if decoder and self.decoder in path.split(".") else n
+                _draw_embedding(surgery, path, module, (9 * layers) ** -0.25)
+
+
+def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
+    inside = [layer for layer in block.shared_layers + block.branch_layers if layer.kind == "norm"]
+    left = [layer.path for layer in inside if not layer.gating and surgery.is_left(layer)]
+    behind = [layer for layer in block.after_sum if layer.kind == "norm" and surgery.is_left(layer)]
+    if left or not behind:
+        reason = f"its branch has one, {left[0]}" if left else "it has none there"
+        raise surgery.unsupported(
+            block.name,
+            f"DeepNorm is for transformers whose normalizations lie behind the residual sums, and {reason}",
+        )
+
+
+def _need_attention(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> None:
+    if not any(matrix.use == "query" for found in uses.values() for matrix in found):
+        raise surgery.unsupported(
+            "", "it is for transformers, and no branch has layers whose names say that they make queries and keys"
+        )
+
+
+def _draw_outside(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> None:
+    """Draw the weights that lie on no branch, but for those that an embedding shares; every bias becomes zero."""
+    drawn = {matrix.parameter for found in uses.values() for matrix in found}
+    tables = {id(module.weight) for module in surgery.model.modules() if isinstance(module, nn.Embedding)}
+    for layer in surgery.map.layers():
+        for name in layer.parameters if layer.kind == "weight" else ():
+            parameter = surgery.model.get_parameter(name)
+            if name in drawn or id(parameter) in tables:
+                continue
+            if parameter.dim() > 1:
+                nn.init.xavier_normal_(parameter)
+                surgery.record(layer.path, "weight from xavier")
+            elif "bias" in name.rpartition(".")[2]:
+                nn.init.zeros_(parameter)
+
+
+@torch.no_grad()
+def _draw_embedding(surgery: Surgery, path: str, module: nn.Embedding, factor: float) -> None:
+    nn.init.normal_(module.weight, std=module.embedding_dim**-0.5 * factor)
+    if module.padding_idx is not None:
+        module.weight[module.padding_idx].zero_()
+    surgery.record(path, f"embedding normal, × {factor:.4g}")

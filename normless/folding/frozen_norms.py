@@ -1,0 +1,116 @@
+"""Every batch norm of a network replaced by the fixed affine map that it is in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normless.errors import UnsupportedEdit
+from normless.folding.statistics import affine_of
+from normless.nn import FrozenAffine
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# These are known to do in evaluation what `affine_of` says, and nothing else.
+_PLAIN = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
+
+
+def freeze(model: Model) -> Model:
+    """Replace every batch norm of a network by a fixed affine map per channel, in a copy, and return the copy.
+
+    Each becomes a `normless.nn.FrozenAffine` in its place,
+
+        y = γ / √(σ² + ε) · (x − μ) + β
+
+    with the running μ and σ², in train mode as in eval mode; a norm fused with an activation or dropout keeps
+    those under their names. Outputs in eval mode are those of the original up to rounding.
+
+    Args:
+        model: the network; it is left as it is.
+
+    Raises:
+        UnsupportedEdit: a batch norm has no running statistics, carries hooks, or computes something else.
+    """
+    copied = deepcopy(model)
+    frozen: dict[nn.Module, nn.Module] = {
+        norm: _frozen(path, norm) for path, norm in copied.named_modules() if isinstance(norm, _BatchNorm)
+    }
+    if copied in frozen:
+        # A lone norm has no other class to keep.
+        return frozen[copied]  # type: ignore[return-value]
+    replace_modules(copied, frozen)
+    return copied
+
+
+def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> None:
+    """Put other modules in the place of some of a network's, wherever these are, each in the mode of the old one."""
+    for old, new in replacements.items():
+        new.training = old.training
+    for parent in [*model.modules(), *replacements.values()]:
+        # One module may have several names, also in one parent.
+        for name, child in list(parent._modules.items()):
+            if child in replacements:
+                setattr(parent, name, replacements[child])
+
+
+def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
+    if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
+        raise UnsupportedEdit(
+            f"{path or 'This norm'} carries hooks, which do not pass to another module: remove them first, and "
+            "register them on what takes its place."
+        )
+    scale, shift = affine_of(path, norm)
+    assert norm.running_mean is not None
+    scale, shift = scale.to(norm.running_mean), shift.to(norm.running_mean)
+    if type(norm) in _PLAIN:
+        return FrozenAffine(scale, shift)
+    return FrozenAffine(scale, shift, _rest(path, norm))
+
+
+def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
+    """What a norm of another library does behind the normalization: all of its children in order, or nothing.
+
+    Which of the two is tried out on values about the norm's own mean, in float64 and eval mode.
+    """
+    children = dict(norm.named_children())
+    original = deepcopy(norm).double().eval()
+    for rest in (children, {}) if children else ({},):
+        trial = FrozenAffine(*affine_of(path, original), {name: deepcopy(child) for name, child in rest.items()})
+        if _agree(original, trial.double().eval()):
+            return rest
+    raise UnsupportedEdit(
+        f"{path or 'This norm'} is a {type(norm).__name__}, which computes something else in eval mode than a batch "
+        "norm followed by its child modules. Replace it by a torch.nn.BatchNorm and what it does besides, or make it "
+        "a subclass of torch.nn.Module instead of a batch norm's to have it left alone."
+    )
+
+
+@torch.no_grad()
+def _agree(original: _BatchNorm, trial: nn.Module) -> bool:
+    assert original.running_mean is not None
+    assert original.running_var is not None
+    for dimensions in (4, 3, 2, 5):
+        shape = (3, original.num_features, *[2] * (dimensions - 2))
+        try:
+            x = _values(shape, original.running_mean, original.running_var)
+            expected = original(x)
+        except Exception:
+            continue  # A norm for inputs of another number of dimensions.
+        try:
+            return torch.allclose(trial(x.clone()), expected, rtol=1e-6, atol=1e-9)
+        except Exception:
+            return False  # A child that is no part of the forward pass, such as a list of norms.
+    return False
+
+
+def _values(shape: tuple[int, ...], mean: Tensor, variance: Tensor) -> Tensor:
+    """Values of both signs about the mean of every channel, without a draw from the random state."""
+    count = torch.Size(shape).numel()
+    spread = 3 * torch.sin(1.7 * torch.arange(count, dtype=mean.dtype, device=mean.device)).reshape(shape)
+    per_channel = (-1, *[1] * (len(shape) - 2))
+    return mean.reshape(per_channel) + variance.sqrt().reshape(per_channel) * spread

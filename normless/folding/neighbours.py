@@ -1,0 +1,238 @@
+"""Which layer a frozen norm reads alone, and which layer alone reads it, in one exported graph."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from normless.folding.report import Side
+from normless.nn import FrozenAffine
+from normless.residual.names import Names
+
+_LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
+_RESHAPES_LIKE_ANOTHER = {"reshape_as", "view_as"}
+# They keep the order of all values; what becomes of the channels is told by the shapes.
+_RESHAPES = _RESHAPES_LIKE_ANOTHER | {
+    "view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone", "alias",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A layer that a norm can be folded into.
+
+    `sees_border` says that some of its outputs see fewer inputs than others, or zeros in place of inputs.
+    """
+
+    layer: str
+    sees_border: bool = False
+
+
+class Neighbours:
+    """The layers next to the frozen norms of a network, as one exported graph shows them.
+
+    Paths are first names, as `named_modules` lists them.
+
+    Args:
+        model: the network with its batch norms frozen.
+        program: the same network, exported in one mode.
+    """
+
+    def __init__(self, model: nn.Module, program: ExportedProgram) -> None:
+        self.names = Names(model)
+        self.holders = Counter(
+            id(parameter) for module in model.modules() for parameter in module._parameters.values()
+        )
+        signature = program.graph_signature
+        self.parameter: dict[Node, str] = {}
+        self.reads: Counter[int] = Counter()
+        self.affines: dict[str, list[Node]] = defaultdict(list)
+        for node in program.graph.nodes:
+            name = signature.inputs_to_parameters.get(node.name) if node.op == "placeholder" else None
+            if name is not None:
+                self.parameter[node] = name
+                self.reads[id(self.names.parameters[name])] += len(_readers(node))
+            elif _name(node) == "addcmul" and isinstance(self.names.modules[_home(node)], FrozenAffine):
+                self.affines[self.names.canonical(_home(node))].append(node)
+
+    def runs(self, path: str) -> bool:
+        """Whether the norm at `path` runs."""
+        return path in self.affines
+
+    def uses(self, layer: str) -> bool:
+        """Whether anything reads the weight of the layer at `layer`."""
+        return self.reads[id(self.names.modules[layer].weight)] > 0
+
+    def find(self, path: str, side: Side) -> Neighbour | str:
+        """The layer on one side of the norm at `path`, or why there is none to fold into, in words."""
+        if len(self.affines[path]) > 1:
+            return "the norm runs at several places"
+        (node,) = self.affines[path]
+        return self._before(node) if side == "before" else self._behind(node)
+
+    def _words(self, node: Node) -> str:
+        """An operation for a sentence: its name and the module it runs in."""
+        name, home = (_name(node) or str(node.target)).rstrip("_"), _home(node)
+        if any(node in affines for affines in self.affines.values()):
+            return f"the norm {home}"
+        return f"{name} of {home}" if home else name
+
+    def _alone(self, parameter: str) -> bool:
+        """Whether a parameter is one module's own and read once."""
+        key = id(self.names.parameters[parameter])
+        return self.holders[key] == 1 and self.reads[key] == 1
+
+    def _before(self, affine: Node) -> Neighbour | str:
+        node: Any = affine.args[1]
+        axis = 1
+        while _name(node) not in _LAYERS:
+            if node.op == "placeholder":
+                return "it reads the network's input"
+            moved = _axis_before(node, axis)
+            if moved is None:
+                return f"it reads {self._words(node)}"
+            if len(_readers(node)) > 1:
+                return f"other operations read the output of {self._words(node)} too"
+            node, axis = node.args[0], moved
+        if len(_readers(node)) > 1:
+            return f"other operations read the output of {self._words(node)} too"
+        return self._layer(node, axis, output=True)
+
+    def _behind(self, affine: Node) -> Neighbour | str:
+        node, axis = affine, 1
+        while True:
+            readers = _readers(node)
+            if len(readers) != 1:
+                return "several operations read it" if readers else "nothing reads it"
+            (reader,) = readers
+            if reader.op == "output":
+                return "it is the network's output"
+            if _name(reader) in _LAYERS and reader.args[0] is node:
+                if _overwrites_between(affine, reader):
+                    return "values are overwritten in place before it is read"
+                return self._layer(reader, axis, output=False)
+            moved = _axis_behind(reader, axis)
+            if moved is None:
+                return f"{self._words(reader)} reads it"
+            node, axis = reader, moved
+
+    def _layer(self, node: Node, axis: int, *, output: bool) -> Neighbour | str:
+        """The module whose weight an operation applies, where it is free to take other values."""
+        weight, bias = (*node.args[1:3], None)[:2]
+        name = self.parameter.get(weight) if isinstance(weight, Node) else None
+        if name is None:
+            return f"the weight of {self._words(node)} is computed in the forward pass"
+        if not self._alone(name):
+            return f"the weight of {self._words(node)} is used at several places"
+        path = self.names.canonical(name.rpartition(".")[0])
+        module = self.names.modules[path]
+        if not isinstance(module, (_ConvNd, nn.Linear)) or self.names.canonical(_home(node)) != path:
+            return f"{self._words(node)} does not run in the layer that holds the weight {name}"
+        given = self.parameter.get(bias) if isinstance(bias, Node) else None
+        if bias is not None and given is None:
+            return f"the bias of {path} is computed in the forward pass"
+        if (given is None) != (module.bias is None) or (given is not None and not self._alone(given)):
+            return f"the bias of {path} is used elsewhere"
+        positions = 0 if isinstance(module, nn.Linear) else len(module.kernel_size)
+        whole = _shape(node if output else node.args[0])
+        if axis != len(whole) - 1 - positions:
+            return f"the channels of {path} are others than the norm's"
+        return Neighbour(path, sees_border=not output and (isinstance(module, _ConvTransposeNd) or _pads(node)))
+
+
+def _readers(node: Node) -> list[Node]:
+    """The operations that read a node's values, and not only its shape."""
+
+    def reads_values(user: Node) -> bool:
+        if _name(user) in _RESHAPES_LIKE_ANOTHER:
+            return user.args[0] is node
+        return not _name(user).startswith(("_assert", "sym_"))
+
+    return [user for user in node.users if reads_values(user)]
+
+
+def _name(node: Node) -> str:
+    """The operation's name, without overload."""
+    target = node.target
+    return target._schema.name.partition("::")[2] if isinstance(target, torch._ops.OpOverload) else ""
+
+
+def _home(node: Node) -> str:
+    """A qualified name of the innermost module whose forward runs a node."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [name for name, _ in stack.values()]
+    return str(paths[-1]).removeprefix("L['self']").removeprefix(".") if paths else ""
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _pads(convolution: Node) -> bool:
+    """Whether a convolution puts zeros around its input."""
+    padding: Any = convolution.args[4] if len(convolution.args) > 4 else ()
+    if padding == "same":
+        return max(_shape(convolution.args[1])[2:]) > 1
+    return padding != "valid" and any(padding)
+
+
+def _overwrites_between(first: Node, last: Node) -> bool:
+    """Whether an operation from one to another, in execution order, changes a tensor in place."""
+    node = first
+    while node is not last:
+        node = node.next
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            return True
+    return False
+
+
+def _keeps_order(node: Node) -> bool:
+    """Whether the output holds the input's values in the same order: copies, reshapes, an idle dropout."""
+    if _name(node) == "dropout":
+        given: Any = node.args
+        return bool(given[1] == 0 or not given[2])
+    return _name(node) in _RESHAPES
+
+
+def _axis_before(node: Node, axis: int) -> int | None:
+    """The axis of an operation's input that becomes this axis of its output; None where values or channels mix."""
+    order = _order(node)
+    if order is not None:
+        return order[axis]
+    return _same_axis(_shape(node), axis, _shape(node.args[0])) if _keeps_order(node) else None
+
+
+def _axis_behind(node: Node, axis: int) -> int | None:
+    """The axis of an operation's output that this axis of its input becomes; None where values or channels mix."""
+    order = _order(node)
+    if order is not None:
+        return order.index(axis)
+    return _same_axis(_shape(node.args[0]), axis, _shape(node)) if _keeps_order(node) else None
+
+
+def _order(node: Node) -> list[int] | None:
+    """Which axis of its input each axis of a permutation's output is; None for other operations."""
+    if _name(node) not in ("permute", "transpose"):
+        return None
+    order = list(range(len(_shape(node))))
+    given: Any = node.args[1:]
+    if _name(node) == "permute":
+        return [order[axis] for axis in given[0]]
+    first, second = given
+    order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _same_axis(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int | None:
+    """The axis of `other`, another shape of the same values in the same order, that runs over what `axis` does."""
+    behind = prod(shape[axis + 1 :])
+    found = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == behind)
+    return next(found, None)

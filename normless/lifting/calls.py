@@ -1,0 +1,68 @@
+"""How modules are called: the arguments their forward gets in one pass through the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of a module's forward."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def captured_calls(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], paths: Iterable[str]
+) -> dict[str, list[Call]]:
+    """Run a network once, in eval mode and without gradients, and record how the modules at `paths` are called.
+
+    The inputs go to the device of the parameters.
+    """
+    found: dict[str, list[Call]] = {path: [] for path in paths}
+    handles = [
+        model.get_submodule(path).register_forward_pre_hook(_recorder(calls), with_kwargs=True)
+        for path, calls in found.items()
+    ]
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    moved = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, (inputs, dict(kwargs)))
+    try:
+        with evaluating(model):
+            model(*moved[0], **moved[1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; afterwards every module's mode and the random state are what they were."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _recorder(calls: list[Call]) -> Any:
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(Call(args, dict(kwargs)))
+
+    return record
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether an argument is a tensor or contains one."""
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))

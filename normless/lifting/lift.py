@@ -1,0 +1,170 @@
+"""One module's forward code traced, an operator in it replaced by a child module, and put back as code.
+
+The children of the module are leaves, so only its own forward is rewritten: a `BasicBlock` becomes a subclass of
+`BasicBlock` with the same parameters and children, a new child and a new forward.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx import Graph, Node
+
+from normless.errors import NormlessError
+from normless.lifting.calls import Call, evaluating, holds_tensors
+from normless.lifting.rewritten import rewrite
+
+_ADDITIONS = (operator.add, operator.iadd, torch.add)
+_ADDITION_METHODS = ("add", "add_", "__add__", "__radd__", "__iadd__")
+
+
+class LiftError(NormlessError):
+    """A module's forward code cannot be rewritten; the message says why, without the module's name."""
+
+
+class _OwnCode(fx.Tracer):
+    """Traces a module's own forward; every child is a leaf."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a traced forward and keeps every node's value."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.values: dict[Node, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        self.values[n] = super().run_node(n)
+        return self.values[n]
+
+
+class Lifter:
+    """The forward code of one module under rewriting.
+
+    Args:
+        module: whose code it is; changed by `finish` alone.
+        call: how it is called, from `captured_calls`.
+
+    Raises:
+        LiftError: its code cannot be traced, or does other things in training than in evaluation.
+    """
+
+    def __init__(self, module: nn.Module, call: Call) -> None:
+        self.module = module
+        self.children: dict[str, nn.Module] = {}
+        self.graph = _traced(module, call)
+        self.values = _values(module, self.graph, call)
+
+    def additions(self) -> list[Node]:
+        """The additions of two tensors in the code, in execution order."""
+        return [node for node in self.graph.nodes if self._is_addition(node)]
+
+    def functions(self, name: str) -> list[Node]:
+        """The calls of the functional operation of this name, `relu` for `F.relu`, `torch.relu` and `x.relu_()`."""
+        return [
+            node
+            for node in self.graph.nodes
+            if node.op in ("call_function", "call_method")
+            and getattr(node.target, "__name__", str(node.target)).strip("_") == name
+            and isinstance(self.values.get(node), Tensor)
+        ]
+
+    def calls_of(self, child: str) -> list[Node]:
+        """The calls of one child module, in execution order."""
+        return [node for node in self.graph.nodes if node.op == "call_module" and node.target == child]
+
+    def replace(self, node: Node, name: str, child: nn.Module, arguments: tuple[Node, ...]) -> str:
+        """Let a new child compute `node` from other nodes; returns the name it got, `name` or `name_2`, …"""
+        taken = {*dict(self.module.named_children()), *self.children, *vars(self.module)}
+        number, chosen = 1, name
+        while chosen in taken or hasattr(type(self.module), chosen):
+            number += 1
+            chosen = f"{name}_{number}"
+        self.children[chosen] = child
+        with self.graph.inserting_before(node):
+            new = self.graph.create_node("call_module", chosen, arguments)
+        self.values[new] = self.values.get(node)
+        node.replace_all_uses_with(new)
+        self.graph.erase_node(node)
+        return chosen
+
+    def bypass(self, node: Node) -> None:
+        """Let the code pass on the first argument of `node` in its place."""
+        first = node.args[0]
+        assert isinstance(first, Node)
+        node.replace_all_uses_with(first)
+        self.graph.erase_node(node)
+        self.graph.eliminate_dead_code()
+
+    def finish(self) -> None:
+        """Give the module its new children and its new forward."""
+        for name, child in self.children.items():
+            self.module.add_module(name, child.train(self.module.training))
+        rewrite(self.module, self.graph)
+
+    def _is_addition(self, node: Node) -> bool:
+        added = (node.op == "call_function" and node.target in _ADDITIONS) or (
+            node.op == "call_method" and node.target in _ADDITION_METHODS
+        )
+        if not added or len(node.args) < 2:
+            return False
+        operands = [argument for argument in node.args[:2] if isinstance(argument, Node)]
+        return len({*operands}) == 2 and all(isinstance(self.values.get(one), Tensor) for one in operands)
+
+
+def _traced(module: nn.Module, call: Call) -> Graph:
+    graphs = []
+    training = module.training
+    try:
+        for mode in (not training, training):
+            module.training = mode
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                graphs.append(_OwnCode().trace(module, concrete_args=_fixed_arguments(module, call)))
+    except Exception as error:
+        raise LiftError(
+            f"its forward code cannot be traced ({type(error).__name__}: {_first_line(error)})"
+        ) from error
+    finally:
+        module.training = training
+    if graphs[0].python_code("self").src != graphs[1].python_code("self").src:
+        raise LiftError(
+            "its forward code does other things in training than in evaluation, so it cannot be rewritten"
+        )
+    return graphs[1]
+
+
+def _fixed_arguments(module: nn.Module, call: Call) -> dict[str, Any]:
+    """The arguments that are no tensors, by name: control flow may depend on them."""
+    bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and named.pop(name):
+            raise LiftError(f"its forward takes any number of arguments as {name}")
+    return {name: value for name, value in named.items() if not holds_tensors(value)}
+
+
+def _values(module: nn.Module, graph: Graph, call: Call) -> dict[Node, Any]:
+    """Every node's value on the call's arguments."""
+    recorder = _Recorder(fx.GraphModule(module, graph))
+    bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    try:
+        with evaluating(module):
+            recorder.run(*bound.arguments.values())
+    except Exception as error:
+        raise LiftError(f"its traced forward does not run ({type(error).__name__}: {_first_line(error)})") from error
+    return recorder.values
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]

@@ -1,0 +1,137 @@
+"""ResNet-V2 for ImageNet (He et al. 2016b) in the form of the SkipInit paper's reference code (its appendix G)."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from torch import Tensor, nn
+
+from normless.models.layers import GlobalAveragePool, conv
+from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
+from normless.nn import ResidualSum
+from normless.residual.stated import BlockStructure, Structure
+
+EXPANSION = 4
+
+
+class PreActivationBottleneck(nn.Module):
+    """Pre-activation block of three layers: skip(x) + conv1×1(φ(conv3×3(φ(conv1×1(φ(x)))))), φ = relu ∘ norm.
+
+    The 3×3 convolution has the stride. A block that changes the width reads its skip path, a 1×1 convolution, from
+    the first φ, which branch and skip path then share; one that only changes the resolution takes every second
+    position of x itself, by a max-pool over one position.
+    Shapes: (B, inputs, H, W) to (B, 4 · channels, ⌈H/stride⌉, ⌈W/stride⌉).
+    """
+
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
+        super().__init__()
+        outputs = channels * EXPANSION
+        self.projects = inputs != outputs
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.relu1 = nn.ReLU()
+        self.conv1 = conv(inputs, channels, 1)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.relu2 = nn.ReLU()
+        self.conv2 = conv(channels, channels, 3, stride)
+        self.norm3 = nn.BatchNorm2d(channels)
+        self.relu3 = nn.ReLU()
+        self.conv3 = conv(channels, outputs, 1)
+        self.shortcut: nn.Module = nn.Identity()
+        if self.projects:
+            self.shortcut = conv(inputs, outputs, 1, stride)
+        elif stride != 1:
+            self.shortcut = nn.MaxPool2d(1, stride=stride)
+        self.sum = ResidualSum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One residual block."""
+        h = self.relu1(self.norm1(x))
+        skip = self.shortcut(h if self.projects else x)
+        h = self.relu2(self.norm2(self.conv1(h)))
+        h = self.conv3(self.relu3(self.norm3(self.conv2(h))))
+        total: Tensor = self.sum(skip, h)
+        return total
+
+    def residual_structure(self) -> BlockStructure:
+        """Name the block's modules, relative to it."""
+        first, rest = ["norm1", "relu1"], ["conv1", "norm2", "relu2", "conv2", "norm3", "relu3", "conv3"]
+        if self.projects:
+            return BlockStructure(shared=first, branch=rest, skip=["shortcut"])
+        return BlockStructure(
+            branch=first + rest, skip=["shortcut"], identity_skip=isinstance(self.shortcut, nn.Identity)
+        )
+
+
+class ResNetV2(nn.Module):
+    """ResNet-V2 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, norm, ReLU, mean, classifier.
+
+    It is the network of the SkipInit paper's appendix G with batch normalization in front of every ReLU and without
+    biases: `zeroinit(dropout=0.2)` makes it that network. Unlike the original, the *last* block of stages 1 to 3
+    has the stride. Padding is fixed, the same whatever the image's size, and the max-pool of the stem sees zeros
+    beyond the border. The classifier starts with He's variance 2 / fan-in, its bias with zero.
+
+    Args:
+        depth: counted in layers: 50, 101 or 152; 50 in the paper.
+        classes: number of logits.
+        in_channels: channels of the image, 1 or 3 as a rule.
+
+    Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
+
+    Raises:
+        ValueError: the depth is none of these.
+    """
+
+    def __init__(self, depth: int = 50, classes: int = 1000, in_channels: int = 3) -> None:
+        super().__init__()
+        depths = [known for known in BLOCKS if known > DEEPEST_BASIC]
+        if depth not in depths:
+            raise ValueError(f"A ResNet-V2 has depth {', '.join(map(str, depths))}, got depth={depth}.")
+        self.stem = conv(in_channels, CHANNELS[0], 7, 2)
+        # Not the padding of the pooling itself, which is minus infinity: no ReLU makes the stem's output positive.
+        self.pad = nn.ZeroPad2d(1)
+        self.max_pool = nn.MaxPool2d(3, stride=2)
+        blocks = []
+        inputs = CHANNELS[0]
+        for channels, count in zip(CHANNELS, BLOCKS[depth], strict=True):
+            for index in range(count):
+                ends_resolution = index == count - 1 and channels != CHANNELS[-1]
+                blocks.append(PreActivationBottleneck(inputs, channels, stride=2 if ends_resolution else 1))
+                inputs = channels * EXPANSION
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(inputs)
+        self.relu = nn.ReLU()
+        self.pool = GlobalAveragePool()
+        self.classifier = _classifier(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        h = self.blocks(self.max_pool(self.pad(self.stem(x))))
+        logits: Tensor = self.classifier(self.pool(self.relu(self.norm(h))))
+        return logits
+
+    def residual_structure(self) -> Structure:
+        """Name the modules in execution order."""
+        return Structure(
+            stem=["stem", "pad", "max_pool"],
+            blocks=[
+                (f"blocks.{name}", block.residual_structure())
+                for name, block in self.blocks.named_children()
+                if isinstance(block, PreActivationBottleneck)
+            ],
+            head=["norm", "relu", "pool", "classifier"],
+        )
+
+
+def resnet_v2(depth: int = 50, classes: int = 1000, in_channels: int = 3) -> ResNetV2:
+    """A ResNet-V2 for ImageNet with batch normalization; see `ResNetV2`."""
+    return ResNetV2(depth, classes, in_channels)
+
+
+def _classifier(inputs: int, classes: int) -> nn.Linear:
+    """A linear layer, weights normal within two standard deviations and of variance 2 / fan-in, bias zero."""
+    layer = nn.Linear(inputs, classes)
+    # The factor 1.3 makes up for the variance that is cut off, as in TensorFlow.
+    deviation = sqrt(1.3 * 2 / inputs)
+    nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    nn.init.zeros_(layer.bias)
+    return layer

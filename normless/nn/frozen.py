@@ -1,0 +1,49 @@
+"""A fixed affine map of every channel: what a batch norm is once its statistics stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from normless.nn.channels import per_channel
+
+
+class FrozenAffine(nn.Module):
+    """A factor and a shift per channel that are not trained, then what a fused norm has behind its own.
+
+    For each channel c
+
+        y_c = rest(scale_c · x_c + shift_c)
+
+    in one pass over x, of which backward needs no copy. It is the same in training and in evaluation, and no
+    example depends on another. Shapes: (B, C) or (B, C, …) in any memory format to the same; x keeps its dtype.
+
+    Args:
+        scale, shift: shape (C,); buffers of the module.
+        rest: modules applied behind, in order, under their names: the dropout and activation of a fused norm.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor, rest: Mapping[str, nn.Module] | None = None) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+        for name, module in (rest or {}).items():
+            self.add_module(name, module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift every channel."""
+        # Under autocast x may be of a lower precision than the buffers, and stays so, as behind a batch norm.
+        scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
+        y = torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
+        for module in self.children():
+            y = module(y)
+        return y
+
+    def extra_repr(self) -> str:
+        """The number of channels."""
+        return str(self.scale.numel())

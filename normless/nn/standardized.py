@@ -1,0 +1,127 @@
+"""Convolutions and linear layers whose weight is standardized per output channel (Brock et al. 2021).
+
+    Ŵ_i = s · g_i · (W_i - μ_i) / (σ_i · √N)
+
+over the N = fan-in elements that output channel i reads, with their mean μ_i and biased standard deviation σ_i, a
+learnable gain g_i that starts at 1, and a constant s. For uncorrelated inputs of one mean and unit variance the
+output has mean 0 and variance (s · g_i)², whatever the scale of W and whatever the inputs' mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normless.errors import UnsupportedEdit
+from normless.nn.affine import (
+    ScalarAffine,
+    ScalarConv1d,
+    ScalarConv2d,
+    ScalarConv3d,
+    ScalarLinear,
+    scalar_affine,
+)
+
+# The least N·σ² that is divided by, as in the authors' code: a weight that is all zero stays zero.
+_LEAST = 1e-4
+
+
+def standardized(weight: Tensor, factor: Tensor) -> Tensor:
+    """The standardized weight times a factor per output channel, computed in float32 or better.
+
+    Args:
+        weight: W, shape (out, …), its first axis the output channels.
+        factor: s·g, shape (out,).
+
+    Returns:
+        Ŵ of the shape and dtype of `weight`.
+    """
+    # No axis is flattened: a weight in channels-last order stays in it.
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    variance, mean = torch.var_mean(wide, dim=list(range(1, weight.dim())), correction=0, keepdim=True)
+    scale = factor.to(wide.dtype).reshape(mean.shape) * (variance * weight[0].numel()).clamp_min(_LEAST).rsqrt()
+    return ((wide - mean) * scale).to(weight.dtype)
+
+
+class ScaledStd(ScalarAffine):
+    """What the standardized layers below share; each is also the scalar layer it takes its parts from.
+
+    Attributes:
+        gain: g, one factor per output channel, shape (out,).
+        scale: s, a constant: the gain of the activation that the layer reads, 1/β at the start of a branch.
+    """
+
+    gain: Tensor
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._start_standardized()
+
+    def _start_standardized(self) -> None:
+        self.scale = 1.0
+        self.gain = nn.Parameter(self.weight.new_ones(self.weight.shape[0]))
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """The weight α·Ŵ, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
+        # The base class multiplies W itself, which standardization would undo; its bias is the one wanted.
+        _, bias = super().folded()
+        # All factors have one value per output channel, so they meet before they touch the weight.
+        factor = self.gain * self.scale
+        for part in (self.multiplier, self.layer_scale):
+            factor = factor if part is None else factor * part
+        return standardized(self.weight, factor), bias
+
+    def extra_repr(self) -> str:
+        """The layer's own text, and the constant where it is not 1."""
+        return super().extra_repr() if self.scale == 1.0 else f"{super().extra_repr()}, scale={self.scale:.4g}"
+
+
+class ScaledStdConv1d(ScaledStd, ScalarConv1d):
+    """`nn.Conv1d` with a standardized weight. Shapes: (B, in, T) to (B, out, T')."""
+
+
+class ScaledStdConv2d(ScaledStd, ScalarConv2d):
+    """`nn.Conv2d` with a standardized weight. Shapes: (B, in, H, W) to (B, out, H', W')."""
+
+
+class ScaledStdConv3d(ScaledStd, ScalarConv3d):
+    """`nn.Conv3d` with a standardized weight. Shapes: (B, in, D, H, W) to (B, out, D', H', W')."""
+
+
+class ScaledStdLinear(ScaledStd, ScalarLinear):
+    """`nn.Linear` with a standardized weight. Shapes: (…, in) to (…, out)."""
+
+
+_STANDARDIZED: dict[type[nn.Module], type[ScaledStd]] = {
+    ScalarConv1d: ScaledStdConv1d,
+    ScalarConv2d: ScaledStdConv2d,
+    ScalarConv3d: ScaledStdConv3d,
+    ScalarLinear: ScaledStdLinear,
+}
+
+
+def scaled_std(layer: nn.Module) -> ScaledStd:
+    """The same layer with its weight standardized: same parameters, scalar parts, hooks, mode; gain and scale 1.
+
+    A layer that already is one comes back as it is; any other stays what it was.
+
+    Raises:
+        UnsupportedEdit: the layer is of a type that cannot be, or its outputs read one value each, whose
+            deviation from their mean is nothing (its message ends in the type; the caller knows the path).
+    """
+    if isinstance(layer, ScaledStd):
+        return layer
+    scalar = scalar_affine(layer)
+    if scalar.weight[0].numel() < 2:
+        raise UnsupportedEdit(
+            f"each output reads one value, and a single weight less its mean is zero, in a {type(layer).__name__}"
+        )
+    kind = _STANDARDIZED[type(scalar)]
+    new: Any = kind.__new__(kind)
+    new.__dict__.update(scalar.__dict__)
+    new.__dict__.update(_parameters=dict(scalar._parameters), _modules=dict(scalar._modules))
+    assert isinstance(new, ScaledStd)
+    new._start_standardized()
+    return new

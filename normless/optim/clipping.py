@@ -1,0 +1,62 @@
+"""Adaptive gradient clipping: gradients held to a share of the weights they belong to (Brock et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def adaptive_gradient_clipping(
+    parameters: nn.Module | Iterable[Tensor],
+    clip: float = 0.01,
+    eps: float = 1e-3,
+    *,
+    exclude: nn.Module | Iterable[Tensor] = (),
+) -> None:
+    """Scale gradients down, in place, where they are large for their weights; call it between backward and step.
+
+        g_i ← g_i · min(1, λ · max(‖w_i‖, ε) / ‖g_i‖)
+
+    for every unit i, one row of the weight along its first axis: an output of a linear layer or convolution. A
+    parameter of one axis or none (biases, gains, multipliers) is one unit. Norms are Euclidean, in float32 or better.
+
+    Args:
+        parameters: a network or some of its parameters, shape (out, …); those without a gradient are passed over.
+        clip: λ, the largest step of a unit relative to its norm, at a learning rate of 1.
+        eps: ε, what a unit's norm counts at least, so that weights that are zero can grow.
+        exclude: a module or parameters whose gradients stay as they are; the papers leave out the classifier.
+
+    Raises:
+        ValueError: clip or eps is not above 0, or a gradient is sparse.
+    """
+    if not (clip > 0 and eps > 0):
+        raise ValueError(f"Expected clip and eps above 0, got clip={clip} and eps={eps}.")
+    left_out = {id(parameter) for parameter in _parameters(exclude)}
+    for parameter in _parameters(parameters):
+        gradient = parameter.grad
+        if gradient is None or id(parameter) in left_out:
+            continue
+        if gradient.layout != torch.strided:
+            raise ValueError(
+                f"Adaptive clipping needs dense gradients, and that of a parameter of shape {tuple(parameter.shape)} "
+                "is sparse; build its layer with sparse=False, or exclude it."
+            )
+        limit = clip * _unit_norms(parameter).clamp_min(eps)
+        norms = _unit_norms(gradient)
+        # Not a multiplication by 1 where nothing is to do: an infinite gradient must not turn others into NaN.
+        factor = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
+        gradient.mul_(factor.to(gradient.dtype))
+
+
+def _parameters(source: nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
+    return source.parameters() if isinstance(source, nn.Module) else source
+
+
+def _unit_norms(x: Tensor) -> Tensor:
+    """The Euclidean norm of every unit, shaped to broadcast over x."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    norms: Tensor = torch.linalg.vector_norm(wide, dim=tuple(range(1, x.dim())) or None, keepdim=True)
+    return norms

@@ -1,0 +1,132 @@
+"""A network exported to a graph, and left exactly as it was."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import is_dataclass
+from functools import wraps
+from io import StringIO
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram, export
+from torch.utils._pytree import tree_leaves
+
+from normless.errors import UnresolvedStructureError
+
+LONGEST_REASON = 300
+
+
+def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
+    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are.
+
+    Raises:
+        UnresolvedStructureError: `torch.export` cannot trace it; names the module that stopped it, and what to do.
+    """
+    try:
+        with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
+            # What forward caches in attributes is put back.
+            warnings.filterwarnings("ignore", message="The tensor attribute")
+            with redirect_stderr(StringIO()):  # Where export fails, torch prints the whole graph so far.
+                return export(model, inputs, dict(kwargs), strict=False)
+    except Exception as error:
+        raise UnresolvedStructureError(_explanation(model, error)) from error
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Undo what a traced forward pass leaves behind: attributes it sets, random numbers it draws, fused attention."""
+    attributes = {module: dict(vars(module)) for module in model.modules()}
+    holders = (value for held in attributes.values() for value in held.values() if type(value) in (dict, list, set))
+    contents = [(holder, holder.copy()) for holder in holders]
+    fused = torch.backends.mha.get_fastpath_enabled()
+    # The fused encoder layer hides its residual sums.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.random.fork_rng(devices=_devices(model)):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for module, before in attributes.items():
+            vars(module).clear()
+            vars(module).update(before)
+        for holder, content in contents:
+            holder.clear()
+            (holder.extend if isinstance(holder, list) else holder.update)(content)
+
+
+@contextmanager
+def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
+    """Let forward return the tensors of its output alone, since export knows few of the types that hold them.
+
+    It is overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
+    """
+    original = type(model)
+
+    @wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
+        found = list(_tensors(original.forward(self, *args, **kwargs)))
+        if not found:
+            raise TypeError("forward returned no tensor, nor anything that holds one.")
+        return found
+
+    model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
+    try:
+        yield
+    finally:
+        model.__class__ = original
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif is_dataclass(leaf):
+            yield from _tensors(list(vars(leaf).values()))
+
+
+def _devices(model: nn.Module) -> list[int]:
+    return sorted(
+        {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
+    )
+
+
+def _explanation(model: nn.Module, error: Exception) -> str:
+    kind = type(model).__name__
+    path, module, line = _where(model, error)
+    place = f"the forward pass of this {kind}" if not path else f"{path}, a {type(module).__name__}"
+    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
+    reason = lines[0] if lines else "no reason given"
+    if len(reason) > LONGEST_REASON:
+        reason = f"{reason[:LONGEST_REASON]}…"
+    return (
+        f"torch.export could not trace this {kind}: it stopped in {place}{line}: {type(error).__name__}: {reason} "
+        "Check that forward takes these inputs; replace branches on values of tensors by torch.where or torch.cond; "
+        "or let the network state its structure by a residual_structure() method (normless.residual.Structure)."
+    )
+
+
+def _where(model: nn.Module, error: BaseException) -> tuple[str, nn.Module, str]:
+    """The innermost of the model's modules whose forward the error passed through, and the line there."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found: tuple[str, nn.Module, str] = ("", model, "")
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame, number in _frames(seen.__traceback__):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and id(owner) in names and frame.f_code.co_name == "forward":
+                found = names[id(owner)], owner, f" (line {number} of {frame.f_code.co_filename})"
+        if found[2]:
+            return found
+        seen = seen.__cause__ or seen.__context__
+    return found
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[Any, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next

@@ -1,0 +1,276 @@
+"""Which additions of a dataflow are residual sums, and what lies between their forks and them.
+
+A residual sum adds a skip path and one or more branches that all start at one activation, the fork. The skip path
+is the fork itself or at most one linear layer on it; a branch holds weights, or a norm or pooling. Sums of other
+kinds are left out: of activations without a common origin (position embeddings, masks), attention logits and their
+bias, parallel linear layers (which are one layer), merges of several streams that go on beside the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from normless.residual.gates import main_path
+from normless.residual.graph import Dataflow, Operand, Operation
+from normless.residual.layers import Layers
+from normless.residual.operations import (
+    ATTENTION,
+    BATCH_NORM,
+    CONVOLUTION,
+    LAYOUT,
+    POOLING,
+    SOFTMAX,
+    leaves_unchanged,
+)
+
+_ADDS = {"add", "sub"}
+_SKIP_JOINS = {"mul", "cat"}
+# What lies between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
+_LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fill", "expand", "where", "clamp"}
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A residual sum: the operations of the addition, its fork, the last operation of the skip path and branches."""
+
+    at: int
+    fork: int
+    skip: int
+    branches: tuple[int, ...]
+
+
+@dataclass
+class SumFinder:
+    """Goes through the additions of a dataflow in execution order and tells the residual ones."""
+
+    flow: Dataflow
+    layers: Layers
+    sums: dict[int, Sum] = field(default_factory=dict)
+    parallel: set[int] = field(default_factory=set)
+
+    def find(self) -> list[Sum]:
+        """Every residual sum, in execution order."""
+        for index, operation in enumerate(self.flow.operations):
+            terms = self._terms(operation)
+            if len(terms) >= 2 and index not in self.layers.owner:
+                self._judge(index, terms)
+        return list(self.sums.values())
+
+    def _terms(self, operation: Operation) -> list[int]:
+        """What an operation adds: two summands, or those stacked before a sum over the stack."""
+        arguments = operation.arguments
+        if operation.name in _ADDS:
+            terms = [argument.index for argument in arguments[:2] if isinstance(argument, Operand)]
+        elif operation.name in {"sum", "mean"} and isinstance(arguments[0], Operand):
+            stack = self.flow[arguments[0].index]
+            if stack.name != "stack" or not _reduces_stack(operation, stack):
+                return []
+            terms = [argument.index for argument in stack.arguments[0] if isinstance(argument, Operand)]
+        else:
+            return []
+        shapes = {self.flow[term].shape for term in terms}
+        return terms if len(shapes) == 1 and operation.floating else []
+
+    def _judge(self, at: int, terms: list[int]) -> None:
+        parts = [part for term in terms for part in self._parts(term, at)]
+        if len(parts) > len(terms):
+            whole = self._residual(at, parts)
+            if whole is not None and all(self._starts_at(whole.fork, term) for term in set(terms) - set(parts)):
+                for term in set(terms) - set(parts):
+                    self.sums.pop(term, None)
+                self.sums[at] = whole
+                return
+        found = self._residual(at, terms)
+        if found is not None:
+            self.sums[at] = found
+
+    def _parts(self, term: int, at: int) -> list[int]:
+        """What a term itself adds, where that goes nowhere else: x + f(x) + g(x) is one sum of three."""
+        if self.flow.consumers[term] != [at] or term in self.layers.owner or term in self.parallel:
+            return [term]
+        terms = self._terms(self.flow[term])
+        return [part for one in terms for part in self._parts(one, term)] if len(terms) > 1 else [term]
+
+    def _starts_at(self, fork: int, term: int) -> bool:
+        """Whether the parts of a term are branches from the fork, rather than a block further along.
+
+        A norm before them may be shared, as in parallel attention and MLP; a shared weight layer makes one branch.
+        """
+        inner = self.sums.get(term)
+        joined = term if self.flow[term].name in _ADDS else self.flow[term].parents[0]
+        start = self.flow.dominators[joined] if inner is None else inner.fork
+        if start is None or not self.flow.depends(start, fork):
+            return False
+        if inner is not None and start != fork and inner.skip == start:
+            return False
+        return all(self.layers.kind(index) != "weight" for index in self.flow.between(fork, start))
+
+    def _residual(self, at: int, terms: list[int]) -> Sum | None:
+        """The sum with its parts where these terms make it a residual one."""
+        candidates = [(skip, fork) for skip in terms if (fork := self.fork_of(skip, terms)) is not None]
+        if self.flow[at].name == "sub":
+            # x - f(x) is residual; f(x) - x is no more than a difference.
+            candidates = [(skip, fork) for skip, fork in candidates if skip == terms[0]]
+        elif not candidates:
+            candidates = self._joined(at, terms)
+        if not candidates:
+            return None
+        skip, fork = min(candidates, key=lambda one: (self._weights(one[1], one[0]), self._length(one[1], one[0])))
+        rest = list(terms)
+        rest.remove(skip)
+        branches = tuple(sorted(rest))
+        found = Sum(at, fork, skip, branches)
+        return found if self._is_residual(found) else None
+
+    def fork_of(self, skip: int, terms: list[int]) -> int | None:
+        """The last operation on the single chain up to `skip` that all other terms descend from."""
+        others = list(terms)
+        others.remove(skip)
+        at = skip
+        while at not in others:
+            if all(self.flow.depends(other, at) for other in others):
+                return at if self.flow[at].floating else None
+            parents = self.layers.inputs(at, self.flow)
+            if len(parents) != 1:
+                return None
+            (at,) = parents
+        return None
+
+    def _joined(self, at: int, terms: list[int]) -> list[tuple[int, int]]:
+        """A fork for a skip path that a gate multiplies, as x · (1 - g(x)) + f(x) · g(x), or joined from several."""
+        fork = self.flow.dominators[at]
+        if fork is None or not self.flow[fork].floating or not self._is_closed(self.flow.between(fork, at), at):
+            return []
+        found = []
+        for term in terms:
+            path = self.flow.between(fork, term)
+            joins = [self.flow[index] for index in path if len(self.layers.inputs(index, self.flow)) > 1]
+            if all(join.name in _SKIP_JOINS for join in joins) and not any(index in self.sums for index in path):
+                found.append((term, fork))
+        return found
+
+    def _is_residual(self, found: Sum) -> bool:
+        skip = self.flow.between(found.fork, found.skip)
+        main = sorted(main_path(self.flow, self.layers, skip, found.skip))
+        paths = [self.flow.between(found.fork, branch) for branch in found.branches]
+        if self._is_parallel(found, skip, paths):
+            self.parallel.add(found.at)
+            return False
+        weighted = [any(self.layers.kind(index) == "weight" for index in path) for path in paths]
+        if self._feeds_softmax(found.at):
+            return False
+        if not any(weighted):
+            plain = all(leaves_unchanged(self.flow[index]) or self.layers.kind(index) == "scale" for index in skip)
+            return plain and all(self._acts_without_weights(path) for path in paths)
+        return self.chain(main) == 0 or self._is_projection(found, main, paths)
+
+    def _is_projection(self, found: Sum, skip: list[int], paths: list[list[int]]) -> bool:
+        """Whether the skip path only fits shapes, with nothing nonlinear behind its first weight layer.
+
+        A branch that holds whole blocks and also goes on beside the sum is a stream of its own, and the sum a merge;
+        so is one that does no more than the skip path.
+        """
+        kinds = [self.layers.kind(index) for index in skip]
+        if "activation" in kinds[kinds.index("weight") :]:
+            return False
+        for path in paths:
+            streams = any(index in self.sums for index in path) and not self._is_closed(path, found.at)
+            bends = any(self.layers.kind(index) in ("norm", "activation") for index in path)
+            more = not bends or "activation" in kinds
+            if streams or self.chain(path) < self.chain(skip) + more:
+                return False
+        return True
+
+    def _acts_without_weights(self, path: list[int]) -> bool:
+        """Whether a path without weight layers does more than an elementwise function: a norm, a pooling."""
+        return any(
+            self.layers.kind(index) == "norm" or (self.flow[index].name in POOLING and index not in self.layers.owner)
+            for index in path
+        )
+
+    def _is_parallel(self, found: Sum, skip: list[int], paths: list[list[int]]) -> bool:
+        """Whether all terms are linear and single layers, so that their sum is one layer too.
+
+        A convolution beside an identity is none, unless batch norm or a second convolution shows that they are
+        the parts of one kernel: x + W x is the plainest residual block.
+        """
+        every = [skip, *paths]
+        if not all(self._is_linear(path, found.fork) for path in every):
+            return False
+        weights = sum(any(self.layers.kind(index) == "weight" for index in path) for path in every)
+        convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
+        normalized = any(self.flow[index].name in BATCH_NORM for path in every for index in path)
+        identity = all(leaves_unchanged(self.flow[index]) for index in skip)
+        if not identity:
+            return weights >= 2 or (weights >= 1 and normalized)
+        return convolutions >= 2 and normalized
+
+    def _is_linear(self, path: list[int], fork: int) -> bool:
+        """Whether a path is one linear layer at most, in batch norm and sums of such paths besides."""
+        for index in path:
+            operation = self.flow[index]
+            linear = (
+                self.layers.kind(index) == "weight"
+                or operation.name in BATCH_NORM
+                or operation.name == "getitem"
+                or leaves_unchanged(operation)
+                or index in self.parallel
+            )
+            if not linear:
+                return False
+        return self.chain(path) <= 1
+
+    def chain(self, path: list[int], counted: set[int] | None = None) -> int:
+        """The number of weight layers in series on a path, or of those among `counted`."""
+        depth: dict[int, int] = {}
+        for index in path:
+            before = max((depth.get(parent, 0) for parent in self.flow[index].parents), default=0)
+            is_weight = self.layers.kind(index) == "weight" and (counted is None or index in counted)
+            continues = any(
+                self.layers.owner.get(parent) == self.layers.owner.get(index)
+                for parent in self.flow[index].parents
+                if parent in depth
+            )
+            depth[index] = before + (is_weight and not continues)
+        return max(depth.values(), default=0)
+
+    def _weights(self, fork: int, end: int) -> int:
+        return self.chain(self.flow.between(fork, end))
+
+    def _length(self, fork: int, end: int) -> int:
+        return len(self.flow.between(fork, end))
+
+    def _is_closed(self, path: list[int], at: int) -> bool:
+        """Whether everything on a path goes into the sum and nowhere else."""
+        region = {*path, at}
+        inside = region - {at}
+        return inside.isdisjoint(self.flow.outputs) and all(
+            reader in region for index in inside for reader in self.flow.consumers[index]
+        )
+
+    def _feeds_softmax(self, at: int) -> bool:
+        """Whether a sum only makes attention logits: every way on leads to a softmax before the next weights."""
+        pending, seen, reached = [at], {at}, False
+        while pending:
+            index = pending.pop()
+            for reader in self.flow.consumers[index]:
+                operation = self.flow[reader]
+                if operation.name in SOFTMAX or (operation.name in ATTENTION and index not in operation.parents[:3]):
+                    reached = True
+                elif operation.name not in _LOGIT_STEPS or len(seen) > 40:
+                    return False
+                elif reader not in seen:
+                    seen.add(reader)
+                    pending.append(reader)
+        return reached
+
+
+def _reduces_stack(total: Operation, stack: Operation) -> bool:
+    """Whether a sum runs over the very dimension that a stack made."""
+    if total.shape is None or stack.shape is None:
+        return False
+    made = stack.arguments[1] if len(stack.arguments) > 1 else 0
+    over = total.arguments[1] if len(total.arguments) > 1 else ()
+    dimensions = over if isinstance(over, tuple) else (over,)
+    size = len(stack.shape)
+    return [int(dimension) % size for dimension in dimensions if isinstance(dimension, int)] == [int(made) % size]

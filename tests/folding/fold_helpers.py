@@ -1,0 +1,68 @@
+"""Small networks to fold, and the comparison with what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import normless as nl
+
+
+class Net(nn.Module):
+    """Modules, and what the forward pass does with them."""
+
+    def __init__(self, run: Callable[[Net, Tensor], Tensor], **modules: nn.Module) -> None:
+        super().__init__()
+        self.run = run
+        for name, module in modules.items():
+            self.add_module(name, module)
+        randomize(self)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+@torch.no_grad()
+def randomize(model: nn.Module, *, shift: bool = True) -> nn.Module:
+    """Draw the statistics and parameters of every batch norm, all different; without a shift, μ = β = 0."""
+    for norm in model.modules():
+        if isinstance(norm, _BatchNorm) and norm.running_mean is not None:
+            norm.running_mean.normal_().mul_(shift)
+            norm.running_var.uniform_(0.5, 3)
+            if norm.weight is not None:
+                norm.weight.normal_()
+            if norm.bias is not None:
+                norm.bias.normal_().mul_(shift)
+    return model
+
+
+def folded(model: nn.Module, x: Tensor) -> tuple[nn.Module, nl.FoldReport]:
+    """The network folded, after the checks that hold for every one.
+
+    In eval mode it gives what the original does, in train mode what the original with frozen norms does, and the
+    original is as it was.
+    """
+    before = deepcopy(model.state_dict())
+    new, report = nl.fold(model, x)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in new.modules()] == [module.training for module in model.modules()]
+    frozen = nl.freeze(model)
+    for training in (False, True):
+        reference = frozen.train() if training else model.eval()
+        torch.manual_seed(3)
+        expected = reference(x)
+        torch.manual_seed(3)
+        torch.testing.assert_close(new.train(training)(x), expected, rtol=1e-10, atol=1e-10)
+    assert not any(isinstance(module, _BatchNorm) for module in new.modules())
+    return new, report
+
+
+def fate(report: nl.FoldReport, path: str) -> str:
+    """What the report says of one norm."""
+    (found,) = (norm for norm in report.norms if norm.path == path)
+    return str(found)

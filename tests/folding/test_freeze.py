@@ -1,0 +1,92 @@
+"""Every batch norm as a fixed affine map, against the network in eval mode; also those of other libraries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fold_helpers import randomize
+from timm.layers import BatchNormAct2d, SplitBatchNorm2d
+from timm.layers.norm_act import SyncBatchNormAct
+from torch import Tensor, nn
+
+import normless as nl
+from normless.models import wide_resnet
+from normless.nn import AlternatingBatchNorm2d, FrozenAffine, GhostBatchNorm2d, PartialBatchNorm2d
+
+IMAGES = torch.randn(4, 6, 5, 5)
+NORMS = {
+    "1d": (lambda: nn.BatchNorm1d(6), torch.randn(4, 6)),
+    "2d": (lambda: nn.BatchNorm2d(6, eps=0.1), IMAGES),
+    "3d": (lambda: nn.BatchNorm3d(6, affine=False), IMAGES[..., None]),
+    "synchronized": (lambda: nn.SyncBatchNorm(6), IMAGES),
+    "ghost": (lambda: GhostBatchNorm2d(6, ghost_size=2), IMAGES),
+    "alternating": (lambda: AlternatingBatchNorm2d(6), IMAGES),
+    "no mean": (lambda: PartialBatchNorm2d(6, mean=False), IMAGES),
+    "no variance": (lambda: PartialBatchNorm2d(6, variance=False, beta=False), IMAGES),
+    "only a mean": (lambda: PartialBatchNorm2d(6, variance=False, gamma=False, beta=False), IMAGES),
+    "timm fused": (lambda: BatchNormAct2d(6, act_layer=nn.SiLU), IMAGES),
+    "timm fused in slopes": (lambda: BatchNormAct2d(6, act_layer=nn.PReLU, drop_layer=nn.Dropout), IMAGES),
+    "timm synchronized": (lambda: SyncBatchNormAct(6), IMAGES),
+    "timm split": (lambda: SplitBatchNorm2d(6), IMAGES),
+}
+
+
+@pytest.mark.parametrize("case", NORMS)
+def test_each_gives_what_it_gave_in_eval_mode(case: str) -> None:
+    build, x = NORMS[case]
+    model = randomize(nn.Sequential(nn.Identity(), build()))
+    if case == "timm synchronized":
+        # timm builds the parts of this one only when it converts a fused norm.
+        model[1].drop, model[1].act = nn.Identity(), nn.ReLU()
+    frozen = nl.freeze(model)
+    assert isinstance(frozen[1], FrozenAffine)
+    expected = model.eval()(x.clone())
+    torch.testing.assert_close(frozen.eval()(x.clone()), expected)
+    if case != "timm fused in slopes":  # Its dropout drops in train mode, as it should.
+        torch.testing.assert_close(frozen.train()(x.clone()), expected)
+
+
+def test_a_fused_norm_keeps_the_names_of_what_it_holds() -> None:
+    norm = BatchNormAct2d(6, act_layer=nn.PReLU, drop_layer=nn.Dropout)
+    frozen = nl.freeze(nn.Sequential(norm))
+    assert [name for name, _ in frozen[0].named_children()] == ["drop", "act"]
+    assert set(frozen.state_dict()) == {"0.scale", "0.shift", "0.act.weight"}
+    alone = nl.freeze(norm)
+    assert isinstance(alone, FrozenAffine)
+
+
+def test_the_original_is_untouched_and_the_mode_stays() -> None:
+    model = randomize(wide_resnet(depth=16, width=1))
+    next(model.children()).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    frozen = nl.freeze(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in frozen.modules()] == [module.training for module in model.modules()]
+    kept = {name for name in before if "running" not in name and "tracked" not in name}
+    norms = {name for name in kept if isinstance(model.get_submodule(name.rpartition(".")[0]), nn.BatchNorm2d)}
+    assert kept - norms <= set(frozen.state_dict())
+    assert type(frozen) is type(model)
+
+
+def test_a_norm_under_several_names_is_one_module_still() -> None:
+    norm = nn.BatchNorm2d(6)
+    model = randomize(nn.Sequential(norm, nn.Sequential(norm, nn.ReLU()), norm))
+    frozen = nl.freeze(model)
+    assert frozen[0] is frozen[1][0] is frozen[2]
+    torch.testing.assert_close(frozen(IMAGES), model.eval()(IMAGES))
+
+
+class Halved(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 2
+
+
+def test_refusals_name_the_norm_and_what_to_do() -> None:
+    with pytest.raises(nl.UnsupportedEdit, match=r"^body\.0 is a BatchNorm2d without running statistics"):
+        nl.freeze(nn.ModuleDict({"body": nn.Sequential(nn.BatchNorm2d(6, track_running_stats=False))}))
+    with pytest.raises(nl.UnsupportedEdit, match=r"^0 is a Halved, which computes something else"):
+        nl.freeze(nn.Sequential(Halved(6)))
+    hooked = nn.Sequential(nn.BatchNorm2d(6))
+    hooked[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    with pytest.raises(nl.UnsupportedEdit, match=r"^0 carries hooks"):
+        nl.freeze(hooked)

@@ -1,0 +1,214 @@
+"""Per-example gradients of converted networks under Opacus, against one backward pass per example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.models import resnet_cifar
+from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation, scalar_affine
+from normless.nn.standardized import scaled_std
+
+pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'normless[private]'")
+
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.validators import ModuleValidator
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from normless.integrations.opacus import prepare
+
+pytestmark = [
+    # Opacus hooks layers that read the images, which need no gradients.
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
+    pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
+]
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(4, 6), (4,)),
+    "linear of a sequence": (lambda: nn.Linear(4, 6, bias=False), (3, 4)),
+    "conv1d": (lambda: nn.Conv1d(4, 6, 3, padding=1), (4, 7)),
+    "conv2d": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=(1, 2), dilation=2), (4, 9, 8)),
+    "conv2d without bias": (lambda: nn.Conv2d(4, 6, 1, bias=False), (4, 3, 3)),
+    "conv2d in groups": (lambda: nn.Conv2d(4, 6, 3, groups=2, padding="same"), (4, 5, 5)),
+    "conv2d around a circle": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), (4, 5, 5)),
+    "conv2d with reflection": (lambda: nn.Conv2d(4, 6, 3, padding=(0, 2), padding_mode="reflect"), (4, 5, 5)),
+    "conv3d": (lambda: nn.Conv3d(4, 6, 2), (4, 3, 4, 3)),
+}
+
+
+def loss_of(outputs: Tensor) -> Tensor:
+    """A loss per example, shape (B,), whose gradient differs between examples and positions."""
+    return (outputs * torch.arange(1.0, 1 + outputs[0].numel()).view_as(outputs[0])).flatten(1).sum(1).sin()
+
+
+def assert_per_example(model: nn.Module, *inputs: Tensor) -> None:
+    """Opacus' per-example gradients of every trainable parameter are those of one backward pass per example."""
+    model = model.double()
+    hooked = GradSampleModule(deepcopy(model))
+    hooked.zero_grad()
+    loss_of(hooked(*inputs)).mean().backward()
+    found = {name.removeprefix("_module."): parameter for name, parameter in hooked.named_parameters()}
+    for index in range(len(inputs[0])):
+        model.zero_grad()
+        loss_of(model(*(one[index : index + 1] for one in inputs))).sum().backward()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                gradients = found[name].grad_sample
+                assert gradients.shape == (len(inputs[0]), *parameter.shape)
+                torch.testing.assert_close(gradients[index], parameter.grad, msg=f"example {index}, {name}")
+
+
+def with_parts(layer: ScalarAffine, parts: tuple[str, ...]) -> ScalarAffine:
+    for name in parts:
+        layer.add_part(name, torch.randn(layer.weight.shape[0] if name == "layer_scale" else 1))
+    return layer
+
+
+@pytest.mark.parametrize("lifted", [scalar_affine, scaled_std])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_scalar_layers_with_any_parts(layer: str, lifted: Callable[[nn.Module], ScalarAffine]) -> None:
+    build, shape = LAYERS[layer]
+    for chosen in product((False, True), repeat=4):
+        parts = tuple(name for name, taken in zip(ScalarAffine.PARTS, chosen, strict=True) if taken)
+        assert_per_example(with_parts(lifted(build()), parts), torch.randn(3, *shape, dtype=torch.float64))
+
+
+def test_a_multiplier_of_zero_has_its_gradient() -> None:
+    layer = scalar_affine(nn.Conv2d(3, 4, 3))
+    layer.add_part("multiplier", torch.zeros(1))
+    assert_per_example(layer, torch.randn(3, 3, 5, 5, dtype=torch.float64))
+
+
+def test_frozen_weights_and_a_multiplier_shared_by_two_layers() -> None:
+    first, second = (scalar_affine(nn.Linear(4, 4)) for _ in range(2))
+    first.add_part("multiplier", torch.full((1,), 0.7))
+    assert isinstance(first.multiplier, nn.Parameter)
+    second.add_part("multiplier", first.multiplier)
+    second.weight.requires_grad_(False)
+    assert_per_example(nn.Sequential(first, nn.Tanh(), second), torch.randn(3, 4, dtype=torch.float64))
+
+
+def test_a_norm_before_the_layer() -> None:
+    layer = with_parts(scalar_affine(nn.Linear(4, 3)), ("multiplier", "input_bias"))
+    layer.before = nn.LayerNorm(4)
+    assert_per_example(layer, torch.randn(3, 4, dtype=torch.float64))
+
+
+def test_dropout_before_the_layer_is_refused() -> None:
+    layer = scalar_affine(nn.Linear(4, 3))
+    layer.before = nn.Dropout(0.5)
+    with pytest.raises(NotImplementedError, match=r"ScalarLinear with dropout before it.*zeroinit\(dropout=0\)"):
+        assert_per_example(layer, torch.randn(3, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("factors", [(1.0, 1.0, 1.0), (0.5, 2.0, 3.0)])
+def test_residual_sums(size: int, factors: tuple[float, float, float]) -> None:
+    total = ResidualSum()
+    total.multiplier = nn.Parameter(torch.randn(size))
+    total.factor, total.skip_factor, total.branch_factor = factors
+    assert_per_example(total, *torch.randn(2, 3, 4, 5, 5, dtype=torch.float64))
+
+
+def test_a_norm_behind_a_multiplied_sum_is_refused() -> None:
+    total = ResidualSum()
+    total.multiplier, total.norm_total = nn.Parameter(torch.ones(1)), nn.GroupNorm(1, 4)
+    with pytest.raises(NotImplementedError, match="a norm behind it"):
+        assert_per_example(total, *torch.randn(2, 3, 4, 5, 5, dtype=torch.float64))
+
+
+def test_shifted_activations() -> None:
+    activation = ShiftedActivation(nn.Tanh())
+    for name in ("input_bias", "output_bias"):
+        activation.add_part(name, torch.ones(1))
+    assert_per_example(activation, torch.randn(3, 4, 5, dtype=torch.float64))
+
+
+def test_a_batch_without_examples() -> None:
+    # Poisson sampling draws one now and then.
+    layer = with_parts(scalar_affine(nn.Conv2d(3, 4, 3)), ScalarAffine.PARTS)
+    hooked = GradSampleModule(layer)
+    hooked.zero_grad()
+    hooked(torch.zeros(0, 3, 5, 5)).sum().backward()
+    assert all(parameter.grad_sample.shape == (0, *parameter.shape) for parameter in hooked.parameters())
+
+
+def torchvision_resnet(block: Any = BasicBlock) -> nn.Module:
+    return ResNet(block, [1, 1, 1, 1], num_classes=5)
+
+
+def perturbed(model: nn.Module) -> nn.Module:
+    """Every parameter off the zeros and ones that schemes start at, so that no gradient vanishes."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "zeroinit(dropout=0)", "fixup", "nf_resnet", "layer_scale"])
+@pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
+def test_converted_torchvision_networks(block: type[nn.Module], scheme: str) -> None:
+    images = torch.randn(2, 3, 32, 32)
+    model = torchvision_resnet(block)
+    if scheme == "layer_scale":
+        model = ModuleValidator.fix(model)
+    net = prepare(nl.convert(model, scheme, images), images)
+    assert_per_example(perturbed(net), images.double())
+
+
+def test_a_converted_network_of_our_own() -> None:
+    images = torch.randn(3, 3, 8, 8)
+    assert_per_example(perturbed(nl.convert(resnet_cifar(8), "zeroinit_v1(dropout=0)")), images.double())
+
+
+@pytest.mark.parametrize("norms", ["removed", "replaced"])
+def test_prepare_keeps_function_and_keys_and_takes_what_torch_refuses(norms: str) -> None:
+    images = torch.randn(2, 3, 32, 32)
+    model = torchvision_resnet()
+    net = nl.convert(model, "skipinit(alpha=1)", images) if norms == "removed" else ModuleValidator.fix(model)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        GradSampleModule(deepcopy(net))(images).sum().backward()
+    before = repr(net)
+    prepared = prepare(net, images)
+    assert repr(net) == before
+    assert type(net.layer1[0]) is BasicBlock
+    assert list(prepared.state_dict()) == list(net.state_dict())
+    assert torch.equal(prepared(images), net(images))
+    GradSampleModule(prepared)(images).sum().backward()
+
+
+def test_a_private_step_without_noise_adds_clipped_gradients() -> None:
+    images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
+    model = perturbed(nl.convert(torchvision_resnet(), "skipinit", images))
+    bound, rate = 0.5, 0.1
+    expected = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    for index in range(4):
+        model.zero_grad()
+        F.cross_entropy(model(images[index : index + 1]), labels[index : index + 1]).backward()
+        norm = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
+        assert norm > bound
+        for name, parameter in model.named_parameters():
+            expected[name] -= rate / 4 * parameter.grad * (bound / norm)
+    net = prepare(model, images)
+    net, optimizer, _ = PrivacyEngine().make_private(
+        module=net,
+        optimizer=torch.optim.SGD(net.parameters(), lr=rate),
+        data_loader=DataLoader(TensorDataset(images, labels), batch_size=4),
+        noise_multiplier=0.0,
+        max_grad_norm=bound,
+        poisson_sampling=False,
+    )
+    F.cross_entropy(net(images), labels).backward()
+    optimizer.step()
+    for name, parameter in net._module.named_parameters():
+        step = parameter.detach() - model.get_parameter(name).detach()
+        torch.testing.assert_close(step, expected[name], rtol=1e-3, atol=1e-6, msg=name)

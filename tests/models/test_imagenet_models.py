@@ -1,0 +1,327 @@
+"""The ImageNet networks, held against torchvision's and against the SkipInit paper's reference code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod, sqrt
+
+import pytest
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normless import UnsupportedEdit, convert, residual_map
+from normless.models import resnet, resnet_v2
+from normless.models.spec import build_model, build_with_inputs
+from normless.nn import GhostBatchNorm2d
+from normless.residual import traced_map
+
+SMALL = torch.zeros(2, 3, 33, 40)
+
+# torchvision's name of each network, and the arguments of ours.
+TORCHVISION: dict[str, dict[str, int]] = {
+    "resnet18": {"depth": 18},
+    "resnet34": {"depth": 34},
+    "resnet50": {"depth": 50},
+    "resnet101": {"depth": 101},
+    "resnet152": {"depth": 152},
+    "resnext50_32x4d": {"depth": 50, "groups": 32, "width_per_group": 4},
+    "resnext101_32x8d": {"depth": 101, "groups": 32, "width_per_group": 8},
+    "wide_resnet50_2": {"depth": 50, "width_per_group": 128},
+    "wide_resnet101_2": {"depth": 101, "width_per_group": 128},
+}
+NETWORKS = {
+    "V1-18": lambda: resnet(18),
+    "V1-50": lambda: resnet(50),
+    "ResNeXt-50 gray": lambda: resnet(50, in_channels=1, groups=32, width_per_group=4),
+    "V2-50": lambda: resnet_v2(50),
+}
+SCHEMES = ["ghost_batch_norm(size=256)", "skipinit", "zeroinit(dropout=0.2)", "fixup"]
+V1_SCHEME = "zeroinit_v1(dropout=0.2)"
+V2_PAIRS = [("V2-50", scheme) for scheme in SCHEMES]
+
+
+def parameter_count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def norm_layers(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+
+
+def disturbed(model: nn.Module) -> nn.Module:
+    """The model with noise on everything that starts at one value: norms, biases, multipliers."""
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point() and tensor.dim() == 1:
+                tensor.add_(0.2 * torch.rand_like(tensor))
+    return model
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_names_and_shapes_are_those_of_torchvision(name: str) -> None:
+    with torch.device("meta"):
+        ours, theirs = resnet(**TORCHVISION[name]), torchvision.models.get_model(name)
+    assert {key: value.shape for key, value in ours.state_dict().items()} == {
+        key: value.shape for key, value in theirs.state_dict().items()
+    }
+    assert parameter_count(ours) == parameter_count(theirs)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnext50_32x4d"])
+def test_outputs_are_those_of_torchvision(name: str) -> None:
+    theirs = disturbed(torchvision.models.get_model(name))
+    ours = resnet(**TORCHVISION[name])
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(4, 3, 40, 33)
+    for training in (False, True):
+        with torch.no_grad():
+            expected, found = theirs.train(training)(images), ours.train(training)(images)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+    for key, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[key], value, msg=key)
+
+
+def test_gradients_are_those_of_torchvision() -> None:
+    theirs = disturbed(torchvision.models.resnet18()).double()
+    ours = resnet(18).double()
+    ours.load_state_dict(theirs.state_dict())
+    images, labels = torch.randn(3, 3, 64, 64, dtype=torch.float64), torch.tensor([4, 0, 7])
+    for model in (ours, theirs):
+        F.cross_entropy(model(images), labels).backward()
+    expected = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-8, atol=1e-9, msg=name)
+
+
+# Appendix G: (output channels, bottleneck channels, stride) of every block, as printed.
+APPENDIX_G = [
+    *[(256, 64, 1)] * 2, (256, 64, 2),
+    *[(512, 128, 1)] * 3, (512, 128, 2),
+    *[(1024, 256, 1)] * 5, (1024, 256, 2),
+    *[(2048, 512, 1)] * 3,
+]  # fmt: skip
+
+
+def fixed_padding(x: Tensor, size: int) -> Tensor:
+    before = (size - 1) // 2
+    after = size - 1 - before
+    return F.pad(x, (before, after, before, after))
+
+
+def appendix_g(model: nn.Module, x: Tensor) -> Tensor:
+    """The reference code line by line, in evaluation; norms come before every ReLU where the model has them."""
+
+    def convolved(path: str, h: Tensor, stride: int = 1) -> Tensor:
+        layer = model.get_submodule(path)
+        multiplier = getattr(layer, "multiplier", None)
+        y = F.conv2d(fixed_padding(h, layer.weight.shape[-1]), layer.weight, layer.bias, stride)
+        return y if multiplier is None else multiplier * y
+
+    x = fixed_padding(convolved("stem", x, 2), 3)
+    x = F.max_pool2d(x, 3, stride=2)
+    for index, (outputs, _, stride) in enumerate(APPENDIX_G):
+        block = f"blocks.{index}"
+        preact = F.relu(model.get_submodule(f"{block}.norm1")(x))
+        if outputs == x.shape[1]:
+            shortcut = x if stride == 1 else F.max_pool2d(x, 1, stride=stride)
+        else:
+            shortcut = convolved(f"{block}.shortcut", preact, stride)
+        residual = F.relu(model.get_submodule(f"{block}.norm2")(convolved(f"{block}.conv1", preact)))
+        residual = F.relu(model.get_submodule(f"{block}.norm3")(convolved(f"{block}.conv2", residual, stride)))
+        x = shortcut + convolved(f"{block}.conv3", residual)
+    features = F.relu(model.get_submodule("norm")(x)).mean((2, 3))
+    classifier = model.get_submodule("classifier")
+    return F.linear(features, classifier.weight, classifier.bias)
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "zeroinit(dropout=0.2)"])
+@pytest.mark.parametrize("size", [(64, 64), (47, 54)], ids=str)
+def test_resnet_v2_is_appendix_g(scheme: str, size: tuple[int, int]) -> None:
+    model = disturbed(convert(resnet_v2(50, classes=10), scheme)).double().eval()
+    images = torch.randn(2, 3, *size, dtype=torch.float64)
+    expected = appendix_g(model, images)
+    torch.testing.assert_close(model(images), expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
+
+
+def test_zeroinit_gives_resnet_v2_the_parameters_of_appendix_g() -> None:
+    with torch.device("meta"):
+        model = resnet_v2(50)
+    net = convert(model, "zeroinit(dropout=0.2)")
+    expected = (7 * 7 * 3 + 1) * 64
+    inputs = 64
+    for outputs, width, _ in APPENDIX_G:
+        expected += (inputs + 1) * width + (9 * width + 1) * width + (width + 1) * outputs + 1
+        expected += (inputs + 1) * outputs if inputs != outputs else 0
+        inputs = outputs
+    expected += (inputs + 1) * 1000
+    assert parameter_count(net) == expected
+    assert [module.p for module in net.modules() if isinstance(module, nn.Dropout)] == [0.2]
+    assert not norm_layers(net)
+
+
+@pytest.mark.parametrize("build", [resnet, resnet_v2])
+def test_fixup_of_50_layers_by_the_numbers(build: type) -> None:
+    model = build(50)
+    net = convert(model, "fixup")
+    scalars = [name for name, parameter in net.named_parameters() if parameter.numel() == 1]
+    multipliers = [name for name in scalars if name.endswith("multiplier")]
+    assert len(multipliers) == 16
+    assert len(scalars) - len(multipliers) == 98
+    assert parameter_count(net) == 25_504_026
+    assert not norm_layers(net)
+    before, after = model.state_dict(), net.state_dict()
+    found = residual_map(model)
+    for block in found.blocks:
+        first, second, last = block.branch
+        for path in (first, second):
+            torch.testing.assert_close(after[f"{path}.weight"], before[f"{path}.weight"] * 16 ** (-1 / 4))
+        assert not after[f"{last}.weight"].any()
+    for path in found.stem + sum((block.skip for block in found.blocks), ()):
+        assert torch.equal(after[f"{path}.weight"], before[f"{path}.weight"])
+    classifier = net.get_submodule(found.classifier or "")
+    assert not classifier.weight.any()
+    assert not classifier.bias.any()
+
+
+def test_zeroinit_v1_has_a_multiplier_and_a_scalar_bias_in_each_block() -> None:
+    with torch.device("meta"):
+        first, second = resnet(50), resnet_v2(50)
+    net = convert(first, V1_SCHEME)
+    scalars = Counter(name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1)
+    assert sorted(scalars.values()) == [16, 16]
+    assert scalars["multiplier"] == 16
+    assert all(module.bias is not None for module in net.modules() if isinstance(module, nn.Conv2d))
+    with pytest.raises(UnsupportedEdit, match="followed by an activation"):
+        convert(second, V1_SCHEME)
+
+
+def test_ghost_batches_of_256_are_batches_of_256() -> None:
+    model = disturbed(resnet(18, classes=10)).double()
+    net = convert(model, "ghost_batch_norm(size=256)")
+    assert all(isinstance(norm, GhostBatchNorm2d) and norm.ghost_size == 256 for norm in norm_layers(net))
+    images = torch.randn(512, 3, 4, 4, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.cat([model(images[:256]), model(images[256:])])
+        torch.testing.assert_close(net(images), expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("V1-18", scheme) for scheme in [*SCHEMES, V1_SCHEME]] + V2_PAIRS)
+def test_every_scheme_takes_steps(name: str, scheme: str) -> None:
+    net = convert(NETWORKS[name](), scheme)
+    images, labels = torch.randn(4, 3, 33, 33), torch.arange(4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    # Fixup's first step moves the zero classifier, its second the zero branch ends, its third all the rest.
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(images), labels)
+        loss.backward()
+        optimizer.step()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(parameter).all() for parameter in net.parameters())
+    silent = [key for key, parameter in net.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    assert not silent
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
+    with torch.device("meta"):
+        model = NETWORKS[name]().train(training)
+        images = torch.empty(2, 1 if "gray" in name else 3, 33, 40)
+    assert residual_map(model) == traced_map(model, images)
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("V1-50", scheme) for scheme in [*SCHEMES, V1_SCHEME]] + V2_PAIRS)
+def test_also_after_conversion(name: str, scheme: str) -> None:
+    with torch.device("meta"):
+        net = convert(NETWORKS[name](), scheme)
+        images = torch.empty(2, 3, 33, 40)
+    assert residual_map(net) == traced_map(net, images)
+
+
+def test_152_layers_need_no_trace() -> None:
+    with torch.device("meta"):
+        model = resnet(152)
+    found = residual_map(model, strict=True)
+    assert found.depth == 3 + 8 + 36 + 3
+    assert [block.name for block in found.blocks if not block.identity_skip] == [f"layer{n}.0" for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_roles_are_those_found_in_torchvision(name: str) -> None:
+    model = resnet(**TORCHVISION[name])
+    assert residual_map(model).norms == residual_map(torchvision.models.get_model(name), SMALL, strict=True).norms
+    if name == "resnet50":
+        assert Counter(residual_map(model).norms.values()) == {"stem": 1, "last": 16, "down": 4, "other": 32}
+
+
+def test_roles_of_resnet_v2() -> None:
+    roles = residual_map(resnet_v2(50)).norms
+    projecting = {0, 3, 7, 13}
+    table = {"norm": "other"}
+    for index in range(16):
+        table[f"blocks.{index}.norm1"] = "down" if index in projecting else "other"
+        table[f"blocks.{index}.norm2"] = "other"
+        table[f"blocks.{index}.norm3"] = "last"
+    assert roles == table
+    assert Counter(roles.values()) == {"last": 16, "down": 4, "other": 29}
+
+
+SIZES = st.tuples(st.integers(1, 3), st.sampled_from([1, 3, 4]), st.integers(1, 70), st.integers(1, 70))
+
+
+@given(SIZES, st.sampled_from(sorted(TORCHVISION)), st.integers(1, 9))
+@settings(deadline=None, max_examples=8)
+def test_resnet_takes_any_image(size: tuple[int, int, int, int], name: str, classes: int) -> None:
+    with torch.device("meta"):
+        model = resnet(**TORCHVISION[name], classes=classes, in_channels=size[1]).eval()
+        assert model(torch.empty(size)).shape == (size[0], classes)
+
+
+@given(SIZES, st.sampled_from([50, 101, 152]), st.integers(1, 9))
+@settings(deadline=None, max_examples=8)
+def test_resnet_v2_takes_any_image(size: tuple[int, int, int, int], depth: int, classes: int) -> None:
+    with torch.device("meta"):
+        model = resnet_v2(depth, classes=classes, in_channels=size[1]).eval()
+        assert model(torch.empty(size)).shape == (size[0], classes)
+
+
+@pytest.mark.parametrize("name", ["V1-18", "ResNeXt-50 gray", "V2-50"])
+def test_convolutions_have_he_variance_by_fan_out(name: str) -> None:
+    large = [m for m in NETWORKS[name]().modules() if isinstance(m, nn.Conv2d) and m.weight.numel() > 20_000]
+    assert len(large) > 10
+    for module in large:
+        fan_out = module.out_channels * prod(module.kernel_size)
+        assert module.weight.var().item() == pytest.approx(2 / fan_out, rel=0.06)
+
+
+def test_classifier_of_resnet_v2_has_he_variance_by_fan_in() -> None:
+    classifier = resnet_v2(50).classifier
+    assert classifier.weight.var().item() == pytest.approx(2 / 2048, rel=0.02)
+    assert classifier.weight.abs().max().item() <= 2 * sqrt(2.6 / 2048) * (1 + 1e-6)
+    assert not classifier.bias.any()
+
+
+def test_wrong_sizes_are_one_sentence() -> None:
+    with pytest.raises(ValueError, match="has depth 18, 34, 50, 101, 152, got depth=20"):
+        resnet(20)
+    with pytest.raises(ValueError, match="A ResNet-V2 has depth 50, 101, 152, got depth=18"):
+        resnet_v2(18)
+    with pytest.raises(ValueError, match="Only bottleneck networks are grouped or widened"):
+        resnet(34, width_per_group=128)
+    with pytest.raises(ValueError, match="got groups=0 and width_per_group=64"):
+        resnet(50, groups=0)
+
+
+def test_they_are_named_by_text() -> None:
+    model = build_model("normless:resnet(depth=18)", classes=7, image_shape=(1, 33, 33))
+    assert model(torch.zeros(2, 1, 33, 33)).shape == (2, 7)
+    model, inputs = build_with_inputs("normless:resnet(depth=18, in_channels=1)")
+    assert isinstance(inputs, Tensor)
+    assert inputs.shape == (2, 1, 224, 224)
+    assert model(inputs).shape == (2, 1000)
+    assert parameter_count(build_model("normless:resnet_v2(classes=10)")) == 25_549_352 - 990 * 2049

@@ -1,0 +1,160 @@
+"""Standardized layers against the formula written out per channel, with their scalar parts, gradients and copies."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normless.errors import UnsupportedEdit
+from normless.nn import scalar_affine
+from normless.nn.standardized import ScaledStd, ScaledStdConv2d, ScaledStdLinear, scaled_std
+
+LAYERS = {
+    "conv1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 9)),
+    "conv2d": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), (2, 4, 5, 5)),
+    "grouped": (lambda: nn.Conv2d(4, 6, 3, groups=2, bias=False), (2, 4, 5, 5)),
+    "conv3d": (lambda: nn.Conv3d(4, 6, 2), (2, 4, 3, 3, 3)),
+    "linear": (lambda: nn.Linear(4, 6), (3, 2, 4)),
+}
+
+
+def by_hand(weight: Tensor, gain: Tensor, scale: float = 1.0) -> Tensor:
+    """The formula, channel by channel."""
+    rows = []
+    for row, g in zip(weight, gain, strict=True):
+        deviation = torch.sqrt(((row - row.mean()) ** 2).mean())
+        rows.append(scale * g * (row - row.mean()) / (deviation * row.numel() ** 0.5))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_layer_is_torchs_with_the_standardized_weight(name: str) -> None:
+    build, shape = LAYERS[name]
+    layer = build().double()
+    x = torch.randn(shape, dtype=torch.float64)
+    new = scaled_std(layer)
+    assert new.weight is layer.weight
+    assert new.gain.dtype == torch.float64
+    assert torch.equal(new.gain.detach(), torch.ones(6, dtype=torch.float64))
+    new.scale = 0.7
+    with torch.no_grad():
+        new.gain.copy_(torch.randn(6))
+    plain = deepcopy(layer)
+    plain.weight = nn.Parameter(by_hand(layer.weight, new.gain, 0.7).detach())
+    torch.testing.assert_close(new(x), plain(x), rtol=1e-12, atol=1e-12)
+
+
+def test_rows_have_mean_zero_and_a_sum_of_squares_of_the_squared_gain() -> None:
+    layer = scaled_std(nn.Conv2d(5, 7, 3))
+    with torch.no_grad():
+        layer.weight.mul_(30).add_(2)
+        layer.gain.uniform_(0.5, 2)
+    weight, _ = layer.folded()
+    torch.testing.assert_close(weight.sum((1, 2, 3)), torch.zeros(7), rtol=0, atol=1e-5)
+    torch.testing.assert_close(weight.square().sum((1, 2, 3)), layer.gain.detach() ** 2)
+
+
+def test_gradients_are_those_of_the_formula() -> None:
+    layer = scaled_std(nn.Linear(5, 3).double())
+    layer.scale = 1.3
+    x, direction = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    expected = x @ by_hand(layer.weight, layer.gain, 1.3).T + layer.bias
+    parameters = [layer.weight, layer.gain, layer.bias]
+    for actual, wanted in zip(
+        torch.autograd.grad(layer(x), parameters, direction),
+        torch.autograd.grad(expected, parameters, direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda w, g: torch.func.functional_call(layer, {"weight": w, "gain": g}, x), parameters[:2]
+    )
+
+
+def test_scalar_parts_act_on_the_standardized_weight() -> None:
+    layer = scalar_affine(nn.Conv2d(3, 4, 3))
+    layer.add_part("multiplier", torch.tensor([0.5]))
+    new = scaled_std(layer)
+    assert new.multiplier is layer.multiplier
+    new.add_part("layer_scale", torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    new.add_part("input_bias", torch.tensor([0.3]))
+    new.add_part("output_bias", torch.tensor([0.1]))
+    x = torch.randn(2, 3, 6, 6)
+    weight = by_hand(layer.weight, torch.ones(4))
+    branch = nn.functional.conv2d(x + 0.3, weight, layer.bias)
+    factors = 0.5 * torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1)
+    torch.testing.assert_close(new(x), branch * factors + 0.1)
+
+
+def test_the_output_is_standard_normal_whatever_the_mean_of_the_inputs() -> None:
+    layer = scaled_std(nn.Linear(2000, 500, bias=False))
+    y = layer(5 + torch.randn(400, 2000))
+    assert y.mean().item() == pytest.approx(0, abs=0.02)
+    assert y.var().item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_a_constant_weight_gives_zero_and_finite_gradients(value: float) -> None:
+    layer = scaled_std(nn.Linear(4, 2, bias=False))
+    nn.init.constant_(layer.weight, value)
+    y = layer(torch.randn(3, 4))
+    assert not y.any()
+    y.sum().backward()
+    assert layer.weight.grad.isfinite().all()
+
+
+def test_bf16_is_standardized_in_float32() -> None:
+    layer = scaled_std(nn.Linear(64, 8, bias=False).to(torch.bfloat16))
+    weight, _ = layer.folded()
+    assert weight.dtype == torch.bfloat16
+    exact = by_hand(layer.weight.double(), torch.ones(8))
+    torch.testing.assert_close(weight.double(), exact, rtol=2**-8, atol=1e-9)
+
+
+def test_a_weight_in_channels_last_order_stays_in_it() -> None:
+    layer = scaled_std(nn.Conv2d(8, 6, 3)).to(memory_format=torch.channels_last)
+    weight, _ = layer.folded()
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_types_hooks_mode_and_keys_are_kept() -> None:
+    layer = nn.Conv2d(3, 4, 3).eval()
+    calls: list[int] = []
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    new = scaled_std(layer)
+    assert isinstance(new, ScaledStdConv2d)
+    assert isinstance(new, nn.Conv2d)
+    assert not new.training
+    new(torch.randn(1, 3, 5, 5))
+    assert calls == [1]
+    assert set(new.state_dict()) == {"weight", "bias", "gain"}
+    assert type(layer) is nn.Conv2d
+    assert scaled_std(new) is new
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies_compute_the_same(copy) -> None:
+    layer = ScaledStdLinear(4, 3)
+    layer.scale = 0.25
+    x = torch.randn(2, 4)
+    assert torch.equal(copy(layer)(x), layer(x))
+    assert "scale=0.25" in repr(layer)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3)])
+def test_layers_of_one_input_per_output_are_refused(layer: nn.Module) -> None:
+    with pytest.raises(UnsupportedEdit, match="each output reads one value"):
+        scaled_std(layer)
+
+
+def test_other_layers_are_refused() -> None:
+    with pytest.raises(UnsupportedEdit, match="not into a ConvTranspose2d"):
+        scaled_std(nn.ConvTranspose2d(3, 3, 3))
+
+
+def test_every_type_is_a_kind_of_standardized_layer() -> None:
+    assert all(isinstance(scaled_std(build()), ScaledStd) for build, _ in LAYERS.values())

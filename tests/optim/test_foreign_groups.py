@@ -1,0 +1,264 @@
+"""Parameter groups of networks of torchvision, timm and transformers, against tables written by hand."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from torch import Tensor, nn
+
+import normless as nl
+from normless.optim import param_groups
+from normless.residual import Layer
+
+TOKENS = {"input_ids": torch.arange(14).reshape(2, 7)}
+SMALL = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def images(side: int) -> Tensor:
+    return torch.zeros(2, 3, side, side)
+
+
+def bert() -> nn.Module:
+    return transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, num_hidden_layers=2))
+
+
+def albert() -> nn.Module:
+    return transformers.AlbertModel(transformers.AlbertConfig(**SMALL, embedding_size=8, num_hidden_layers=3))
+
+
+def gpt2() -> nn.Module:
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32, **ends)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def t5() -> nn.Module:
+    config = transformers.T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def nf_resnet() -> nn.Module:
+    return timm.create_model("nf_resnet26", depths=(2, 1), channels=(32, 64), skipinit=True, num_classes=5)
+
+
+VIT = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": 32, "patch_size": 8, "num_classes": 5}
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "resnet18": (torchvision.models.resnet18, images(32)),
+    "resnetv2_50": (partial(timm.create_model, "resnetv2_50"), images(32)),
+    "nf_resnet": (nf_resnet, (images(32),)),
+    "convnext_atto": (partial(timm.create_model, "convnext_atto"), images(32)),
+    "vit": (partial(timm.create_model, "vit_tiny_patch16_224", init_values=1e-5, **VIT), images(32)),
+    "beit": (partial(timm.create_model, "beit_base_patch16_224", **VIT), images(32)),
+    "bert": (bert, TOKENS),
+    "albert": (albert, TOKENS),
+    "gpt2": (gpt2, TOKENS | {"use_cache": False}),
+    "t5": (t5, TOKENS | {"decoder_input_ids": TOKENS["input_ids"], "use_cache": False}),
+}
+
+# The first pattern that matches the whole name of a parameter names its group.
+TABLES: dict[str, dict[str, str]] = {
+    "resnet18": {
+        r".*bias": "biases",
+        r"bn1\.weight": "gamma_stem",
+        r"layer\d\.\d\.bn2\.weight": "gamma_last",
+        r"layer\d\.\d\.bn1\.weight": "gamma_other",
+        r"layer\d\.0\.downsample\.1\.weight": "gamma_down",
+        r"(.*conv\d|.*downsample\.0|fc)\.weight": "weights",
+    },
+    # Pre-activation: the first norm of a stage's first block lies before its projecting skip path.
+    "resnetv2_50": {
+        r".*bias": "biases",
+        r"stages\.\d\.blocks\.0\.norm1\.weight": "gamma_down",
+        r"stages\.\d\.blocks\.\d\.norm3\.weight": "gamma_last",
+        r"(stages\.\d\.blocks\.\d\.norm[12]|norm)\.weight": "gamma_other",
+        r".*(conv\d?|head\.fc)\.weight": "weights",
+    },
+    "nf_resnet": {
+        r".*bias": "biases",
+        r".*\.skipinit_gain": "scalars",
+        r".*conv\d?\.gain": "gains",
+        r".*(conv\d?|head\.fc)\.weight": "weights",
+    },
+    "convnext_atto": {
+        r".*bias": "biases",
+        r"stem\.1\.weight": "gamma_stem",
+        r"stages\.\d\.blocks\.\d\.norm\.weight": "gamma_last",
+        r"(stages\.\d\.downsample\.0|head\.norm)\.weight": "gamma_other",
+        r"stages\.\d\.blocks\.\d\.gamma": "layer_scale",
+        r"(stem\.0|stages\.\d\.downsample\.1|.*conv_dw|.*mlp\.fc\d|head\.fc)\.weight": "weights",
+    },
+    "vit": {
+        r".*bias": "biases",
+        r"cls_token|pos_embed": "rest",
+        r"blocks\.\d\.norm[12]\.weight": "gamma_last",
+        r"norm\.weight": "gamma_other",
+        r"blocks\.\d\.ls[12]\.gamma": "layer_scale",
+        r"(patch_embed\.proj|.*attn\.qkv|.*attn\.proj|.*mlp\.fc[12]|head)\.weight": "weights",
+    },
+    # One bias of its qkv layer is joined from q_bias, zeros and v_bias.
+    "beit": {
+        r".*bias|.*relative_position_bias_table": "biases",
+        r"cls_token": "rest",
+        r"blocks\.\d\.norm[12]\.weight": "gamma_last",
+        r"fc_norm\.weight": "gamma_other",
+        r"blocks\.\d\.gamma_[12]": "layer_scale",
+        r"(patch_embed\.proj|.*attn\.qkv|.*attn\.proj|.*mlp\.fc[12]|head)\.weight": "weights",
+    },
+    # Post-norm: every norm inside a layer comes after a sum.
+    "bert": {
+        r".*bias": "biases",
+        r"bert\.embeddings\.LayerNorm\.weight": "gamma_stem",
+        r"bert\.encoder\.layer\.\d\.(attention\.)?output\.LayerNorm\.weight": "gamma_last",
+        r"cls\.predictions\.transform\.LayerNorm\.weight": "gamma_other",
+        r".*(embeddings|query|key|value|dense)\.weight": "weights",
+    },
+    "albert": {
+        r".*bias": "biases",
+        r"embeddings\.LayerNorm\.weight": "gamma_stem",
+        r"encoder\..*(attention\.LayerNorm|full_layer_layer_norm)\.weight": "gamma_last",
+        r".*(embeddings|mapping_in|query|key|value|dense|ffn|ffn_output|pooler)\.weight": "weights",
+    },
+    "gpt2": {
+        r".*bias": "biases",
+        r"transformer\.h\.\d\.ln_[12]\.weight": "gamma_last",
+        r"transformer\.ln_f\.weight": "gamma_other",
+        r"transformer\.(wte|wpe|h\.\d\.(attn|mlp)\.c_(attn|proj|fc))\.weight": "weights",
+    },
+    # The last norm of a cross-attention's branch is the one in front of its queries.
+    "t5": {
+        r"(encoder|decoder)\.final_layer_norm\.weight": "gamma_other",
+        r".*\.layer_norm\.weight": "gamma_last",
+        r"(shared|.*\.(q|k|v|o|wi|wo|relative_attention_bias))\.weight": "weights",
+    },
+}
+
+
+@cache
+def network(name: str) -> tuple[nn.Module, nl.ResidualMap]:
+    build, inputs = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build().train()
+    if isinstance(inputs, dict):
+        return model, nl.residual_map(model, **inputs)
+    return model, nl.residual_map(model, *(inputs if isinstance(inputs, tuple) else (inputs,)))
+
+
+def grouped(model: nn.Module, **arguments: Any) -> dict[str, str]:
+    """The group of every parameter by its first name."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, **arguments)
+    return {names[id(parameter)]: group["name"] for group in groups for parameter in group["params"]}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_parameter_is_in_the_group_of_the_table(name: str) -> None:
+    model, residual_map = network(name)
+    table = {}
+    for parameter, _ in model.named_parameters():
+        matching = [group for pattern, group in TABLES[name].items() if re.fullmatch(pattern, parameter)]
+        assert matching, parameter
+        table[parameter] = matching[0]
+    assert grouped(model, residual_map=residual_map) == table
+    assert set(table.values()) == set(TABLES[name].values())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("frozen", ["none", "every third", "norms", "all"])
+def test_every_trainable_parameter_is_in_exactly_one_group(name: str, frozen: str) -> None:
+    model, residual_map = network(name)
+    model = copy.deepcopy(model)
+    for index, (parameter_name, parameter) in enumerate(model.named_parameters()):
+        if frozen == "all" or (frozen == "every third" and index % 3 == 0):
+            parameter.requires_grad_(False)
+        if frozen == "norms" and re.search(r"norm|bn|ln_", parameter_name, re.IGNORECASE):
+            parameter.requires_grad_(False)
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, residual_map=residual_map)
+    listed = Counter(id(parameter) for group in groups for parameter in group["params"])
+    trainable = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    assert set(listed) == trainable
+    assert set(listed.values()) <= {1}
+    assert bool(trainable) == (frozen != "all")
+    if trainable:
+        torch.optim.SGD(groups, lr=0.1)  # refuses a parameter in two groups
+
+
+@pytest.mark.parametrize("name", ["resnet18", "nf_resnet", "gpt2"])
+def test_example_inputs_are_a_tensor_a_tuple_or_keywords(name: str) -> None:
+    model, residual_map = network(name)
+    inputs = NETWORKS[name][1]
+    assert type(inputs) is {"resnet18": Tensor, "nf_resnet": tuple, "gpt2": dict}[name]
+    assert grouped(model, example_inputs=inputs) == grouped(model, residual_map=residual_map)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_each_policy_decays(name: str) -> None:
+    model, residual_map = network(name)
+    groups = set(TABLES[name].values())
+    decays = {
+        "guidelines": groups & {"weights", "gamma_last", "gamma_other"},
+        "all": groups,
+        "weights": {"weights"},
+    }
+    for policy, expected in decays.items():
+        found = param_groups(model, lr=0.1, weight_decay=0.01, policy=policy, residual_map=residual_map)
+        assert {group["name"] for group in found if group["weight_decay"] == 0.01} == expected
+        assert {group["name"] for group in found if group["weight_decay"] == 0} == groups - expected
+
+
+def test_resnet18_in_numbers() -> None:
+    model, residual_map = network("resnet18")
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, residual_map=residual_map)
+    widths = (64, 128, 256, 512)
+    tensors = {group["name"]: len(group["params"]) for group in groups}
+    assert tensors == {
+        "weights": 1 + 4 * 4 + 3 + 1,
+        "gamma_last": 4 * 2,
+        "gamma_down": 3,
+        "gamma_stem": 1,
+        "gamma_other": 4 * 2,
+        "biases": (8 + 3 + 1 + 8) + 1,
+    }
+    numbers = {group["name"]: sum(parameter.numel() for parameter in group["params"]) for group in groups}
+    # Two 3×3 kernels in each of two blocks; the first kernel of a later stage reads the width before.
+    kernels = sum(9 * width * (width // (1 if width == 64 else 2) + 3 * width) for width in widths)
+    projections = sum(width * width // 2 for width in widths[1:])
+    norms = {"gamma_last": 2 * sum(widths), "gamma_down": sum(widths[1:]), "gamma_stem": 64, "gamma_other": 1920}
+    assert numbers == {
+        "weights": 3 * 49 * 64 + kernels + projections + 512 * 1000,
+        **norms,
+        "biases": sum(norms.values()) + 1000,
+    }
+    # The size that the network's authors print.
+    assert sum(numbers.values()) == 11_689_512
+    assert {group["name"] for group in groups if group["weight_decay"]} == {"weights", "gamma_last", "gamma_other"}
+
+
+def test_a_tied_embedding_is_one_weight() -> None:
+    for name, tied in [("gpt2", "lm_head"), ("bert", "cls.predictions.decoder"), ("t5", "encoder.embed_tokens")]:
+        model, residual_map = network(name)
+        embedding = model.get_input_embeddings().weight
+        assert model.get_submodule(tied).weight is embedding
+        groups = param_groups(model, lr=0.1, weight_decay=0.01, residual_map=residual_map)
+        holding = [group["name"] for group in groups for parameter in group["params"] if parameter is embedding]
+        assert holding == ["weights"]
+
+
+def test_the_map_of_another_network_is_refused() -> None:
+    model, residual_map = network("resnet18")
+    wrapped = nn.Sequential(model)
+    with pytest.raises(ValueError, match=r"not this network's: its layer conv1 names the parameter conv1\.weight, "):
+        param_groups(wrapped, lr=0.1, weight_decay=0.01, residual_map=residual_map)
+    stale = nl.ResidualMap(blocks=(), stem_layers=(Layer("gone.norm", "norm"), Layer("conv1", "weight")))
+    with pytest.raises(ValueError, match=r"names the module gone\.norm, .*\. Map the network as it is now, or leave"):
+        param_groups(model, lr=0.1, weight_decay=0.01, residual_map=stale)

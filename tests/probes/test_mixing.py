@@ -1,0 +1,373 @@
+"""Which networks let the examples of a batch influence one another, each known from how it is written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+
+
+class Code(nn.Module):
+    """Forward code alone."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Shuffled(nn.Module):
+    """Examples shuffled, run through a layer, and put back, or not."""
+
+    def __init__(self, *, restored: bool) -> None:
+        super().__init__()
+        self.shuffle = Code(lambda x: x.roll(1, 0))
+        self.layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.restore = Code(lambda x: x.roll(-1 if restored else 0, 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.restore(self.layer(self.shuffle(x)))
+
+
+class Nested(nn.Module):
+    """Code that mixes, before a batch norm, a layer norm and a batch norm again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(8, 8)
+        self.inner = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.LayerNorm(8), nn.BatchNorm1d(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x - x.mean(0)
+        return x + self.inner(x)
+
+
+def mixup(x: Tensor) -> Tensor:
+    share = float(np.random.beta(1.0, 1.0))  # noqa: NPY002
+    return share * x + (1 - share) * x[torch.randperm(len(x))]
+
+
+def attention_over_the_batch(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x[None], x[None], x[None])[0]
+
+
+def contrast(x: Tensor) -> Tensor:
+    return x @ x.T
+
+
+@pytest.mark.parametrize(
+    ("function", "mixes"),
+    [
+        (lambda x: x - x.mean(0), True),
+        (lambda x: x - x.mean(0).detach(), True),
+        (lambda x: x - x.mean(1, keepdim=True), False),
+        (lambda x: x / x.abs().max(), True),
+        (lambda x: x / x.abs().amax(1, keepdim=True), False),
+        (lambda x: x.clamp(max=x.max()) * x.min(), True),
+        (lambda x: x + 1e-6 * x.mean(0), True),
+        (lambda x: x.roll(1, 0), True),
+        (lambda x: x.roll(1, 1), False),
+        (lambda x: x.flip(0), True),
+        (lambda x: x[[0, 0, *range(2, len(x))]], True),
+        (lambda x: x[torch.randperm(len(x))], True),
+        (lambda x: x[:1].expand_as(x), True),
+        (lambda x: x + F.pad(x[2:3], (0, 0, 3, len(x) - 4)), True),
+        (lambda x: x.argsort(0).float(), True),
+        (lambda x: x.argsort(1).float(), False),
+        (lambda x: F.dropout(x, 0.5), False),
+        (lambda x: x + torch.randn_like(x), False),
+        (lambda x: x + random.random() + np.random.rand(), False),  # noqa: NPY002
+        (lambda x: x.view(-1), False),
+        (lambda x: x.T, False),
+        (lambda x: x.cumsum(0), True),
+        (lambda x: x * (x == x), False),
+        (lambda x: torch.zeros_like(x), False),
+        (mixup, True),
+        (attention_over_the_batch, True),
+        (contrast, True),
+    ],
+)
+@pytest.mark.parametrize("batch", [4, 5])
+def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool, batch: int) -> None:
+    found = nl.mixes_examples(Code(function), torch.randn(batch, 7))
+    assert bool(found) is mixes
+    assert [module.path for module in found.modules] == [""] * mixes
+    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), Code(function)), torch.randn(batch, 7))
+    assert [module.path for module in found.modules] == ["1"] * mixes
+
+
+def test_shuffled_and_put_back_is_not_mixed() -> None:
+    inputs = torch.randn(4, 8)
+    assert not nl.mixes_examples(Shuffled(restored=True), inputs)
+    (culprit,) = nl.mixes_examples(Shuffled(restored=False), inputs).modules
+    assert culprit.path == "shuffle"
+    assert "in the places of others" in culprit.reason
+    both = Shuffled(restored=True)
+    both.layer[1] = nn.BatchNorm1d(8)
+    assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["layer.1"]
+
+
+def test_modules_behind_code_that_mixes_are_judged_too() -> None:
+    found = nl.mixes_examples(Nested(), torch.randn(4, 8))
+    assert [module.path for module in found.modules] == ["", "inner.0", "inner.3"]
+    assert "its own forward code" in found.modules[0].reason
+    assert [module.path for module in nl.mixes_examples(Nested().eval(), torch.randn(4, 8)).modules] == [""]
+
+
+def test_a_multiplier_at_zero_does_not_hide_a_norm() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, *, trained: bool) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(5)
+            self.multiplier = nn.Parameter(torch.zeros(()), requires_grad=trained)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.multiplier * self.norm(x)
+
+    inputs = torch.randn(4, 5)
+    assert [module.path for module in nl.mixes_examples(Scaled(trained=True), inputs).modules] == ["norm"]
+    frozen = nl.mixes_examples(Scaled(trained=False), inputs)
+    assert not frozen
+    assert frozen.state == ("norm",)
+
+
+def test_a_network_that_insists_on_its_precision_is_measured_in_it() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(5, 5), nn.BatchNorm1d(5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.linear(x.float()))
+
+    assert [module.path for module in nl.mixes_examples(Single(), torch.randn(4, 5)).modules] == ["norm"]
+    assert not nl.mixes_examples(Single().eval(), torch.randn(4, 5))
+
+
+@pytest.mark.parametrize(("single", "said"), [(True, True), (False, False)])
+def test_what_may_be_rounding_is_told_apart_in_double_precision(single: bool, said: bool) -> None:
+    """A trace of the mean, 10⁻⁶ of it: mixing, which a network that insists on its precision leaves in doubt."""
+
+    class Faint(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x.float() if single else x)
+            return y + 1e-6 * y.mean(0)
+
+    (culprit,) = nl.mixes_examples(Faint(), torch.randn(4, 5)).modules
+    assert culprit.path == ""
+    assert ("may be rounding" in culprit.reason) is said
+
+
+@dataclass
+class Answer:
+    """What a model may return instead of a tensor."""
+
+    logits: Tensor
+    loss: Tensor
+    features: dict[str, list[Tensor]]
+
+
+@pytest.mark.parametrize("mixed", ["logits", "features", "nothing"])
+def test_several_inputs_and_outputs_in_a_dataclass(mixed: str) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 6)
+
+        def forward(self, words: Tensor, images: Tensor, *, scale: Tensor, threshold: float) -> Answer:
+            x = self.table(words).mean(1) + images * scale + threshold
+            centred = x - x.mean(0)
+            logits, features = (centred if mixed == name else x for name in ("logits", "features"))
+            return Answer(logits, x.mean(), {"last": [features, features.T]})
+
+    inputs = torch.randint(0, 10, (5, 3)), torch.randn(5, 6)
+    found = nl.mixes_examples(Two(), *inputs, scale=torch.rand(6), threshold=0.5)
+    assert bool(found) is (mixed != "nothing")
+
+
+@pytest.mark.parametrize("lengths", [[9, 5, 7, 3], [3, 4, 4, 9, 6], [6, 2, 8, 5]])
+def test_padding_to_the_longest_example(lengths: list[int]) -> None:
+    def padded(x: Tensor) -> Tensor:
+        return torch.ones(len(x), int(x.max())) * x[:, None]
+
+    assert nl.mixes_examples(Code(padded), torch.tensor(lengths))
+    assert not nl.mixes_examples(Code(lambda x: torch.ones(len(x), 9) * x[:, None]), torch.tensor(lengths))
+
+
+def test_every_input_can_be_the_one_that_is_mixed() -> None:
+    class Pair(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return left @ right.T
+
+    inputs = torch.randn(4, 6)
+    assert nl.mixes_examples(Pair(), inputs, inputs + 1)
+    assert nl.mixes_examples(Pair(), torch.ones(4, 6), inputs)
+    assert not nl.mixes_examples(Pair(), inputs, torch.randn(3, 6)), "three classes that all examples share"
+
+
+STEPS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "linear": (lambda: nn.Linear(6, 6), False),
+    "relu": (lambda: nn.ReLU(inplace=True), False),
+    "dropout": (lambda: nn.Dropout(0.3), False),
+    "layer_norm": (lambda: nn.LayerNorm(6), False),
+    "softmax": (lambda: nn.Softmax(dim=1), False),
+    "identity": (nn.Identity, False),
+    "folded": (lambda: Code(lambda x: x.view(-1, 3).tanh().view(-1, 6)), False),
+    "batch_norm": (lambda: nn.BatchNorm1d(6), True),
+    "centre": (lambda: Code(lambda x: x - x.mean(0)), True),
+    "largest": (lambda: Code(lambda x: x / (1 + x.abs().max())), True),
+    "softmax_over_batch": (lambda: nn.Softmax(dim=0), True),
+}
+
+
+class Steps(nn.Module):
+    """x + f(x) for every step f in turn; what one does is never lost behind another."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(STEPS[name][0]() for name in names)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in self.steps:
+            x = x + step(x.clone())
+        return x
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    names=st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
+    batch=st.integers(3, 7),
+    seed=st.integers(0, 2**16),
+)
+def test_exactly_the_steps_that_mix_are_named(names: list[str], batch: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    found = nl.mixes_examples(Steps(names), torch.randn(batch, 6))
+    assert [module.path for module in found.modules] == [
+        f"steps.{i}" for i, name in enumerate(names) if STEPS[name][1]
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=st.integers(2, 9), data=st.data())
+def test_every_pair_of_examples_is_covered(batch: int, data: st.DataObject) -> None:
+    """A single example that a single other one depends on."""
+    source = data.draw(st.integers(0, batch - 1))
+    target = data.draw(st.integers(0, batch - 1))
+    weights = torch.eye(batch)
+    weights[target, source] = 1.0
+    found = nl.mixes_examples(Code(lambda x: weights @ x), torch.randn(batch, 3))
+    assert bool(found) is (source != target)
+
+
+def test_nothing_is_disturbed_whatever_happens() -> None:
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.dropout = nn.BatchNorm1d(5), nn.Dropout()
+            self.passes = 0
+
+        def forward(self, x: Tensor, *, fail: bool) -> Tensor:
+            self.passes += 1
+            x.mul_(2)
+            if fail:
+                raise RuntimeError("as asked")
+            return self.dropout(self.norm(x)) * random.random() * np.random.rand()  # noqa: NPY002
+
+    model = Failing()
+    model.dropout.eval()
+    inputs = torch.randn(4, 5)
+    original = inputs.clone()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    fused = torch.backends.mha.get_fastpath_enabled()
+    assert nl.mixes_examples(model, inputs, fail=False)
+    with pytest.raises(RuntimeError, match="as asked"):
+        nl.mixes_examples(model, inputs, fail=True)
+    assert torch.equal(inputs, original)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.random.get_state()[1].tolist() == states[2]  # noqa: NPY002
+    assert (model.training, model.dropout.training, model.passes) == (True, False, 0)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.backends.mha.get_fastpath_enabled() == fused
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    inputs = torch.randn(4, 6, dtype=dtype)
+    weights = torch.randn(6, 3, dtype=dtype)
+    assert not nl.mixes_examples(Code(lambda x: x @ weights), inputs)
+    assert nl.mixes_examples(Code(lambda x: (x - x.mean(0)) @ weights), inputs)
+
+
+def test_kernels_that_round_by_chance_are_no_influence() -> None:
+    """Rounding that differs from pass to pass, as of sums in no fixed order, drawn here from its own source."""
+
+    class Rounded(nn.Module):
+        def __init__(self, *, mixing: bool) -> None:
+            super().__init__()
+            self.linear, self.mixing = nn.Linear(6, 6), mixing
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x - x.mean(0) if self.mixing else x)
+            chance = torch.tensor(np.random.default_rng().uniform(0.5, 1.0, y.shape), dtype=y.dtype)
+            return y * (1 + 1e-6 * chance)
+
+    inputs = torch.randn(4, 6)
+    assert not nl.mixes_examples(Rounded(mixing=False), inputs)
+    assert [module.path for module in nl.mixes_examples(Rounded(mixing=True), inputs).modules] == [""]
+
+
+def test_the_answer_reads_as_a_sentence() -> None:
+    model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
+    assert str(nl.mixes_examples(model, torch.randn(3, 5))).splitlines() == [
+        "An example's output depends on other examples of the batch, through 1 module:",
+        "  1: BatchNorm1d normalizes by statistics of several examples",
+        "Buffers that keep a trace of the examples: 1.",
+    ]
+    alone = str(nl.mixes_examples(model.eval(), torch.randn(3, 5)))
+    assert alone == "No example's output depends on another example of the batch."
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        (nn.Linear(3, 3), (torch.randn(1, 3),), "that has length 1"),
+        (nn.Identity(), (torch.tensor(1.0),), "no tensor with an axis"),
+        (nn.Linear(3, 3), (torch.zeros(4, 3),), "one value only"),
+        (Code(torch.mean), (torch.randn(4, 3),), "No output belongs to an example"),
+        (
+            Code(lambda x: x + float(np.random.default_rng().random())),
+            (torch.randn(4, 3),),
+            "Two passes of this Code",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nl.mixes_examples(model, *inputs)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_networks_are_measured_as_they_were_written() -> None:
+    model = torch.compile(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)))
+    assert [module.path for module in nl.mixes_examples(model, torch.randn(3, 5)).modules] == ["1"]

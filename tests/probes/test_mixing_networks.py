@@ -1,0 +1,185 @@
+"""The mixing of examples in whole networks: libraries' and converted ones, sequences, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel
+
+import normless as nl
+from normless.models import wide_resnet
+from normless.nn import AlternatingBatchNorm2d, GhostBatchNorm2d, PartialBatchNorm2d
+from normless.residual.classify import NORMS
+
+
+class SequenceFirst(nn.Module):
+    """A transformer whose layers see (T, B, C), the batch on axis 1, or on axis 0 if it is made to mix."""
+
+    def __init__(self, *, mixing: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=mixing)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x.transpose(0, 1)).transpose(0, 1)
+
+
+class Windows(nn.Module):
+    """Attention inside windows: (B, T, C) to (B·T/2, 2, C) and back, or in windows that cross examples."""
+
+    def __init__(self, *, crossing: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.crossing = crossing
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = x.transpose(0, 1) if self.crossing else x
+        shape = windows.shape
+        windows = windows.reshape(-1, 2, x.shape[-1])
+        windows = self.attention(windows, windows, windows)[0].reshape(shape)
+        return x + (windows.transpose(0, 1) if self.crossing else windows)
+
+
+@pytest.mark.parametrize("batch", [3, 4, 6])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d,
+        nn.SyncBatchNorm,
+        timm.layers.BatchNormAct2d,
+        lambda channels: GhostBatchNorm2d(channels, ghost_size=2),
+        lambda channels: PartialBatchNorm2d(channels, variance=False),
+        lambda channels: PartialBatchNorm2d(channels, mean=False),
+        AlternatingBatchNorm2d,
+        lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
+    ],
+)
+def test_batch_norms_mix_in_training_only(norm: Callable[[int], nn.Module], training: bool, batch: int) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), norm(6), nn.ReLU(), nn.Conv2d(6, 6, 3), norm(6)).train(training)
+    always = getattr(model[1], "running_mean", None) is None
+    found = nl.mixes_examples(model, torch.randn(batch, 3, 6, 6))
+    assert [module.path for module in found.modules] == (["1", "4"] if training or always else [])
+    assert found.state == (("1", "4") if training and not always else ())
+
+
+@pytest.mark.parametrize(
+    ("model", "culprits"),
+    [
+        (SequenceFirst(mixing=False), []),
+        (SequenceFirst(mixing=True), ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
+        (Windows(crossing=False), []),
+        (Windows(crossing=True), [""]),
+        (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), []),
+        (nn.LSTM(8, 8, batch_first=True), []),
+        (nn.LSTM(8, 8), [""]),
+        (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Flatten(), nn.Linear(48, 5)), []),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("batch", [3, 4, 6])
+def test_sequences(model: nn.Module, culprits: list[str], training: bool, batch: int) -> None:
+    """Six tokens, also where there are six examples, so that the axes are told apart by more than their length."""
+    found = nl.mixes_examples(model.train(training), torch.randn(batch, 6, 8))
+    assert [module.path for module in found.modules] == culprits
+
+
+def test_resnet18_of_torchvision_mixes_through_its_20_batch_norms_in_training() -> None:
+    model = torchvision.models.resnet18(num_classes=10)
+    inputs = torch.randn(3, 3, 33, 33)
+    norms = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    found = nl.mixes_examples(model, inputs)
+    assert len(norms) == 20
+    assert sorted(module.path for module in found.modules) == sorted(norms)
+    assert sorted(found.state) == sorted(norms)
+    model.layer3.eval()
+    model.layer4.eval()
+    partly = [name for name in norms if not name.startswith(("layer3", "layer4"))]
+    assert sorted(module.path for module in nl.mixes_examples(model, inputs).modules) == sorted(partly)
+    assert not nl.mixes_examples(model.eval(), inputs)
+
+
+@pytest.mark.parametrize("scheme", ["none", "skipinit", "zeroinit", "fixup", "group_norm(groups=4)"])
+def test_converted_networks_do_not_mix(scheme: str) -> None:
+    found = nl.mixes_examples(nl.convert(wide_resnet(10, 1), scheme), torch.randn(4, 3, 8, 8))
+    assert found.state == ()
+    assert not found
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "ghost_batch_norm(size=2)", "batch_norm_sqrt2", "only_top_norm"])
+def test_schemes_that_keep_batch_statistics_mix_through_every_norm(scheme: str) -> None:
+    model = nl.convert(wide_resnet(10, 1), scheme)
+    norms = [name for name, module in model.named_modules() if isinstance(module, NORMS)]
+    found = nl.mixes_examples(model, torch.randn(4, 3, 8, 8))
+    assert sorted(module.path for module in found.modules) == sorted(norms)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "swin_micro"])
+def test_vision_transformers_do_not_mix(name: str) -> None:
+    """Swin folds its windows into the batch; stochastic depth drops whole examples, each by its own draw."""
+    if name == "test_vit":
+        model, side = timm.create_model(name, drop_path_rate=0.5), 160
+    else:
+        model = timm.models.SwinTransformer(
+            img_size=32, patch_size=2, embed_dim=8, depths=(2, 2), num_heads=(2, 2), window_size=4, drop_path_rate=0.5
+        )
+        side = 32
+    for batch in (3, 4):
+        assert not nl.mixes_examples(model.train(), torch.randn(batch, 3, side, side))
+
+
+def test_tokens_masks_and_outputs_of_bert() -> None:
+    config = BertConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=12,
+    )
+    model = BertModel(config)
+    tokens = torch.randint(0, 32, (4, 9))
+    mask = (torch.arange(9) < torch.tensor([[9], [5], [7], [3]])).long()
+    for training in (True, False):
+        assert not nl.mixes_examples(model.train(training), tokens)
+        assert not nl.mixes_examples(model, input_ids=tokens, attention_mask=mask)
+
+    class Centred(BertModel):
+        def forward(self, **inputs: Tensor) -> object:
+            output = super().forward(**inputs)
+            output.pooler_output = output.pooler_output - output.pooler_output.mean(0)
+            return output
+
+    found = nl.mixes_examples(Centred(config), input_ids=tokens, attention_mask=mask)
+    assert [module.path for module in found.modules] == [""]
+
+
+class Experts(nn.Module):
+    """Every token goes to one expert; how many others go there with it changes how its sums are rounded."""
+
+    def __init__(self, *, capacity: int | None = None) -> None:
+        super().__init__()
+        self.router = nn.Linear(96, 3)
+        self.experts = nn.ModuleList(nn.Linear(96, 96) for _ in range(3))
+        self.capacity = capacity
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        chosen = self.router(tokens).argmax(1)
+        output = torch.zeros_like(tokens)
+        for index, expert in enumerate(self.experts):
+            sent = (chosen == index).nonzero().flatten()[: self.capacity]
+            output[sent] = expert(tokens[sent])
+        return (tokens + output).view_as(x)
+
+
+def test_experts_mix_only_where_tokens_compete_for_them() -> None:
+    inputs = torch.randn(4, 9, 96)
+    assert not nl.mixes_examples(nn.Sequential(Experts(), Experts()), inputs)
+    crowded = nl.mixes_examples(nn.Sequential(Experts(), Experts(capacity=3)), inputs)
+    assert [module.path for module in crowded.modules] == ["1"]

@@ -1,0 +1,299 @@
+"""Which additions are residual sums and which are not, on small networks written in the ways people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normless import ResidualMap, residual_map
+
+WIDTH = 8
+Forward = Callable[["Net", Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """A stem, linear and convolutional layers to write blocks with, and the forward pass under test."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.written = forward
+        self.stem, self.f, self.g, self.h = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.position = nn.Parameter(torch.zeros(WIDTH))
+        self.table = nn.Embedding(5, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(self, self.stem(x))
+
+
+def map_of(forward: Forward) -> ResidualMap:
+    return residual_map(Net(forward), torch.randn(2, 3, WIDTH))
+
+
+def in_place(net: Net, x: Tensor) -> Tensor:
+    x += net.g(torch.relu(net.f(x)))
+    return x
+
+
+def tanh_gelu_by_hand(net: Net, x: Tensor) -> Tensor:
+    return net.f(0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3))))
+
+
+ONE_BRANCH: dict[str, Forward] = {
+    "x + f": lambda net, x: x + net.g(torch.relu(net.f(x))),
+    "f + x": lambda net, x: net.g(torch.relu(net.f(x))) + x,
+    "torch.add": lambda net, x: torch.add(x, net.g(torch.relu(net.f(x))), alpha=0.5),
+    "in place": in_place,
+    "add_": lambda net, x: net.g(torch.relu(net.f(x))).add_(x),
+    "stack and sum": lambda net, x: torch.stack([x, net.g(torch.relu(net.f(x)))]).sum(0),
+    "stack last and sum": lambda net, x: torch.stack([net.g(torch.relu(net.f(x))), x], dim=-1).sum(dim=-1),
+    "sum of a list": lambda net, x: sum([x, net.g(torch.relu(net.f(x)))]),
+    "x - f": lambda net, x: x - net.g(torch.relu(net.f(x))),
+    "dropped out": lambda net, x: x + F.dropout(net.g(torch.relu(net.f(x))), 0.5),
+    "position beside": lambda net, x: (y := x + net.position) + net.g(torch.relu(net.f(y))),
+}
+
+
+@pytest.mark.parametrize("name", ONE_BRANCH)
+def test_one_branch_however_it_is_added(name: str) -> None:
+    found = map_of(ONE_BRANCH[name])
+    (block,) = found.blocks
+    assert block.branch == ("f", "g")
+    assert block.identity_skip
+    assert block.skip == ()
+    assert block.branches == (block.branch_layers,)
+    assert found.stem == ("stem",)
+    assert {one.path for one in found.unresolved} <= {"norm", "norm2"}, "only the norms that the forward leaves out"
+
+
+SEVERAL: dict[str, Forward] = {
+    "x + f + g": lambda net, x: x + net.f(torch.relu(x)) + net.g(torch.tanh(x)),
+    "f + g + x": lambda net, x: net.f(torch.relu(x)) + net.g(torch.tanh(x)) + x,
+    "x + (f + g)": lambda net, x: x + (net.f(torch.relu(x)) + net.g(torch.tanh(x))),
+    "stacked": lambda net, x: torch.stack([net.f(torch.relu(x)), x, net.g(torch.tanh(x))], 1).sum(1),
+    "sum of a list": lambda net, x: sum((x, net.f(torch.relu(x)), net.g(torch.tanh(x)))),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_branches_are_one_block(name: str) -> None:
+    (block,) = map_of(SEVERAL[name]).blocks
+    assert {tuple(layer.path for layer in branch if layer.kind == "weight") for branch in block.branches} == {
+        ("f",),
+        ("g",),
+    }
+    assert block.branch == ("f", "g")
+    assert block.m == 1
+    assert block.identity_skip
+
+
+@pytest.mark.parametrize("forward", [
+    lambda net, x: x + net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y))),
+    lambda net, x: x + (net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y)))),
+])  # fmt: skip
+def test_parallel_branches_may_share_their_norm(forward: Forward) -> None:
+    found = map_of(forward)
+    (block,) = found.blocks
+    assert [[layer.path for layer in branch if layer.kind != "activation"] for branch in block.branches] == [
+        ["norm", "f"],
+        ["norm", "g", "h"],
+    ]
+    assert block.m == 2
+    assert found.norms["norm"] == "last"
+
+
+NOT_RESIDUAL: dict[str, Forward] = {
+    "position embedding": lambda net, x: net.f(x + net.position),
+    "embedded positions": lambda net, x: net.f(x + net.table(torch.arange(3))),
+    "a constant": lambda net, x: net.f(x) + torch.ones(WIDTH),
+    "attention mask": lambda net, x: torch.softmax(net.f(x) @ x.mT + torch.ones(3, 3).triu(), -1) @ net.g(x),
+    "attention logits with a bias of their own": lambda net, x: (
+        torch.softmax((q := net.f(x)) @ x.mT + net.g(q) @ torch.ones(WIDTH, 3), -1) @ net.h(x)
+    ),
+    "rotary embedding": lambda net, x: net.f(
+        x * torch.arange(3.0).cos()[:, None] + x.roll(1, -1) * torch.arange(3.0).sin()[:, None]
+    ),
+    "gelu by hand": tanh_gelu_by_hand,
+    "one linear map in two parts": lambda net, x: net.f(x) + net.g(x),
+    "a merge of two streams": lambda net, x: net.g(torch.relu(net.f(x))) + net.h(torch.relu(net.stem(x))),
+    "a difference": lambda net, x: net.f(x).relu() - x,
+    "twice the same": lambda net, x: net.f(x + x),
+    "a running mean": lambda net, x: net.f(x - x.mean(-1, keepdim=True)),
+    "a sum of all": lambda net, x: net.f(torch.stack([x, 2 * x]).sum((0, 1))),
+}
+
+
+@pytest.mark.parametrize("name", NOT_RESIDUAL)
+def test_other_sums_are_left_out(name: str) -> None:
+    found = map_of(NOT_RESIDUAL[name])
+    assert found.blocks == ()
+    assert {one.path for one in found.unresolved} <= {"norm", "norm2"}, "only the norms that the forward leaves out"
+
+
+def test_embeddings_of_tokens_and_their_positions_share_no_activation() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(9, WIDTH), nn.Embedding(9, WIDTH)
+            self.f = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            places = (tokens != 1).cumsum(-1)
+            x = self.words(tokens) + self.places(places)
+            return x + self.f(x)
+
+    (block,) = residual_map(Tokens(), torch.zeros(2, 4, dtype=torch.int64)).blocks
+    assert block.branch == ("f",)
+
+
+def test_a_gated_skip_path_is_found_by_the_dominator() -> None:
+    def highway(net: Net, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(net.g(x))
+        return x * (1 - gate) + net.h(torch.relu(net.f(x))) * gate
+
+    (block,) = map_of(highway).blocks
+    assert set(block.branch) == {"f", "g", "h"}
+    assert block.skip == ("g",)
+    assert not block.identity_skip
+
+
+def test_squeeze_excite_gates_and_does_not_count() -> None:
+    def squeeze_excite(net: Net, x: Tensor) -> Tensor:
+        h = net.f(x)
+        return x + h * torch.sigmoid(net.h(torch.relu(net.g(h.mean(1, keepdim=True)))))
+
+    (block,) = map_of(squeeze_excite).blocks
+    assert block.branch == ("f", "g", "h")
+    assert block.gates == ("g", ":relu", "h", ":sigmoid")
+    assert block.m == 1
+    assert block.activations == ()
+    assert not block.ends_in_layer
+
+
+def test_query_and_key_only_weigh_the_values() -> None:
+    def attention(net: Net, x: Tensor) -> Tensor:
+        y = net.norm(x)
+        scores = torch.softmax(net.f(y) @ net.norm2(net.g(y)).mT, dim=-1)
+        return x + net.h(scores @ net.stem(y))
+
+    found = map_of(attention)
+    (block,) = found.blocks
+    assert set(block.gates) == {"f", "g", "norm2"}
+    assert block.m == 2
+    # The norm of the keys is the branch's last in time, but not on its way to the sum.
+    assert found.norms == {"norm": "last", "norm2": "other"}
+
+
+def test_the_values_of_an_attention_to_something_else_belong_to_the_branch() -> None:
+    class Cross(Net):
+        def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+            x = self.stem(x)
+            return x + self.h(torch.softmax(self.f(x) @ memory.mT, -1) @ self.g(memory)) + 0 * memory.sum()
+
+    (block,) = residual_map(Cross(in_place), torch.randn(2, 3, WIDTH), torch.randn(2, 4, WIDTH)).blocks
+    assert set(block.branch) == {"f", "g", "h"}
+    assert block.m == 2
+
+
+def test_blocks_inside_a_branch_are_a_tree() -> None:
+    def nested(net: Net, x: Tensor) -> Tensor:
+        h = net.f(torch.relu(x))
+        h = h + net.g(torch.relu(h))
+        return x + net.h(torch.relu(h))
+
+    found = map_of(nested)
+    (outer,) = found.blocks
+    (inner,) = outer.inner
+    assert outer.branch == ("f", "g", "h")
+    assert inner.branch == ("g",)
+    assert [block.name for block in found.walk()] == [outer.name, inner.name]
+    assert found.depth == 1
+    # Through the inner branch f, g and h follow on each other.
+    assert (outer.m, inner.m) == (3, 1)
+
+
+def test_a_long_skip_connection_around_blocks_holds_them() -> None:
+    def long(net: Net, x: Tensor) -> Tensor:
+        h = x + net.f(torch.relu(x))
+        h = h + net.g(torch.relu(h))
+        return x + h
+
+    (outer,) = map_of(long).blocks
+    assert [block.branch for block in outer.inner] == [("f",), ("g",)]
+
+
+def test_feature_pyramids_merge_streams() -> None:
+    class Pyramid(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, WIDTH, 3, padding=1)
+            self.down = nn.Conv2d(WIDTH, WIDTH, 3, stride=2, padding=1)
+            self.f, self.lateral, self.top, self.out = (nn.Conv2d(WIDTH, WIDTH, 1) for _ in range(4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            fine = self.stem(x)
+            coarse = self.down(fine)
+            coarse = coarse + self.f(torch.relu(coarse))
+            top = self.top(coarse)
+            return self.lateral(fine) + F.interpolate(top, scale_factor=2.0), self.out(top)
+
+    (block,) = residual_map(Pyramid(), torch.randn(1, 3, 8, 8)).blocks
+    assert block.branch == ("f",)
+
+
+class Parallel(nn.Module):
+    """Convolutions side by side, as re-parameterizable networks train them."""
+
+    def __init__(self, forward: Callable[[Parallel, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.written = forward
+        self.wide, self.point = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(self, x)
+
+
+PARALLEL: dict[str, Callable[[Parallel, Tensor], Tensor]] = {
+    "repvgg": lambda net, x: torch.relu(net.norm1(net.wide(x)) + net.norm2(net.point(x)) + net.norm3(x)),
+    "repvgg without identity": lambda net, x: torch.relu(net.norm1(net.wide(x)) + net.norm2(net.point(x))),
+    "mobileone": lambda net, x: torch.relu(net.norm3(x) + net.norm1(net.wide(x))),
+    "repvit": lambda net, x: net.norm3((net.norm1(net.wide(x)) + net.point(x)) + x),
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_parallel_convolutions_are_one_layer(name: str, training: bool) -> None:
+    found = residual_map(Parallel(PARALLEL[name]).train(training), torch.randn(2, 4, 6, 6))
+    assert found.blocks == ()
+
+
+def test_a_branch_without_weights_counts_where_it_pools_or_normalizes() -> None:
+    pooling = nn.AvgPool1d(3, stride=1, padding=1)
+    for forward in (
+        lambda net, x: x + pooling(net.norm(x)),
+        lambda net, x: x + pooling(x),
+        lambda net, x: x + (pooling(x) - x),
+    ):
+        (block,) = map_of(forward).blocks
+        assert block.branch == ()
+        assert block.m == 0
+        assert block.identity_skip
+
+
+def test_the_example_of_a_projecting_skip_path_with_shared_pre_activation() -> None:
+    def projecting(net: Net, x: Tensor) -> Tensor:
+        y = torch.relu(net.norm(x))
+        return net.h(y) + net.g(torch.relu(net.norm2(net.f(y))))
+
+    found = map_of(projecting)
+    (block,) = found.blocks
+    assert block.skip == ("h",)
+    assert block.branch == ("f", "g")
+    assert not block.identity_skip
+    assert found.norms == {"norm": "stem", "norm2": "last"}
