@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from normless.edits import Change as Change
     from normless.edits import Edit as Edit
     from normless.errors import AlreadyConvertedError as AlreadyConvertedError
+    from normless.errors import FixedArgumentError as FixedArgumentError
     from normless.errors import RecipeError as RecipeError
     from normless.errors import UnresolvedStructureError as UnresolvedStructureError
     from normless.errors import UnsupportedEdit as UnsupportedEdit
@@ -42,6 +43,7 @@ _HOME = {
     "Change": "normless.edits",
     "Edit": "normless.edits",
     "AlreadyConvertedError": "normless.errors",
+    "FixedArgumentError": "normless.errors",
     "RecipeError": "normless.errors",
     "UnresolvedStructureError": "normless.errors",
     "UnsupportedEdit": "normless.errors",

@@ -19,5 +19,9 @@ class UnresolvedStructureError(NormlessError, ValueError):
     """The residual structure of a network could not be read."""
 
 
+class FixedArgumentError(NormlessError, ValueError):
+    """A converted module was called with another value of an argument than its rewritten code was made for."""
+
+
 class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or not be loaded from them."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from normless.arguments import arguments_of
 from normless.conversion import plan
 from normless.edits import Change
 from normless.errors import NormlessError
@@ -100,10 +101,7 @@ def inspect_network(model: nn.Module, example_inputs: Any = None, *, schemes: Se
         ValueError: a scheme is unknown.
     """
     chosen = [parse_scheme(text) for text in schemes]
-    keywords = example_inputs if isinstance(example_inputs, dict) else {}
-    positional = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    if keywords or example_inputs is None:
-        positional = ()
+    positional, keywords = arguments_of(example_inputs)
     found = residual_map(model, *positional, **keywords)
     return Inspection(
         map=found,

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from normless.arguments import arguments_of
 from normless.conversion import convert, scheme_of
 from normless.errors import RecipeError
 from normless.models.spec import Inputs, Shape, build_model, build_with_inputs
@@ -128,13 +129,6 @@ def model_with_inputs(
         raise ValueError(f"The network saved in {spec} has its classes already; leave the number of classes out.")
     images = None if image_shape is None else torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
     return load_with_inputs(spec, example_inputs=images)
-
-
-def arguments_of(inputs: Inputs | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as positional and keyword arguments."""
-    if inputs is None or isinstance(inputs, dict):
-        return (), inputs or {}
-    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
 def _scheme_text(net: nn.Module) -> str:

@@ -44,10 +44,11 @@ def run(namespace: Namespace) -> int:
 
     import torch
 
+    from normless.arguments import arguments_of
     from normless.conversion import convert, plan
     from normless.models.spec import fitted_spec
     from normless.residual import residual_map
-    from normless.saving import arguments_of, model_with_inputs, save
+    from normless.saving import model_with_inputs, save
     from normless.schemes import parse_scheme
 
     scheme = parse_scheme(namespace.scheme)

@@ -6,29 +6,36 @@ The children of the module are leaves, so only its own forward is rewritten: a `
 
 from __future__ import annotations
 
-import inspect
 import operator
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx import Graph, Node
 
-from normless.errors import NormlessError
-from normless.lifting.calls import Call, evaluating, holds_tensors
+from normless.lifting.arguments import Arguments, LiftError
+from normless.lifting.calls import Call, evaluating
 from normless.lifting.rewritten import rewrite
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
 _ADDITION_METHODS = ("add", "add_", "__add__", "__radd__", "__iadd__")
 
 
-class LiftError(NormlessError):
-    """A module's forward code cannot be rewritten; the message says why, without the module's name."""
-
-
 class _OwnCode(fx.Tracer):
-    """Traces a module's own forward; every child is a leaf."""
+    """Traces a module's own forward as it runs with some arguments; every child is a leaf."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """A placeholder for every argument of tensors; what is none keeps its value."""
+        found = [self.create_proxy("placeholder", name, (), {}) for name in self.arguments.tensors]
+        return self.arguments.call, [self.root, *found]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -60,8 +67,10 @@ class Lifter:
     def __init__(self, module: nn.Module, call: Call) -> None:
         self.module = module
         self.children: dict[str, nn.Module] = {}
-        self.graph = _traced(module, call)
-        self.values = _values(module, self.graph, call)
+        self._arguments = Arguments(module, call)
+        self._head = self._arguments.head()
+        self.graph = _traced(module, self._arguments)
+        self.values = _values(module, self.graph, self._arguments)
 
     def additions(self) -> list[Node]:
         """The additions of two tensors in the code, in execution order."""
@@ -108,7 +117,7 @@ class Lifter:
         """Give the module its new children and its new forward."""
         for name, child in self.children.items():
             self.module.add_module(name, child.train(self.module.training))
-        rewrite(self.module, self.graph)
+        rewrite(self.module, self._head, self.graph)
 
     def _is_addition(self, node: Node) -> bool:
         added = (node.op == "call_function" and node.target in _ADDITIONS) or (
@@ -120,7 +129,7 @@ class Lifter:
         return len({*operands}) == 2 and all(isinstance(self.values.get(one), Tensor) for one in operands)
 
 
-def _traced(module: nn.Module, call: Call) -> Graph:
+def _traced(module: nn.Module, arguments: Arguments) -> Graph:
     graphs = []
     training = module.training
     try:
@@ -128,7 +137,7 @@ def _traced(module: nn.Module, call: Call) -> Graph:
             module.training = mode
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                graphs.append(_OwnCode().trace(module, concrete_args=_fixed_arguments(module, call)))
+                graphs.append(_OwnCode(arguments).trace(module))
     except Exception as error:
         raise LiftError(
             f"its forward code cannot be traced ({type(error).__name__}: {_first_line(error)})"
@@ -142,25 +151,12 @@ def _traced(module: nn.Module, call: Call) -> Graph:
     return graphs[1]
 
 
-def _fixed_arguments(module: nn.Module, call: Call) -> dict[str, Any]:
-    """The arguments that are no tensors, by name: control flow may depend on them."""
-    bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs)
-    bound.apply_defaults()
-    named = dict(bound.arguments)
-    for name, parameter in inspect.signature(module.forward).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and named.pop(name):
-            raise LiftError(f"its forward takes any number of arguments as {name}")
-    return {name: value for name, value in named.items() if not holds_tensors(value)}
-
-
-def _values(module: nn.Module, graph: Graph, call: Call) -> dict[Node, Any]:
+def _values(module: nn.Module, graph: Graph, arguments: Arguments) -> dict[Node, Any]:
     """Every node's value on the call's arguments."""
     recorder = _Recorder(fx.GraphModule(module, graph))
-    bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs)
-    bound.apply_defaults()
     try:
         with evaluating(module):
-            recorder.run(*bound.arguments.values())
+            recorder.run(*arguments.tensors.values())
     except Exception as error:
         raise LiftError(f"its traced forward does not run ({type(error).__name__}: {_first_line(error)})") from error
     return recorder.values

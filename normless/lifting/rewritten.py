@@ -9,11 +9,24 @@ from torch.fx import Graph
 from torch.fx.graph_module import _exec_with_source, _format_import_block
 from torch.package.importer import sys_importer
 
+_IMPORTS = """\
+import torch
+from normless.lifting.fixed import require as normless_require
+from normless.lifting.fixed import require_tensors as normless_require_tensors
+"""
 
-def rewrite(module: nn.Module, graph: Graph) -> None:
-    """Give a module the forward that a graph of its own operations and children describes."""
+
+def rewrite(module: nn.Module, head: str, graph: Graph) -> None:
+    """Give a module the forward that a graph of its own operations and children describes.
+
+    Args:
+        module: whose forward it becomes.
+        head: the code before the graph's own, from `def forward` on.
+        graph: of the operations, its placeholders arguments that `head` names.
+    """
     code = graph.python_code("self")
-    source = f"{_format_import_block(code.globals, sys_importer)}\n{code.src}"
+    body = code.src.partition("def forward(")[2].partition("\n")[2]
+    source = f"{_IMPORTS}{_format_import_block(code.globals, sys_importer)}\n{head}{body}"
     module.__class__ = rewritten_class(original_class(module), source)
 
 

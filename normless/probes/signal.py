@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
-from normless.nn.channels import batch_statistics
+from normless.arguments import arguments_of
+from normless.probes.channels import by_channel
+from normless.probes.observe import observe
 from normless.probes.theory import predicted_moments
-from normless.probes.undisturbed import undisturbed
-from normless.residual import ResidualMap
+from normless.probes.watcher import Setting, Watcher
+from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
 COLUMNS = (
@@ -20,6 +22,9 @@ COLUMNS = (
     "skip_variance",
     "branch_variance",
     "sum_variance",
+    "skip_second_moment",
+    "branch_second_moment",
+    "sum_second_moment",
     "norm_mean_square",
     "norm_variance",
     "predicted_skip_variance",
@@ -28,70 +33,92 @@ COLUMNS = (
 )
 
 
-def signal_table(model: nn.Module, inputs: Tensor, residual_map: ResidualMap | None = None) -> pd.DataFrame:
-    """Variances at every residual block on one batch, in training mode, with the predictions beside them.
+@dataclass
+class Signal(Watcher):
+    """Variance and second moment on the skip path, at the branch end and behind the sum of every block.
 
-    Variances are over examples, channels and positions together, for the one set of weights the network has
-    (De & Smith, figures 2 and 5). `norm_mean_square` and `norm_variance` are what the block's first norm would
-    hold after one update with momentum 0: the squared mean and the biased variance of each channel, averaged
-    over channels; NaN in blocks without a norm. Predictions are `predicted_moments`. The network is left as it was.
+    Moments are over examples, channels and positions together, for the one set of weights the network has (De &
+    Smith, figures 2 and 5); the branch as it enters the sum, its multiplier applied, those of several branches
+    added. `norm_mean_square` and `norm_variance` are what the block's first norm would hold after one update with
+    momentum 0: the squared mean and the biased variance of each channel, averaged over channels; NaN in blocks
+    without a norm.
+    """
+
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+
+    def on_start(self, setting: Setting) -> None:
+        """Begin a table with a row for every outermost block."""
+        blocks = setting.map.blocks
+        self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
+        self._norms = {block.norms[0]: block.name for block in reversed(blocks) if block.norms}
+
+    def wants(self, layer: Layer) -> bool:
+        """The first norm of a block, where it first runs."""
+        return layer.call == 0 and layer.path in self._norms
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """The statistics of a norm's input."""
+        channels = by_channel(module, x).double()
+        row = self.rows[self._norms[layer.path]]
+        row["norm_mean_square"] = float(channels.mean(1).square().mean())
+        row["norm_variance"] = float(channels.var(1, correction=0).mean())
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """The moments of both sides of a sum and of its total."""
+        if block.name not in self.rows:
+            return
+        branch = branches[0] if len(branches) == 1 else sum(branches[1:], branches[0])
+        for side, value in (("skip", skip), ("branch", branch), ("sum", total)):
+            # float64: a variance of 2^200 is beyond float32, the activations it belongs to are not.
+            wide = value.double()
+            variance, mean = float(wide.var(correction=0)), float(wide.mean())
+            self.rows[block.name] |= {f"{side}_variance": variance, f"{side}_second_moment": variance + mean**2}
+
+    def on_missed(self, block: ResidualBlock, reason: str) -> None:
+        """Take back what may have been told of another addition."""
+        super().on_missed(block, reason)
+        if block.name in self.rows:
+            kept = ("block", "name", "norm_mean_square", "norm_variance")
+            row = self.rows[block.name]
+            self.rows[block.name] = {key: row[key] for key in kept if key in row}
+
+    def table(self) -> pd.DataFrame:
+        """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
+        return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
+
+
+def signal_table(
+    model: nn.Module, inputs: Any, residual_map: ResidualMap | None = None, *, training: bool = True
+) -> pd.DataFrame:
+    """What `Signal` measures on one batch, with the predictions of `predicted_moments` beside it.
+
+    The network is left as it was.
 
     Args:
-        model: a network whose residual sums are modules.
-        inputs: a batch, shape (B, …).
+        model: a network.
+        inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
         residual_map: the network's map, found where it is not given.
+        training: whether norms use the batch's statistics.
 
     Returns:
-        One row per block in execution order; the columns are `COLUMNS`.
+        One row per block in execution order; the columns are `COLUMNS`. NaN where a sum is no addition of two
+        tensors, and in the predicted columns from the first thing on that no prediction is known for.
 
     Raises:
-        ValueError: the network has no residual block, or a residual sum that is not a module.
+        ValueError: the network has no residual block.
     """
-    found = find_residual_map(model, inputs) if residual_map is None else residual_map
-    functional = [block.name for block in found.blocks if block.sum is None]
-    if not found.blocks or functional:
-        reason = f"the sum of {functional[0]} is an operator" if functional else "there is no residual block"
-        raise ValueError(f"The signal is measured at residual sums that are modules; {reason}.")
-    rows: list[dict[str, Any]] = [{"block": index + 1, "name": b.name} for index, b in enumerate(found.blocks)]
-    with undisturbed(model, training=True), torch.no_grad():
-        handles = []
-        try:
-            for row, block in zip(rows, found.blocks, strict=True):
-                assert block.sum is not None
-                handles.append(model.get_submodule(block.sum).register_forward_hook(_SumHook(row)))
-                if block.norms:
-                    handles.append(model.get_submodule(block.norms[0]).register_forward_hook(_NormHook(row)))
-            model(inputs)
-        finally:
-            for handle in handles:
-                handle.remove()
-    for row, moments in zip(rows, predicted_moments(model, found, inputs), strict=True):
-        row["predicted_skip_variance"] = moments.skip
-        row["predicted_branch_variance"] = moments.branch
-        row["predicted_sum_variance"] = moments.total
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    positional, named = arguments_of(inputs)
+    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    if not found.blocks:
+        raise ValueError("The signal is measured at residual sums; there is no residual block.")
+    watcher = Signal()
+    observe(model, [watcher], inputs, residual_map=found, training=training)
+    return with_predictions(watcher.table(), model, found, inputs)
 
 
-class _SumHook:
-    """Writes the variances of both sides of a sum and of its total into a row."""
-
-    def __init__(self, row: dict[str, Any]) -> None:
-        self.row = row
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        values = zip(("skip_variance", "branch_variance", "sum_variance"), (*inputs, output), strict=True)
-        for name, value in values:
-            # float64: a variance of 2^200 is beyond float32, the activations it belongs to are not.
-            self.row[name] = float(value.double().var(correction=0))
-
-
-class _NormHook:
-    """Writes the statistics of a norm's input into a row."""
-
-    def __init__(self, row: dict[str, Any]) -> None:
-        self.row = row
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        mean, variance = batch_statistics(inputs[0].double())
-        self.row["norm_mean_square"] = float(mean.square().mean())
-        self.row["norm_variance"] = float(variance.mean())
+def with_predictions(table: pd.DataFrame, model: nn.Module, found: ResidualMap, inputs: Any) -> pd.DataFrame:
+    """The table of `Signal` with its predicted columns filled in."""
+    moments = predicted_moments(model, found, inputs)
+    for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
+        table[f"predicted_{side}_variance"] = [getattr(one, name) for one in moments]
+    return table

@@ -1,0 +1,125 @@
+"""The arguments of a forward that is rewritten: those that its code passes on as tensors, and those fixed in it.
+
+A trace follows tensors. Whatever the code did with a number, a truth value or None while it was traced is done in the
+rewritten code for that value and no other, so that the code refuses others.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from normless.errors import NormlessError
+from normless.lifting.calls import Call, holds_tensors
+
+# The names in a function's code by which it could read an argument without naming it.
+_LOOKING_AROUND = {"locals", "vars", "dir", "eval", "exec", "currentframe", "_getframe"}
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class LiftError(NormlessError):
+    """A module's forward code cannot be rewritten; the message says why, without the module's name."""
+
+
+class Arguments:
+    """The arguments of one call of a module's forward, and how its rewritten code takes them.
+
+    Attributes:
+        tensors: those that are or hold tensors, by name, in the order of the signature.
+
+    Raises:
+        LiftError: the code may read a value that cannot be written into code, or takes any number of tensors.
+    """
+
+    def __init__(self, module: nn.Module, call: Call) -> None:
+        self._function: Callable[..., Any] = type(module).forward
+        self._kind = type(module).__name__
+        self._signature = inspect.signature(module.forward)
+        self._bound = self._signature.bind(*call.args, **call.kwargs)
+        self._bound.apply_defaults()
+        self.tensors = {name: value for name, value in self._bound.arguments.items() if holds_tensors(value)}
+        for name in self.tensors:
+            if self._signature.parameters[name].kind in _VARIABLE:
+                raise LiftError(f"its forward takes any number of tensors as {name}")
+
+    def call(self, module: nn.Module, *tensors: Any) -> Any:
+        """Call the forward with others in the place of the tensors."""
+        bound = inspect.BoundArguments(
+            self._signature, self._bound.arguments | dict(zip(self.tensors, tensors, strict=True))
+        )
+        return self._function(module, *bound.args, **bound.kwargs)
+
+    def head(self) -> str:
+        """The code before the traced operations: the signature as it was, and what refuses other values.
+
+        Raises:
+            LiftError: a default, or a value that the code may read, cannot be written into code.
+        """
+        parameters = [
+            one if one.default is one.empty else one.replace(default=_Code(_written(one.default, one.name)))
+            for one in self._signature.parameters.values()
+        ]
+        first = [one.kind for one in parameters if one.kind is one.POSITIONAL_ONLY]
+        itself = inspect.Parameter("self", first[0] if first else inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        bare = [one.replace(annotation=one.empty) for one in parameters]
+        lines = [f"def forward{inspect.Signature([itself, *bare])}:", *self._checks()]
+        return "\n".join(lines) + "\n"
+
+    def _checks(self) -> list[str]:
+        """A line for every argument on whose value the code may depend."""
+        lines = []
+        for name, value in self._bound.arguments.items():
+            where = f"{self._kind!r}, {name!r}, {name}"
+            if name not in self.tensors and _may_read(self._function, name):
+                lines.append(f"    normless_require({where}, {_written(value, name)})")
+            elif name in self.tensors and self._signature.parameters[name].default is not inspect.Parameter.empty:
+                lines.append(f"    normless_require_tensors({where})")
+        return lines
+
+
+class _Code:
+    """Prints as a piece of code."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _written(value: Any, name: str) -> str:
+    """The code of a value; of the types that `normless.lifting.fixed` compares."""
+    if value is None or type(value) in (bool, int, str, bytes) or value is Ellipsis:
+        return repr(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return repr(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if type(value) in (tuple, torch.Size):
+        return f"({''.join(f'{_written(one, name)}, ' for one in value)})"
+    if type(value) is list:
+        return f"[{', '.join(_written(one, name) for one in value)}]"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_written(key, name)}: {_written(one, name)}' for key, one in value.items())}}}"
+    raise LiftError(f"its forward takes a {type(value).__name__} as {name}, which cannot be written into code")
+
+
+def _may_read(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function may read an argument; False only where its instructions show that it does not."""
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__") or name not in code.co_varnames:
+        return True
+    if name in code.co_cellvars or _LOOKING_AROUND & {*code.co_names}:
+        return True
+    return any(
+        "LOAD" in one.opname and (one.argval == name or (isinstance(one.argval, tuple) and name in one.argval))
+        for one in dis.get_instructions(code)
+    )

@@ -1,0 +1,58 @@
+"""What rewritten code asks of the arguments that are fixed in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from normless.errors import FixedArgumentError
+
+
+def require(kind: str, name: str, value: Any, expected: Any) -> None:
+    """See that an argument has the value that rewritten code was traced with.
+
+    Args:
+        kind: the class of the module, for the message.
+        name: of the argument.
+        value: it.
+        expected: None, a plain value, or a tuple, list or dictionary of such.
+
+    Raises:
+        FixedArgumentError: it has another value, or one of another type that equals it, as True equals 1.
+    """
+    if not _equal(value, expected):
+        raise FixedArgumentError(
+            f"The forward code of this {kind} was rewritten for {name}={expected!r} and got {_shown(value)}. Call it "
+            "as it was converted, or convert the original network with example inputs that give it this value."
+        )
+
+
+def require_tensors(kind: str, name: str, value: Any) -> None:
+    """See that an argument which was a tensor in the traced call, or held some, is no plain value now.
+
+    Raises:
+        FixedArgumentError: it is None, a number or a text.
+    """
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        raise FixedArgumentError(
+            f"The forward code of this {kind} was rewritten for a tensor as {name} and got {_shown(value)}. Call it "
+            "as it was converted, or convert the original network with example inputs that leave it out."
+        )
+
+
+def _equal(value: Any, expected: Any) -> bool:
+    if expected is None or value is None:
+        return value is expected
+    if not isinstance(value, type(expected)) or isinstance(value, bool) != isinstance(expected, bool):
+        return False
+    if isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(_equal(value[key], one) for key, one in expected.items())
+    if isinstance(expected, (tuple, list)):
+        return len(value) == len(expected) and all(map(_equal, value, expected))
+    # A number that is none differs from itself.
+    return bool(value == expected) or (expected != expected and value != value)
+
+
+def _shown(value: Any) -> str:
+    return f"a {type(value).__name__}" if isinstance(value, Tensor) or len(repr(value)) > 80 else repr(value)

@@ -1,0 +1,240 @@
+"""The limiting law of the singular values of a product of M independent random N × N matrices, N → ∞.
+
+Entries have mean 0 and variance 1/N. The law of the *squared* singular values x is that of Fuss and Catalan: with
+an angle 0 < φ < π/(M+1)
+
+    x = sin((M+1)φ)^(M+1) / (sin φ · sin(Mφ)^M),    ρ(x) = sin((M+1)φ) · sin φ / (πx · sin(Mφ))
+
+on the support 0 < x < (M+1)^(M+1)/M^M (theorem 1 of "Understanding batch normalization", Bjorck et al. 2018, its
+equations 5, 9 and 10). The paper calls ρ the density of singular values, but its moments, 1 and M+1, are those of
+their squares; every function here says by ``of`` which of the two it speaks of. Where entries have variance
+g²/N, squared singular values are g^(2M) times as large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp, log, log1p, pi
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.special import expit, gammaln
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Of: TypeAlias = Literal["squares", "values"]
+"""Squared singular values x = s², as in theorem 1, or the singular values s themselves."""
+
+_OF = ("squares", "values")
+# Of the logarithmic odds of the angle: beyond these x is 0 or the edge in floating point.
+_ODDS = 740.0
+_BISECTIONS = 64
+
+
+def support_edge(factors: int, of: Of = "squares") -> float:
+    """The largest value the law has in its support: (M+1)^(M+1)/M^M for squares, its root for values.
+
+    For large M it grows as e(M + 1/2), the paper's "(M+1)e" to leading order.
+
+    Args:
+        factors: the number of matrices M ≥ 1.
+        of: which of the two conventions.
+
+    Raises:
+        ValueError: fewer than one factor, or another convention.
+    """
+    _check(factors, of)
+    squared = log1p(factors) + factors * log1p(1 / factors)
+    return exp(squared if of == "squares" else squared / 2)
+
+
+def squared_value_at(angle: npt.ArrayLike, factors: int) -> Array:
+    """x(φ), the squared singular value at an angle (equation 9, figure 9); strictly decreasing.
+
+    Args:
+        angle: angles φ in (0, π/(M+1)), radians, any shape.
+        factors: the number of matrices M ≥ 1.
+
+    Returns:
+        x, same shape.
+
+    Raises:
+        ValueError: an angle outside the open interval, or fewer than one factor.
+    """
+    _check(factors)
+    phi = np.asarray(angle, dtype=np.float64)
+    if not ((phi > 0) & (phi < pi / (factors + 1))).all():
+        raise ValueError(f"Expected angles strictly between 0 and π/{factors + 1} for {factors} factors.")
+    return np.exp(_log_squared(phi, pi / (factors + 1) - phi, factors))
+
+
+def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
+    """The limiting density (equation 10, figure 10): ρ(x) of squares, or 2s·ρ(s²) of singular values s.
+
+    It diverges at 0 as x^(-M/(M+1)), or s^(-(M-1)/(M+1)) (at M = 1 that of values is the quarter circle), and
+    vanishes beyond the edge.
+
+    Args:
+        x: squared singular values, or singular values where ``of`` says so; any shape.
+        factors: the number of matrices M ≥ 1.
+        of: what ``x`` holds.
+
+    Returns:
+        The density per unit of ``x``, same shape; 0 outside the open support.
+
+    Raises:
+        ValueError: fewer than one factor, or another convention.
+    """
+    _check(factors, of)
+    points = np.asarray(x, dtype=np.float64)
+    squares = _squares(points, of)
+    inside = (squares > 0) & (squares < support_edge(factors))
+    held = np.where(inside, squares, 1.0)
+    phi, rest = _angles(lambda a, b: _log_squared(a, b, factors), np.log(held), factors)
+    ratio = _sin_over_sin(phi, rest, factors)
+    per_square = ratio * np.sin(phi) / (pi * held)
+    found = per_square if of == "squares" else 2 * points * per_square
+    return np.where(inside, found, 0.0)
+
+
+def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
+    """The share of values up to x, in closed form: F = ((M+1)δ + M sin φ · sin((M+1)φ)/sin(Mφ))/π, δ = π/(M+1) - φ.
+
+    It is the integral of equation 10: with B = sin((M+1)φ)/sin(Mφ) · e^(iφ) and x = B^(M+1)/(B-1), the density is
+    Im B/(πx), whose antiderivative is Im(MB - log(B-1))/π.
+
+    Args:
+        x: squared singular values, or singular values where ``of`` says so; any shape.
+        factors: the number of matrices M ≥ 1.
+        of: what ``x`` holds.
+
+    Returns:
+        Shares in 0..1, same shape, with full relative precision near 0.
+
+    Raises:
+        ValueError: fewer than one factor, or another convention.
+    """
+    _check(factors, of)
+    squares = _squares(np.asarray(x, dtype=np.float64), of)
+    inside = (squares > 0) & (squares < support_edge(factors))
+    held = np.where(inside, squares, 1.0)
+    phi, rest = _angles(lambda a, b: _log_squared(a, b, factors), np.log(held), factors)
+    return np.where(inside, _share(phi, rest, factors), (squares > 0).astype(np.float64))
+
+
+def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
+    """The value below which a share of the law lies, the inverse of `cumulative`.
+
+    Args:
+        share: shares in 0..1, any shape.
+        factors: the number of matrices M ≥ 1.
+        of: what to return.
+
+    Returns:
+        Squared singular values or singular values, same shape.
+
+    Raises:
+        ValueError: a share outside 0..1, fewer than one factor, or another convention.
+    """
+    _check(factors, of)
+    shares = np.asarray(share, dtype=np.float64)
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError("Expected shares between 0 and 1.")
+    inside = (shares > 0) & (shares < 1)
+    held = np.where(inside, shares, 0.5)
+    phi, rest = _angles(lambda a, b: np.log(_share(a, b, factors)), np.log(held), factors)
+    found = np.where(inside, np.exp(_log_squared(phi, rest, factors)), np.where(shares > 0, support_edge(factors), 0))
+    return found if of == "squares" else np.sqrt(found)
+
+
+def moment(order: float, factors: int, of: Of = "squares") -> float:
+    """E[x^k] = Γ((M+1)k + 1)/(Γ(k+1)·Γ(Mk + 2)), for whole k the Fuss–Catalan numbers: 1, M+1, …
+
+    Args:
+        order: the order k ≥ 0, fractions included; of values s it is that of x^(k/2).
+        factors: the number of matrices M ≥ 1.
+        of: the moment of squared singular values, or of singular values.
+
+    Raises:
+        ValueError: a negative order, fewer than one factor, or another convention.
+    """
+    _check(factors, of)
+    if order < 0:
+        raise ValueError(f"Expected an order from 0 up, got {order}.")
+    k = order if of == "squares" else order / 2
+    return float(np.exp(gammaln((factors + 1) * k + 1) - gammaln(k + 1) - gammaln(factors * k + 2)))
+
+
+def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400) -> pd.DataFrame:
+    """The curves of figures 9 and 10: angle, x and density for several numbers of factors.
+
+    Args:
+        factors: numbers of matrices.
+        of: what the columns ``x`` and ``density`` speak of.
+        points: rows per number of factors, evenly spaced in the angle.
+
+    Returns:
+        Columns ``factors``, ``of``, ``angle`` (radians), ``x``, ``density`` (per unit of x), x decreasing.
+
+    Raises:
+        ValueError: fewer than one factor, or another convention.
+    """
+    curves = []
+    for count in factors:
+        _check(count, of)
+        end = pi / (count + 1)
+        angle = np.linspace(0, end, points + 2)[1:-1]
+        phi, rest = angle, angle[::-1]
+        squares = np.exp(_log_squared(phi, rest, count))
+        height = _sin_over_sin(phi, rest, count) * np.sin(phi) / (pi * squares)
+        x, height = (squares, height) if of == "squares" else (np.sqrt(squares), 2 * np.sqrt(squares) * height)
+        curves.append(pd.DataFrame({"factors": count, "of": of, "angle": angle, "x": x, "density": height}))
+    return pd.concat(curves, ignore_index=True)
+
+
+def _check(factors: int, of: str = "squares") -> None:
+    if factors < 1:
+        raise ValueError(f"Expected a product of at least one matrix, got {factors}.")
+    if of not in _OF:
+        raise ValueError(f"of is 'squares' or 'values', got {of!r}.")
+
+
+def _squares(x: Array, of: Of) -> Array:
+    return x if of == "squares" else np.where(x > 0, x * x, 0.0)
+
+
+def _sin_over_sin(phi: Array, rest: Array, factors: int) -> Array:
+    """sin((M+1)φ)/sin(Mφ). From δ = π/(M+1) - φ, as sin((M+1)φ) = sin((M+1)δ), where φ itself would cancel."""
+    near_zero = phi < rest
+    total, part = (factors + 1) * rest, (factors + 1) * rest + phi
+    return np.where(near_zero, np.sin((factors + 1) * phi), np.sin(total)) / np.where(
+        near_zero, np.sin(factors * phi), np.sin(part)
+    )
+
+
+def _log_squared(phi: Array, rest: Array, factors: int) -> Array:
+    """log x, as log(r^M · sin((M+1)φ)/sin φ) with r of `_sin_over_sin`."""
+    top = np.where(phi < rest, np.sin((factors + 1) * phi), np.sin((factors + 1) * rest))
+    logarithm: Array = factors * np.log(_sin_over_sin(phi, rest, factors)) + np.log(top) - np.log(np.sin(phi))
+    return logarithm
+
+
+def _share(phi: Array, rest: Array, factors: int) -> Array:
+    share: Array = ((factors + 1) * rest + factors * np.sin(phi) * _sin_over_sin(phi, rest, factors)) / pi
+    return share
+
+
+def _angles(function: Callable[[Array, Array], Array], wanted: Array, factors: int) -> tuple[Array, Array]:
+    """φ and δ = π/(M+1) - φ at which a function that falls with φ has the wanted values.
+
+    Bisection on v with φ = π/(M+1)/(1+e^v): both φ and δ keep their relative precision at either end.
+    """
+    end = pi / (factors + 1)
+    low, high = np.full(wanted.shape, -_ODDS), np.full(wanted.shape, _ODDS)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        above = function(end * expit(-middle), end * expit(middle)) > wanted
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    odds = (low + high) / 2
+    return end * expit(-odds), end * expit(odds)

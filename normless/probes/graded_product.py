@@ -1,0 +1,120 @@
+"""The singular values of a long product of matrices, the small ones included.
+
+A product formed by multiplication knows singular values only down to its largest times the unit roundoff: from
+the number of factors on at which its condition number exceeds about 10¹⁵ (eight Gaussian factors of size 1000),
+the smallest ones, and the condition number with them, are rounding. Here the product is kept as U·D·T, U
+orthogonal, D a diagonal matrix that carries all the grading, as logarithms, T well conditioned. A new factor X
+makes it (X·U)·D·T, whose columns of X·U, sorted by their share of D, are orthogonalized by QR: scaling columns costs
+no precision (Loh et al. 1989; sorting instead of pivoting: Tomás, Bai et al. 2012). At the end the one-sided
+Jacobi method finds the singular values of D·T to high *relative* precision, however graded (LAPACK's gejsv:
+Drmač and Veselić 2008).
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+import torch
+from scipy.linalg.lapack import dgejsv
+from torch import Tensor
+
+# Smaller parts of the largest value lie where floating point has no room for the rotations.
+_RANGE = 280 * log(10)
+
+
+class GradedProduct:
+    """X_k … X_2 X_1 for factors that come one by one, as the layers of a linear network do.
+
+    What it gives is the spectrum of the product of slightly perturbed factors, each by parts of about 1e-16 of
+    its norm, and has the relative error Σ_k κ(X_k)·1e-16 or so for random factors, whatever the condition number
+    of the product: 1e-12 where each factor has condition number 1000. Trust ends where the smallest value is
+    1e-280 of the largest, about 150 Gaussian factors of size 1000; from there on it refuses.
+
+    Args:
+        size: the N of the N × N factors.
+
+    Raises:
+        ValueError: the size is below 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"Expected factors of at least one row, got size {size}.")
+        self.size = size
+        self.factors = 0
+        self._basis = torch.eye(size, dtype=torch.float64)
+        self._logarithms = torch.zeros(size, dtype=torch.float64)
+        self._rows = torch.eye(size, dtype=torch.float64)
+
+    def multiply(self, factor: Tensor) -> None:
+        """Multiply by one more factor from the left.
+
+        Args:
+            factor: shape (N, N), finite.
+
+        Raises:
+            ValueError: another shape, or a number that is not finite.
+        """
+        if factor.shape != (self.size, self.size):
+            raise ValueError(
+                f"Expected a factor of shape ({self.size}, {self.size}), got {tuple(factor.shape)}: only square "
+                "matrices of one size are multiplied here."
+            )
+        if not factor.isfinite().all():
+            raise ValueError("Expected finite numbers in a factor, got an infinity or NaN.")
+        columns = factor.detach().to("cpu", torch.float64) @ self._basis
+        order = (columns.norm(dim=0).log() + self._logarithms).argsort(descending=True)
+        grades = self._logarithms[order]
+        self._basis, triangle = torch.linalg.qr(columns[:, order])
+        pivots = triangle.diagonal().abs()
+        grading = (grades.unsqueeze(0) - grades.unsqueeze(1)).nan_to_num(0.0).exp()
+        divisors = torch.where(pivots > 0, pivots, 1.0).unsqueeze(1)
+        self._rows = (triangle / divisors * grading).triu() @ self._rows[order]
+        self._logarithms = grades + pivots.log()
+        self.factors += 1
+
+    def log_singular_values(self) -> Tensor:
+        """Natural logarithms of all singular values, largest first; -∞ for a value of exactly 0.
+
+        Returns:
+            Shape (N,), float64. Logarithms, since the values of long products may leave floating point.
+
+        Raises:
+            ValueError: the smallest value is below 1e-280 times the largest.
+        """
+        largest = self._logarithms.max()
+        if largest.isneginf():
+            return torch.full((self.size,), -torch.inf, dtype=torch.float64)
+        relative = self._logarithms - largest
+        if (relative.isfinite() & (relative < -_RANGE)).any():
+            raise ValueError(
+                f"After {self.factors} factors the smallest singular value is below 1e-280 times the largest, "
+                "which floating point cannot hold; ask after fewer factors."
+            )
+        graded = (relative.exp().unsqueeze(1) * self._rows).numpy()
+        values, _, _, work, _, info = dgejsv(np.asfortranarray(graded.T), joba=0, jobu=3, jobv=3, jobr=0, jobt=1)
+        if info:
+            raise ArithmeticError(f"LAPACK's gejsv did not find the singular values (info {info}).")
+        scaled = torch.from_numpy(np.array(values, dtype=np.float64))
+        return scaled.log() + largest + log(work[0] / work[1])
+
+
+def product_log_singular_values(factors: list[Tensor]) -> Tensor:
+    """Natural logarithms of the singular values of X_M … X_1, largest first, to high relative precision.
+
+    Args:
+        factors: X_1, …, X_M in the order in which they are applied, each of shape (N, N).
+
+    Returns:
+        Shape (N,), float64; see `GradedProduct` for how far they can be trusted.
+
+    Raises:
+        ValueError: no factor, shapes that differ, or a range that floating point cannot hold.
+    """
+    if not factors:
+        raise ValueError("Expected at least one factor, got none.")
+    product = GradedProduct(factors[0].shape[-1])
+    for factor in factors:
+        product.multiply(factor)
+    return product.log_singular_values()
