@@ -6,7 +6,6 @@ The recipe names the network and the scheme. To load is to build the network, co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open

@@ -25,7 +25,7 @@ OnMissed = Callable[[ResidualBlock, str], None]
 class _Frame:
     """A running call of a module: which one, and how many additions its own code has made."""
 
-    module: str
+    module: nn.Module
     additions: int = 0
 
 
@@ -44,28 +44,29 @@ class Additions(TorchFunctionMode):
     another number of them than the dataflow has, the blocks there are reported as missed.
     """
 
-    def __init__(self, found: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
+    def __init__(self, model: nn.Module, found: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
         super().__init__()
         self.on_sum = on_sum
         self.on_missed = on_missed
         # A module that runs several times meets the same site for one block after the other.
-        self.blocks: dict[tuple[str, int], list[tuple[ResidualBlock, Site]]] = defaultdict(list)
-        self.totals: dict[str, int] = {}
+        self.blocks: dict[tuple[nn.Module, int], list[tuple[ResidualBlock, Site]]] = defaultdict(list)
+        self.totals: dict[nn.Module, int] = {}
         for block in found.walk():
             for site in block.sites:
-                self.blocks[site.module, site.index].append((block, site))
-                self.totals[site.module] = site.total
+                module = model.get_submodule(site.module)
+                self.blocks[module, site.index].append((block, site))
+                self.totals[module] = site.total
         self.reset()
 
     def reset(self) -> None:
         """Start a new pass."""
         self.frames: list[_Frame] = []
-        self.met: Counter[tuple[str, int]] = Counter()
+        self.met: Counter[tuple[nn.Module, int]] = Counter()
         self.parts: dict[str, _Part] = defaultdict(_Part)
 
-    def enter(self, path: str) -> None:
+    def enter(self, module: nn.Module) -> None:
         """The forward code of a module starts."""
-        self.frames.append(_Frame(path))
+        self.frames.append(_Frame(module))
 
     def leave(self) -> None:
         """It has ended."""
@@ -112,15 +113,15 @@ class Additions(TorchFunctionMode):
 
 @contextmanager
 def met_additions(model: nn.Module, found: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> Iterator[None]:
-    """Tell the residual sums that are operators while the body runs the network; costs nothing where there are none."""
+    """Tell the residual sums that are operators while the body runs the network; no cost where there are none."""
     if not any(block.sites for block in found.walk()):
         yield
         return
-    mode = Additions(found, on_sum, on_missed)
+    mode = Additions(model, found, on_sum, on_missed)
     handles: list[RemovableHandle] = []
     try:
-        for path, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(_entering(mode, path), prepend=True))
+        for module in model.modules():
+            handles.append(module.register_forward_pre_hook(_entering(mode, module is model), prepend=True))
             handles.append(module.register_forward_hook(_leaving(mode), always_call=True))
         with mode:
             yield
@@ -129,11 +130,11 @@ def met_additions(model: nn.Module, found: ResidualMap, on_sum: OnSum, on_missed
             handle.remove()
 
 
-def _entering(mode: Additions, path: str) -> Callable[..., None]:
-    def enter(*_: Any) -> None:
-        if not path:
+def _entering(mode: Additions, starts_pass: bool) -> Callable[..., None]:
+    def enter(module: nn.Module, _: Any) -> None:
+        if starts_pass:
             mode.reset()
-        mode.enter(path)
+        mode.enter(module)
 
     return enter
 

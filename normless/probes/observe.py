@@ -58,17 +58,21 @@ def observe(
     if back and targets is None:
         raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).")
     setting = Setting(model, found, targets)
-    with undisturbed(model, training=training), without_gradients(model), torch.set_grad_enabled(back):
-        with watching(setting, watchers):
-            output = logits_of(model(*positional, **named))
-            if output is None:
-                raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-            if targets is None:
-                return float("nan")
-            value = loss(output, targets)
-            if back:
-                value.backward()  # type: ignore[no-untyped-call]
-    return float(value)
+    with (
+        undisturbed(model, training=training),
+        without_gradients(model),
+        torch.set_grad_enabled(back),
+        watching(setting, watchers),
+    ):
+        output = logits_of(model(*positional, **named))
+        if output is None:
+            raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
+        if targets is None:
+            return float("nan")
+        value = loss(output, targets)
+        if back:
+            value.backward()  # type: ignore[no-untyped-call]
+    return float(value.detach())
 
 
 @contextmanager

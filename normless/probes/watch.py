@@ -87,11 +87,15 @@ class _LayerHook:
                 watcher.on_layer(layer, module, x, y.detach())
         for watcher in self.back:
             if watcher.wants(layer) and y.requires_grad:
-                y.register_hook(partial(_tell_gradient, watcher.on_layer_gradient, layer, module, x))
+                _on_gradient(y, partial(_tell_gradient, watcher.on_layer_gradient, layer, module, x))
 
 
-def _tell_gradient(tell: Callable[..., None], *before: Any) -> None:
-    *place, gradient = before
+def _on_gradient(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def _tell_gradient(tell: Callable[..., None], *place_and_gradient: Any) -> None:
+    *place, gradient = place_and_gradient
     tell(*place, gradient.detach())
 
 
@@ -107,7 +111,7 @@ def _watch_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack)
             watcher.on_sum(block, skip, branches, total.detach())
         for watcher in back:
             if total.requires_grad:
-                total.register_hook(partial(_tell_gradient, watcher.on_sum_gradient, block))
+                _on_gradient(total, partial(_tell_gradient, watcher.on_sum_gradient, block))
 
     def on_missed(block: ResidualBlock, reason: str) -> None:
         for watcher in interested:
@@ -149,7 +153,8 @@ def _watch_parameters(setting: Setting, watchers: Sequence[Watcher], stack: Exit
                 for watcher in interested:
                     watcher.on_parameter_gradient(name, held.detach(), held.grad)
 
-            stack.callback(parameter.register_post_accumulate_grad_hook(tell).remove)
+            handle = parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
+            stack.callback(handle.remove)
 
 
 def _logits_hook(watchers: Sequence[Watcher]) -> Callable[..., None]:
@@ -161,7 +166,7 @@ def _logits_hook(watchers: Sequence[Watcher]) -> Callable[..., None]:
             if overrides(watcher, "on_logits"):
                 watcher.on_logits(logits.detach())
             if overrides(watcher, "on_logits_gradient") and logits.requires_grad:
-                logits.register_hook(partial(_tell_gradient, watcher.on_logits_gradient, logits.detach()))
+                _on_gradient(logits, partial(_tell_gradient, watcher.on_logits_gradient, logits.detach()))
 
     return tell
 
