@@ -40,7 +40,7 @@ from normless.edits import (
     ZeroLastGamma,
 )
 from normless.edits.initialization import Kind
-from normless.spec import parse_call
+from normless.spec import parse_call, split_terms
 
 Edits = tuple[Edit, ...]
 
@@ -161,27 +161,58 @@ SCHEMES: Mapping[str, Callable[..., Edits]] = {
 }
 
 
+EDITS: Mapping[str, type[Edit]] = {kind.__name__: kind for kind in Edit.__subclasses__()}
+
+
 def parse_scheme(text: str) -> Scheme:
     """The scheme that a text such as `fixup`, `skipinit(alpha=1/sqrt(L))` or `zeroinit(dropout=0.2)` names.
 
+    Further edits may follow, as in `none + ZeroClassifier() + HeadDropout(probability=0.2)`: it is how the text of
+    an extended scheme reads.
+
     Raises:
-        ValueError: the name is not in `SCHEMES`, or the scheme does not take an argument or its value; says
+        ValueError: the name is not in `SCHEMES`, or the scheme or edit does not take an argument or its value; says
             what there is.
     """
+    first, *further = split_terms(text)
+    return Scheme(text.strip(), (*_named_edits(first), *map(_edit, further)))
+
+
+def _named_edits(text: str) -> Edits:
+    """The edits of a scheme in the table."""
     name, arguments = parse_call(text)
     if name not in SCHEMES:
         raise ValueError(f"There is no scheme {name!r}; the schemes are {', '.join(SCHEMES)}.")
     build = SCHEMES[name]
-    known = inspect.signature(build).parameters
+    _check(f"scheme {name}", arguments, build, inspect.signature(build).parameters)
+    return build(**arguments)
+
+
+def _edit(text: str) -> Edit:
+    """One edit by its class and arguments, as its `repr` reads."""
+    name, arguments = parse_call(text)
+    if name not in EDITS:
+        raise ValueError(f"There is no edit {name!r} to follow a scheme; the edits are {', '.join(EDITS)}.")
+    kind = EDITS[name]
+    _check(f"edit {name}", arguments, kind, inspect.signature(kind).parameters)
+    return kind(**arguments)
+
+
+def _check(what: str, arguments: Mapping[str, Any], made: Any, known: Mapping[str, Any]) -> None:
+    """Refuse arguments that something does not take, or whose value is of another kind than it says."""
     unknown = [argument for argument in arguments if argument not in known]
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes no arguments"
-        raise ValueError(f"The scheme {name} {takes}; it does not take {', '.join(unknown)}.")
-    kinds = get_type_hints(build)
+        raise ValueError(f"The {what} {takes}; it does not take {', '.join(unknown)}.")
+    missing = [
+        name for name, one in known.items() if one.default is inspect.Parameter.empty and name not in arguments
+    ]
+    if missing:
+        raise ValueError(f"The {what} needs {', '.join(missing)}, as in {what.split()[1]}({missing[0]}=…).")
+    kinds = get_type_hints(made)
     for argument, value in arguments.items():
         if not _fits(value, kinds[argument]):
-            raise ValueError(f"In the scheme {name}, {argument} is {_in_words(kinds[argument])}, not {value!r}.")
-    return Scheme(text.strip(), build(**arguments))
+            raise ValueError(f"In the {what}, {argument} is {_in_words(kinds[argument])}, not {value!r}.")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -192,14 +223,15 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, member) for member in get_args(kind))
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return type(value) is kind
+    return type(value) is (get_origin(kind) or kind)
 
 
 def _in_words(kind: Any) -> str:
     """A parameter's annotation for a sentence: `a number`, `he, xavier or None`."""
     words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
+    words |= {tuple: "a tuple"}
     if get_origin(kind) is Literal:
         return ", ".join(str(value) for value in get_args(kind))
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(_in_words(member) for member in get_args(kind))
-    return words[kind]
+    return words[get_origin(kind) or kind]

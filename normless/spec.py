@@ -29,6 +29,19 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     return tree.func.id, {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
 
 
+def split_terms(text: str) -> list[str]:
+    """The terms of ``a(x=1) + b + c(y=2)`` as texts; a text that is no sum is its only term."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return [text]
+    terms: list[str] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+        terms.insert(0, ast.unparse(tree.right))
+        tree = tree.left
+    return [ast.unparse(tree), *terms] if terms else [text]
+
+
 def _value(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)

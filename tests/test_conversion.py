@@ -133,6 +133,29 @@ def test_schemes_are_data() -> None:
     assert scheme_of(nl.convert(wide_resnet(10, 1), extended)) == extended.text
 
 
+@pytest.mark.parametrize("name", nl.SCHEMES)
+def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
+    edits = parse_scheme(name).edits
+    text = Scheme("batch_norm", ()).extended(*edits).text
+    assert parse_scheme(text) == Scheme(text, edits)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("none + Zero()", "There is no edit 'Zero' to follow a scheme; the edits are ChannelBiases"),
+        ("none + HeadDropout(p=0.2)", "The edit HeadDropout takes probability; it does not take p"),
+        ("none + HeadDropout(probability='much')", "In the edit HeadDropout, probability is a number, not 'much'"),
+        ("none + ReplaceNorms()", r"The edit ReplaceNorms needs family, as in ReplaceNorms\(family=…\)"),
+        ("ZeroClassifier() + none", "There is no scheme 'ZeroClassifier'"),
+        ("none + fixup", "There is no edit 'fixup'"),
+    ],
+)
+def test_edits_that_cannot_follow_a_scheme_are_told(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_scheme(text)
+
+
 def test_ablations_leave_edits_out() -> None:
     full = {type(edit).__name__ for edit in parse_scheme("fixup").edits}
     assert full == {

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.edits import HeadDropout
+from normless.edits import HeadDropout, RemoveNorms, ZeroClassifier
 from normless.models.spec import build_model, build_with_inputs, fitted_spec
 from normless.recipe import described, example_of
 from normless.saving import model_with_inputs
+from normless.schemes import Scheme
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 FOREIGN = "timm:test_resnet"
@@ -224,12 +225,12 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     net = nl.convert(plain, "skipinit")
     inside = nl.convert(build_model(CIFAR), "skipinit")
     inside.add_module("classifier", WithList(64, 10))
-    extended = nl.convert(plain, nl.parse_scheme("skipinit").extended(HeadDropout(0.2)))
+    nameless = nl.convert(plain, Scheme("my own", (RemoveNorms(),)))
     for one, said in (
         (plain, "carries no scheme: nl.save is for networks that nl.convert returned"),
         (nn.Sequential(net), "pass the network inside it"),
         (inside, "safetensors holds tensors alone, and classifier._extra_state"),
-        (extended, r"could not name the scheme 'skipinit \+ HeadDropout"),
+        (nameless, "could not name the scheme 'my own'"),
     ):
         with pytest.raises(nl.RecipeError, match=said):
             nl.save(one, tmp_path / "none", CIFAR)
@@ -238,6 +239,14 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(nl.RecipeError, match="it cannot hold a set"):
         nl.save(net, tmp_path / "none", CIFAR, example_inputs=(IMAGES, {1}))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_extended_scheme_is_saved_by_its_text(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), nl.parse_scheme("skipinit").extended(HeadDropout(0.2), ZeroClassifier()))
+    nl.save(net, tmp_path, CIFAR)
+    loaded = nl.load(tmp_path)
+    assert scheme_of(loaded) == "skipinit + HeadDropout(probability=0.2) + ZeroClassifier()"
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in net.state_dict().items())
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
