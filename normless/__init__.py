@@ -13,6 +13,10 @@ from normless.lazy import lazy_names
 if TYPE_CHECKING:
     from normless.conversion import convert as convert
     from normless.conversion import plan as plan
+    from normless.diagnosis import Diagnosis as Diagnosis
+    from normless.diagnosis import Finding as Finding
+    from normless.diagnosis import diagnose as diagnose
+    from normless.diagnosis import treat as treat
     from normless.edits import Change as Change
     from normless.edits import Edit as Edit
     from normless.errors import AlreadyConvertedError as AlreadyConvertedError
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
     from normless.folding import freeze as freeze
     from normless.optim import adaptive_gradient_clipping as adaptive_gradient_clipping
     from normless.optim import param_groups as param_groups
+    from normless.probes import Measurements as Measurements
+    from normless.probes import RideAlong as RideAlong
     from normless.probes import mixes_examples as mixes_examples
+    from normless.probes import probe as probe
     from normless.residual import ResidualBlock as ResidualBlock
     from normless.residual import ResidualMap as ResidualMap
     from normless.residual import residual_map as residual_map
@@ -40,6 +47,10 @@ __version__ = "0.1.0"
 _HOME = {
     "convert": "normless.conversion",
     "plan": "normless.conversion",
+    "Diagnosis": "normless.diagnosis",
+    "Finding": "normless.diagnosis",
+    "diagnose": "normless.diagnosis",
+    "treat": "normless.diagnosis",
     "Change": "normless.edits",
     "Edit": "normless.edits",
     "AlreadyConvertedError": "normless.errors",
@@ -52,7 +63,10 @@ _HOME = {
     "freeze": "normless.folding",
     "adaptive_gradient_clipping": "normless.optim",
     "param_groups": "normless.optim",
+    "Measurements": "normless.probes",
+    "RideAlong": "normless.probes",
     "mixes_examples": "normless.probes",
+    "probe": "normless.probes",
     "ResidualBlock": "normless.residual",
     "ResidualMap": "normless.residual",
     "residual_map": "normless.residual",

@@ -52,7 +52,7 @@ LAYERS = [
     {"conversion", "recipe"},
     {"integrations"},
     {"optim", "probes", "data", "saving"},
-    {"training", "inspection"},
+    {"training", "inspection", "diagnosis"},
     {"report"},
     {"lab", "bench"},
     {"cli"},

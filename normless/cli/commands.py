@@ -37,6 +37,16 @@ COMMANDS = MappingProxyType(
             "normless.cli.convert",
             "normless convert torchvision:resnet50 --scheme fixup --out converted",
         ),
+        "probe": Command(
+            "measure a network on one batch: tables, and figures with the theory beside them",
+            "normless.cli.probe",
+            "normless probe torchvision:resnet50 --scheme none --out probed",
+        ),
+        "diagnose": Command(
+            "say what keeps a network from training: evidence, theory, and the edit that mends it",
+            "normless.cli.diagnose",
+            "normless diagnose torchvision:resnet50 --scheme none --batch-size 8 --apply",
+        ),
         "bench": Command(
             "measure speed and memory, each as a ratio against a rival in the same run",
             "normless.bench.command",

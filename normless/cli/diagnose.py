@@ -1,0 +1,101 @@
+"""``normless diagnose MODEL``: what keeps a network from training, with evidence, theory and cure."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
+from normless.cli.network import as_text, in_words, shapes, table, terminal_width
+from normless.output import add_json_flag, print_json
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from normless.cli.batch import Subject
+    from normless.diagnosis import Treatment
+
+_MARKS = {"fine": "✓", "wrong": "✗", "not asked": "–"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the network and batch, the optimizer, and whether the cure is tried."""
+    add_batch_arguments(parser)
+    parser.add_argument(
+        "--rate", type=float, default=None, help="look at SGD with this learning rate too; no optimizer if left out"
+    )
+    parser.add_argument("--momentum", type=float, default=0.9, help="of that SGD")
+    parser.add_argument("--weight-decay", type=float, default=5e-4, help="of that SGD")
+    parser.add_argument(
+        "--decay-policy", type=str, default="guidelines", help="what that SGD decays: guidelines, all or weights"
+    )
+    parser.add_argument(
+        "--apply", action="store_true", help="convert by the scheme that mends the worst finding, and measure again"
+    )
+    add_json_flag(parser)
+
+
+def run(namespace: Namespace) -> int:
+    """Examine the network; a finding is no failure of the command."""
+    from normless.diagnosis import diagnose, treat
+
+    # What the code of a file prints is not part of the JSON object.
+    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+        subject = subject_of(namespace)
+        optimizer = _optimizer(namespace, subject)
+        diagnosis = diagnose(
+            subject.network, subject.batch, loss=cross_entropy, optimizer=optimizer, residual_map=subject.map
+        )
+        treatment = None
+        if namespace.apply and diagnosis.scheme is not None:
+            treatment = treat(
+                subject.network, subject.batch, diagnosis, original=subject.original, loss=cross_entropy
+            )
+    if namespace.json:
+        header = {"model": namespace.model, "scheme": subject.scheme, "input": shapes(subject.inputs)}
+        told: dict[str, Any] = header | {"data": subject.data, "seed": namespace.seed} | diagnosis.to_dict()
+        if namespace.apply:
+            told["treatment"] = None if treatment is None else treatment.to_dict()
+        print_json(told)
+        return 0
+    words = [namespace.model, *([f"converted by {subject.scheme}"] if subject.scheme else [])]
+    words += [in_words(subject.inputs), subject.data, f"seed {namespace.seed}"]
+    sys.stdout.write(f"{', '.join(words)}\n{diagnosis}\n")
+    if treatment is not None:
+        sys.stdout.write(f"\n{_side_by_side(treatment)}\n")
+    elif namespace.apply:
+        sys.stdout.write("\nnothing to apply: no finding that a scheme mends\n")
+    return 0
+
+
+def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
+    if namespace.rate is None:
+        return None
+    from torch.optim import SGD
+
+    from normless.optim import param_groups
+
+    groups = param_groups(
+        subject.network,
+        lr=namespace.rate,
+        weight_decay=namespace.weight_decay,
+        policy=namespace.decay_policy,
+        residual_map=subject.map,
+    )
+    return SGD(groups, lr=namespace.rate, momentum=namespace.momentum)
+
+
+def _side_by_side(treatment: Treatment) -> str:
+    """Every check before and after, and what is still wrong."""
+    rows = [
+        (row.check, f"{_MARKS[row.verdict_before]} {row.before}", f"{_MARKS[row.verdict_after]} {row.after}")
+        for row in treatment.table.itertuples()
+    ]
+    width = terminal_width()
+    lines = [as_text(table(("check", "before", f"after {treatment.scheme}"), rows), width)]
+    if treatment.after.healthy:
+        return "\n".join([*lines, "", f"after {treatment.scheme} nothing wrong was found"])
+    return "\n".join([*lines, "", f"after {treatment.scheme}: {treatment.after}"])

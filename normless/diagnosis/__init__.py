@@ -1,0 +1,9 @@
+"""What is wrong with a network, on what evidence, by which theory, and the edit that mends it."""
+
+from normless.diagnosis.diagnose import Diagnosis as Diagnosis
+from normless.diagnosis.diagnose import diagnose as diagnose
+from normless.diagnosis.finding import Check as Check
+from normless.diagnosis.finding import Cure as Cure
+from normless.diagnosis.finding import Finding as Finding
+from normless.diagnosis.treatment import Treatment as Treatment
+from normless.diagnosis.treatment import treat as treat
