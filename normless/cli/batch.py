@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -13,6 +13,7 @@ from normless.cli.network import add_network_arguments, image_shape
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from normless.models.spec import Shape
     from normless.residual import ResidualMap
 
 
@@ -83,7 +84,7 @@ def subject_of(namespace: Namespace) -> Subject:
         targets, data = None, "random inputs and classes"
     else:
         inputs, targets, classes, data = _real(namespace)
-        original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=tuple(inputs.shape[1:]))
+        original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=cast("Shape", tuple(inputs.shape[1:])))
     positional, named = arguments_of(inputs)
     network = original
     if namespace.scheme is not None:

@@ -91,8 +91,8 @@ def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
 def _side_by_side(treatment: Treatment) -> str:
     """Every check before and after, and what is still wrong."""
     rows = [
-        (row.check, f"{_MARKS[row.verdict_before]} {row.before}", f"{_MARKS[row.verdict_after]} {row.after}")
-        for row in treatment.table.itertuples()
+        (row["check"], *(f"{_MARKS[row[f'verdict_{when}']]} {row[when]}" for when in ("before", "after")))
+        for row in treatment.table.to_dict(orient="records")
     ]
     width = terminal_width()
     lines = [as_text(table(("check", "before", f"after {treatment.scheme}"), rows), width)]

@@ -22,7 +22,7 @@ _THEORY = (
 
 def check_backward(examination: Examination) -> Check:
     """Compare the norms of the gradient behind the first and the last block, and between."""
-    table = examination.backward.dropna(subset=["gradient_norm"])
+    table = examination.seen(examination.backward)
     norms = table["gradient_norm"].to_numpy(float)
     if not len(norms):
         return Check(NAME, "not seen: no residual sum could be measured", asked=False)

@@ -8,8 +8,8 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.finding import Check, Cure, Finding
 
 NAME = "classes"
-# One class for nine examples in ten, though at most half of them are of it, at a loss well above that of guessing.
-PREDICTED, TRUE, ABOVE_GUESSING = 0.9, 0.5, 1.0
+# One class for nine examples in ten, though at most half of them are of it, at a loss twice that of guessing.
+PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 
 _THEORY = (
     "∂L_b/∂z_j = p_bj - y_bj: a class with p near 1 for every input gets a gradient of one sign and size from all "
@@ -32,7 +32,7 @@ def check_classes(examination: Examination) -> Check:
         f"{favoured['class']} is predicted for {favoured['predicted_share']:.0%} of the examples"
     )
     dominates = favoured["predicted_share"] >= PREDICTED and favoured["target_share"] <= TRUE
-    if not (dominates and examination.value > guessing + ABOVE_GUESSING):
+    if not (dominates and examination.value > TIMES_GUESSING * guessing):
         return Check(NAME, summary)
     finding = Finding(
         "dominant_class",

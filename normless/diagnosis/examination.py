@@ -89,6 +89,10 @@ class Examination:
         """How many examples the batch has: the length of axis 0 of its first tensor."""
         return next(len(leaf) for leaf in tree_leaves(self.inputs) if isinstance(leaf, Tensor))
 
+    def seen(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the blocks whose sums could be measured; what is NaN there is a number that was measured."""
+        return table[~table["name"].isin([item.path for item in self.missed])]
+
     def possible(self, schemes: Sequence[str]) -> tuple[str, ...]:
         """Those of some schemes that the network offers places for; all, where it carries a scheme already."""
         if scheme_of(self.model) is not None:

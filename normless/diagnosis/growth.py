@@ -44,7 +44,7 @@ class _Run:
 
 def check_growth(examination: Examination) -> Check:
     """Look for growth or decay of E[x²] that is exponential rather than that of a normalized network."""
-    table = examination.signal.dropna(subset=["sum_second_moment"])
+    table = examination.seen(examination.signal)
     if table.empty:
         return Check(NAME, "not seen: no residual sum could be measured", asked=False)
     moments = np.concatenate([table["skip_second_moment"].iloc[:1], table["sum_second_moment"]]).astype(float)

@@ -1,0 +1,321 @@
+"""Each finding on a network made to have it, with the right cure; none on networks that are well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+import normless as nl
+from normless.diagnosis import Diagnosis, diagnose, treat
+from normless.edits import RemoveNorms, ScaleSums
+from normless.models import dense, resnet_cifar, wide_resnet
+from normless.schemes import Scheme
+
+
+def vectors(examples: int = 32, features: int = 50, classes: int = 10) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(examples, features, generator=generator), torch.arange(examples) % classes
+
+
+def images(examples: int = 16, side: int = 16) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(examples, 3, side, side, generator=generator), torch.arange(examples) % 10
+
+
+def kinds(diagnosis: Diagnosis) -> list[str]:
+    return [finding.kind for finding in diagnosis.findings]
+
+
+def narrow(depth: int, **arguments: object) -> nn.Module:
+    torch.manual_seed(0)
+    return dense(depth, 50, in_features=50, **arguments)  # type: ignore[arg-type]
+
+
+HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
+    "dense, 200 blocks, batch norm": lambda: (narrow(200), vectors(64)),
+    "dense, 200 blocks, skipinit": lambda: (nl.convert(narrow(200), "skipinit"), vectors()),
+    "dense, 200 blocks, fixup": lambda: (nl.convert(narrow(200, branch_layers=2), "fixup"), vectors()),
+    "dense, 6 blocks, none": lambda: (nl.convert(narrow(6), "none"), vectors()),
+    "wide resnet": lambda: (wide_resnet(16, 1), images()),
+    "wide resnet, rezero": lambda: (nl.convert(wide_resnet(16, 1), "rezero"), images()),
+    "wide resnet, zeroinit": lambda: (nl.convert(wide_resnet(16, 1), "zeroinit"), images()),
+    "wide resnet, alpha 1/sqrt(L)": lambda: (nl.convert(wide_resnet(40, 1), "skipinit(alpha=1/sqrt(L))"), images()),
+    "wide resnet, nf_resnet": lambda: (nl.convert(wide_resnet(16, 1), "nf_resnet"), images()),
+    "resnet for CIFAR, 56 layers": lambda: (resnet_cifar(56), images()),
+    "resnet for CIFAR, zero gamma": lambda: (nl.convert(resnet_cifar(20), "zero_gamma"), images()),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_networks_get_a_clean_bill(name: str) -> None:
+    torch.manual_seed(0)
+    network, batch = HEALTHY[name]()
+    diagnosis = diagnose(network, batch, optimizer=SGD(nl.param_groups(network, lr=1e-3, weight_decay=5e-4), lr=1e-3))
+    assert diagnosis.healthy, str(diagnosis)
+    assert diagnosis.scheme is None
+    assert "nothing wrong was found" in str(diagnosis)
+    assert len(diagnosis.checks) == 7
+    assert treat(network, batch, diagnosis) is None
+
+
+def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
+    """The scenario of `normless diagnose`: growth first, its consequence second, and one scheme mends both."""
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    model = torchvision.models.resnet50()
+    inputs, targets = images(8, 32)
+    bare = nl.convert(model, "none", inputs)
+    diagnosis = diagnose(bare, (inputs, targets))
+    assert kinds(diagnosis) == ["growing_variance", "dominant_class"]
+    growth = diagnosis.findings[0]
+    table = nl.probe(bare, (inputs, targets), ["signal"]).signal
+    behind = table["sum_second_moment"].to_numpy()
+    assert growth.evidence["second_moment_behind"] == pytest.approx(behind.max(), rel=1e-6)
+    assert growth.where[-1] == table["name"][int(behind.argmax())]
+    assert diagnosis.scheme == "skipinit"
+    with pytest.raises(nl.AlreadyConvertedError):
+        treat(bare, (inputs, targets), diagnosis)
+    treatment = treat(bare, (inputs, targets), diagnosis, original=model)
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+    assert diagnose(nl.convert(model, "skipinit", inputs), (inputs, targets)).healthy
+    verdicts = treatment.table.set_index("check")
+    assert verdicts.loc["signal along the skip path", "verdict_before"] == "wrong"
+    assert verdicts.loc["signal along the skip path", "verdict_after"] == "fine"
+    assert verdicts.loc["optimizer", "verdict_after"] == "not asked"
+
+
+def test_two_hundred_dense_relu_blocks_without_norm() -> None:
+    """De & Smith: the variance doubles with every block, and with it the gradient on its way back by √2."""
+    network = nl.convert(narrow(100), "none")
+    diagnosis = diagnose(network, vectors())
+    assert kinds(diagnosis) == ["growing_variance", "exploding_gradient", "dominant_class"]
+    growth, gradient, dominant = diagnosis.findings
+    assert growth.evidence["factor_per_block"] == pytest.approx(2, rel=0.1)
+    assert growth.evidence["blocks"] == 100
+    assert np.log2(growth.evidence["factor"]) == pytest.approx(np.log2(growth.evidence["predicted_behind"]), rel=0.15)
+    assert gradient.evidence["ratio_per_block"] == pytest.approx(2**0.5, rel=0.1)
+    assert dominant.evidence["agreement_of_its_gradients"] > 0.99
+    assert "2^d" in growth.theory
+    assert growth.cure.schemes == ("skipinit", "fixup", "nf_resnet")
+
+
+def test_activations_that_overflow_are_told_with_their_block() -> None:
+    network = nl.convert(narrow(300), "none")
+    inputs, targets = vectors()
+    table = nl.probe(network, (inputs, targets), ["signal"]).signal
+    first = int(np.flatnonzero(~np.isfinite(table["sum_second_moment"]))[0])
+    found = diagnose(network, (inputs, targets)).findings[0]
+    assert found.kind == "overflow"
+    assert found.where == (table["name"][first],)
+    assert found.evidence["block"] == first + 1
+
+
+def test_a_signal_that_fades() -> None:
+    network = nl.convert(narrow(40), Scheme("halved", (RemoveNorms(), ScaleSums(0.5))))
+    found = diagnose(network, vectors()).findings[0]
+    assert found.kind == "fading_signal"
+    # (x + f(x)) / 2 has half the second moment of x, for a branch with that of x.
+    assert found.evidence["factor_per_block"] == pytest.approx(2, rel=0.15)
+
+
+class PostNorm(nn.Module):
+    """x ← norm(x + W₂ sign(W₁ x)), many times: branches as large as the skip path, which pass no gradient."""
+
+    def __init__(self, depth: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.second = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.head = nn.Linear(width, 10)
+        for layer in [*self.first, *self.second]:
+            nn.init.normal_(layer.weight, std=width**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for first, second, norm in zip(self.first, self.second, self.norms, strict=True):
+            x = norm(x + second(torch.sign(first(x))))
+        return self.head(x)
+
+
+def test_a_deep_post_norm_network_loses_its_gradient() -> None:
+    """A norm behind a sum of two equal variances divides the skip path's gradient by √2, 40 times."""
+    torch.manual_seed(0)
+    found = diagnose(PostNorm(40, 64), vectors(features=64)).findings
+    assert [finding.kind for finding in found] == ["vanishing_gradient"]
+    assert found[0].evidence["ratio_per_block"] == pytest.approx(2**0.5, rel=0.1)
+    assert found[0].cure.schemes[0] in {"deepnorm", "skipinit"}
+    healthy = diagnose(PostNorm(4, 64), vectors(features=64))
+    assert healthy.healthy, str(healthy)
+
+
+def test_bert_is_well_in_its_first_weights() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        num_hidden_layers=6, hidden_size=64, num_attention_heads=4, intermediate_size=128, vocab_size=100
+    )
+    model = transformers.BertForSequenceClassification(config)
+    tokens = {"input_ids": torch.randint(0, 100, (16, 12))}
+    diagnosis = diagnose(model, (tokens, torch.arange(16) % 2))
+    assert diagnosis.healthy, str(diagnosis)
+    assert not diagnosis.missed
+
+
+def test_one_class_that_is_always_predicted() -> None:
+    network = nl.convert(narrow(4), "skipinit")
+    with torch.no_grad():
+        network.classifier.bias[3] = 20.0
+    diagnosis = diagnose(network, vectors())
+    assert kinds(diagnosis) == ["dominant_class"]
+    found = diagnosis.findings[0]
+    # p is 1 for class 3: its gradient is 0.9 over the batch, the others' -0.1 each.
+    share = 0.9**2 / (0.9**2 + 9 * 0.1**2)
+    targets = vectors()[1]
+    counts = torch.bincount(targets, minlength=10) / len(targets)
+    exact = float((1 - counts[3]) ** 2 / ((1 - counts[3]) ** 2 + (counts.square().sum() - counts[3] ** 2)))
+    assert share == pytest.approx(exact, abs=0.02)
+    assert found.evidence["share_of_squared_logit_gradient"] == pytest.approx(exact, rel=1e-3)
+    assert found.evidence["class"] == 3
+    assert found.where == ("classifier",)
+
+
+def test_zeroing_the_classifier_is_a_cure_of_its_own() -> None:
+    torch.manual_seed(0)
+    model = dense(4, 50, in_features=50)
+    with torch.no_grad():
+        model.classifier.bias[2] = 30.0
+    before = diagnose(model, vectors(64))
+    assert before.scheme == "batch_norm + ZeroClassifier()"
+    treatment = treat(model, vectors(64), before)
+    assert treatment is not None
+    assert treatment.after.healthy
+
+
+@pytest.mark.parametrize(("examples", "norm", "found"), [(2, "batch_norm", 2), (32, "ghost_batch_norm(size=4)", 4)])
+def test_statistics_over_few_examples(examples: int, norm: str, found: int) -> None:
+    torch.manual_seed(0)
+    diagnosis = diagnose(nl.convert(wide_resnet(10, 1), norm), images(examples))
+    assert kinds(diagnosis) == ["small_batch"]
+    evidence = diagnosis.findings[0].evidence
+    assert evidence["examples"] == found
+    assert evidence["norms"] == 7
+    assert evidence["relative_deviation_of_variance"] == pytest.approx((2 / (found - 1)) ** 0.5)
+    # The last stage of 16×16 images has 4×4 positions.
+    assert evidence["values_in_smallest"] == found * 16
+    assert diagnosis.findings[0].cure.schemes == ("skipinit", "fixup", "group_norm")
+
+
+def test_a_multiplier_that_is_stuck_because_all_its_branch_is_zero() -> None:
+    network = nl.convert(wide_resnet(10, 1), "skipinit")
+    nn.init.zeros_(network.blocks[1].conv2.weight)
+    diagnosis = diagnose(network, images())
+    assert kinds(diagnosis) == ["stuck_multiplier"]
+    assert diagnosis.findings[0].where == ("blocks.1",)
+    assert diagnosis.findings[0].evidence["dead"] == 1
+
+
+def test_a_branch_whose_relu_passes_nothing() -> None:
+    torch.manual_seed(0)
+    network = nl.convert(narrow(3, branch_layers=2), "none")
+    nn.init.zeros_(network.blocks[2].branch.linear2.weight)
+    with torch.no_grad():
+        network.blocks[2].branch.linear1.weight.copy_(-torch.eye(50) * 0)
+    diagnosis = diagnose(network, vectors())
+    assert kinds(diagnosis) == ["dead_branch"]
+    assert diagnosis.findings[0].where == ("blocks.2",)
+
+
+def test_a_branch_that_training_left_shut() -> None:
+    torch.manual_seed(0)
+    network = nl.convert(narrow(6), "skipinit")
+    multipliers = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
+    for number, one in enumerate(multipliers):
+        nn.init.constant_(one, 1e-6 if number == 4 else 0.3)
+    diagnosis = diagnose(network, vectors())
+    assert kinds(diagnosis) == ["branch_never_grew"]
+    assert diagnosis.findings[0].where == ("blocks.4",)
+
+
+def test_multipliers_that_the_optimizer_does_not_hold() -> None:
+    torch.manual_seed(0)
+    network = nl.convert(narrow(4), "skipinit")
+    held = [one for name, one in network.named_parameters() if not name.endswith("multiplier")]
+    diagnosis = diagnose(network, vectors(), optimizer=SGD(held, lr=0.01))
+    assert kinds(diagnosis) == ["branch_never_grows", "untrained_parameters"]
+    assert diagnosis.findings[1].evidence == {"parameters": 4, "scalars": 4}
+    assert diagnosis.findings[0].evidence["shut"] == 4
+
+
+def test_a_rate_that_is_too_large() -> None:
+    torch.manual_seed(0)
+    network = nl.convert(narrow(12), "none")
+    diagnosis = diagnose(network, vectors(), optimizer=SGD(network.parameters(), lr=1.0))
+    assert diagnosis.findings[0].kind == "diverging"
+    assert diagnosis.findings[0].evidence["rate"] == 1.0
+
+
+@pytest.mark.parametrize("policy", ["all", "guidelines", "weights"])
+def test_what_the_optimizer_decays(policy: str) -> None:
+    torch.manual_seed(0)
+    model = wide_resnet(10, 1)
+    groups = nl.param_groups(model, lr=0.01, weight_decay=5e-4, policy=policy)
+    diagnosis = diagnose(model, images(), optimizer=AdamW(groups), trial_steps=0)
+    if policy != "all":
+        assert diagnosis.healthy
+        return
+    assert kinds(diagnosis) == ["decayed_gamma_down"]
+    roles = nl.residual_map(model).norms
+    down = {f"{path}.weight" for path, role in roles.items() if role == "down"}
+    assert down <= set(diagnosis.findings[0].where)
+    assert diagnosis.findings[0].evidence["gamma_down"] == len(down)
+
+
+def test_network_and_optimizer_are_left_as_they_were() -> None:
+    torch.manual_seed(0)
+    model = wide_resnet(10, 1).eval()
+    optimizer = SGD(nl.param_groups(model, lr=0.1, weight_decay=5e-4), lr=0.1, momentum=0.9)
+    nn.functional.cross_entropy(model(images()[0]), images()[1]).backward()
+    optimizer.step()
+    weights, state = deepcopy(model.state_dict()), deepcopy(optimizer.state_dict())
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    random = torch.get_rng_state()
+    diagnose(model, images(), optimizer=optimizer)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert not model.training
+    for one, other in zip(model.parameters(), gradients, strict=True):
+        assert torch.equal(one.grad, other)
+    assert torch.equal(torch.get_rng_state(), random)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == state["param_groups"]
+    for key, buffers in state["state"].items():
+        assert torch.equal(after["state"][key]["momentum_buffer"], buffers["momentum_buffer"])
+
+
+def test_a_diagnosis_is_plain_data_and_words() -> None:
+    network = nl.convert(narrow(30), "none")
+    diagnosis = diagnose(network, vectors(), optimizer=SGD(network.parameters(), lr=1e-12))
+    data = json.loads(json.dumps(diagnosis.to_dict()))
+    assert data["healthy"] is False
+    assert [finding["kind"] for finding in data["findings"]] == kinds(diagnosis)
+    severities = [finding["severity"] for finding in data["findings"]]
+    assert severities == sorted(severities, reverse=True)
+    assert all(0 < severity <= 1 for severity in severities)
+    words = " ".join(str(diagnosis).split())
+    for finding in diagnosis.findings:
+        assert finding.title in words
+        assert finding.theory in words
+        assert finding.cure.words in words
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Expected a batch of two, \(inputs, targets\), got Tensor"):
+        diagnose(narrow(2), vectors()[0])
+    with pytest.raises(ValueError, match="got tuple of 3"):
+        diagnose(narrow(2), (*vectors(), 1))
