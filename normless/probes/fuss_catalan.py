@@ -14,7 +14,7 @@ g²/N, squared singular values are g^(2M) times as large.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import exp, log, log1p, pi
+from math import pi, sqrt
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ _OF = ("squares", "values")
 # Of the logarithmic odds of the angle: beyond these x is 0 or the edge in floating point.
 _ODDS = 740.0
 _BISECTIONS = 64
+# Of tables of curves: angles from 1e-6 of their range on.
+_SHOWN_ODDS = 14.0
 
 
 def support_edge(factors: int, of: Of = "squares") -> float:
@@ -45,8 +47,8 @@ def support_edge(factors: int, of: Of = "squares") -> float:
         ValueError: fewer than one factor, or another convention.
     """
     _check(factors, of)
-    squared = log1p(factors) + factors * log1p(1 / factors)
-    return exp(squared if of == "squares" else squared / 2)
+    squared = (factors + 1) * (1 + 1 / factors) ** factors
+    return squared if of == "squares" else sqrt(squared)
 
 
 def squared_value_at(angle: npt.ArrayLike, factors: int) -> Array:
@@ -81,21 +83,18 @@ def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
         of: what ``x`` holds.
 
     Returns:
-        The density per unit of ``x``, same shape; 0 outside the open support.
+        The density per unit of ``x``, same shape; 0 outside the open support, ∞ where it exceeds floating point.
 
     Raises:
         ValueError: fewer than one factor, or another convention.
     """
     _check(factors, of)
-    points = np.asarray(x, dtype=np.float64)
-    squares = _squares(points, of)
-    inside = (squares > 0) & (squares < support_edge(factors))
-    held = np.where(inside, squares, 1.0)
-    phi, rest = _angles(lambda a, b: _log_squared(a, b, factors), np.log(held), factors)
-    ratio = _sin_over_sin(phi, rest, factors)
-    per_square = ratio * np.sin(phi) / (pi * held)
-    found = per_square if of == "squares" else 2 * points * per_square
-    return np.where(inside, found, 0.0)
+    points, inside = _inside(x, factors, of)
+    phi, rest = _angles_at(points, factors, of)
+    power = 1 if of == "squares" else 2
+    with np.errstate(over="ignore"):
+        height = power * _sin_over_sin(phi, rest, factors) * np.sin(phi) / (pi * points)
+    return np.where(inside, height, 0.0)
 
 
 def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
@@ -116,11 +115,9 @@ def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
         ValueError: fewer than one factor, or another convention.
     """
     _check(factors, of)
-    squares = _squares(np.asarray(x, dtype=np.float64), of)
-    inside = (squares > 0) & (squares < support_edge(factors))
-    held = np.where(inside, squares, 1.0)
-    phi, rest = _angles(lambda a, b: _log_squared(a, b, factors), np.log(held), factors)
-    return np.where(inside, _share(phi, rest, factors), (squares > 0).astype(np.float64))
+    points, inside = _inside(x, factors, of)
+    share = _share(*_angles_at(points, factors, of), factors)
+    return np.where(inside, share, np.where(np.asarray(x) > 0, 1.0, 0.0))
 
 
 def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
@@ -144,8 +141,8 @@ def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     inside = (shares > 0) & (shares < 1)
     held = np.where(inside, shares, 0.5)
     phi, rest = _angles(lambda a, b: np.log(_share(a, b, factors)), np.log(held), factors)
-    found = np.where(inside, np.exp(_log_squared(phi, rest, factors)), np.where(shares > 0, support_edge(factors), 0))
-    return found if of == "squares" else np.sqrt(found)
+    logarithm = _log_squared(phi, rest, factors) / (1 if of == "squares" else 2)
+    return np.where(inside, np.exp(logarithm), np.where(shares > 0, support_edge(factors, of), 0.0))
 
 
 def moment(order: float, factors: int, of: Of = "squares") -> float:
@@ -172,7 +169,7 @@ def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400)
     Args:
         factors: numbers of matrices.
         of: what the columns ``x`` and ``density`` speak of.
-        points: rows per number of factors, evenly spaced in the angle.
+        points: rows per number of factors, dense in the angle at both of its ends, 0 and π/(M+1).
 
     Returns:
         Columns ``factors``, ``of``, ``angle`` (radians), ``x``, ``density`` (per unit of x), x decreasing.
@@ -184,12 +181,12 @@ def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400)
     for count in factors:
         _check(count, of)
         end = pi / (count + 1)
-        angle = np.linspace(0, end, points + 2)[1:-1]
-        phi, rest = angle, angle[::-1]
+        odds = np.linspace(-_SHOWN_ODDS, _SHOWN_ODDS, points)
+        phi, rest = end * expit(odds), end * expit(-odds)
         squares = np.exp(_log_squared(phi, rest, count))
         height = _sin_over_sin(phi, rest, count) * np.sin(phi) / (pi * squares)
         x, height = (squares, height) if of == "squares" else (np.sqrt(squares), 2 * np.sqrt(squares) * height)
-        curves.append(pd.DataFrame({"factors": count, "of": of, "angle": angle, "x": x, "density": height}))
+        curves.append(pd.DataFrame({"factors": count, "of": of, "angle": phi, "x": x, "density": height}))
     return pd.concat(curves, ignore_index=True)
 
 
@@ -200,8 +197,17 @@ def _check(factors: int, of: str = "squares") -> None:
         raise ValueError(f"of is 'squares' or 'values', got {of!r}.")
 
 
-def _squares(x: Array, of: Of) -> Array:
-    return x if of == "squares" else np.where(x > 0, x * x, 0.0)
+def _inside(x: npt.ArrayLike, factors: int, of: Of) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """The points, those outside the open support replaced by 1, and which are inside."""
+    points = np.asarray(x, dtype=np.float64)
+    inside = (points > 0) & (points < support_edge(factors, of))
+    return np.where(inside, points, 1.0), inside
+
+
+def _angles_at(points: Array, factors: int, of: Of) -> tuple[Array, Array]:
+    # By the logarithm: the square of a small singular value may underflow.
+    logarithm = np.log(points) * (1 if of == "squares" else 2)
+    return _angles(lambda phi, rest: _log_squared(phi, rest, factors), logarithm, factors)
 
 
 def _sin_over_sin(phi: Array, rest: Array, factors: int) -> Array:

@@ -1,7 +1,7 @@
 """The singular values of a long product of matrices, the small ones included.
 
 A product formed by multiplication knows singular values only down to its largest times the unit roundoff: from
-the number of factors on at which its condition number exceeds about 10¹⁵ (eight Gaussian factors of size 1000),
+the number of factors on at which its condition number exceeds about 10¹⁵ (seven Gaussian factors of size 1000),
 the smallest ones, and the condition number with them, are rounding. Here the product is kept as U·D·T, U
 orthogonal, D a diagonal matrix that carries all the grading, as logarithms, T well conditioned. A new factor X
 makes it (X·U)·D·T, whose columns of X·U, sorted by their share of D, are orthogonalized by QR: scaling columns costs
@@ -63,7 +63,10 @@ class GradedProduct:
             )
         if not factor.isfinite().all():
             raise ValueError("Expected finite numbers in a factor, got an infinity or NaN.")
-        columns = factor.detach().to("cpu", torch.float64) @ self._basis
+        held = factor.detach().to("cpu", torch.float64)
+        largest = float(held.abs().max())
+        scale = largest if largest > 0 else 1.0
+        columns = (held / scale) @ self._basis
         order = (columns.norm(dim=0).log() + self._logarithms).argsort(descending=True)
         grades = self._logarithms[order]
         self._basis, triangle = torch.linalg.qr(columns[:, order])
@@ -71,7 +74,7 @@ class GradedProduct:
         grading = (grades.unsqueeze(0) - grades.unsqueeze(1)).nan_to_num(0.0).exp()
         divisors = torch.where(pivots > 0, pivots, 1.0).unsqueeze(1)
         self._rows = (triangle / divisors * grading).triu() @ self._rows[order]
-        self._logarithms = grades + pivots.log()
+        self._logarithms = grades + pivots.log() + log(scale)
         self.factors += 1
 
     def log_singular_values(self) -> Tensor:

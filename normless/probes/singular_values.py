@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from math import log, log10
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-from scipy.stats import ks_2samp, kstest
+from scipy.stats import ks_2samp
 from torch import Tensor
 
 from normless.probes.fuss_catalan import cumulative, quantile, support_edge
@@ -107,9 +108,9 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
     The condition number is averaged as its logarithm: the mean of the number itself is infinite already for one
     Gaussian matrix (Edelman 1988), and five runs would show the unluckiest.
 
-    Predicted are, of theorem 1, the largest value g^M·√((M+1)^(M+1)/M^M), approached from below as N grows; and
-    the condition number as the ratio of that edge to the quantile 1/(2N), where the smallest of N values lies:
-    an order of magnitude, for M small beside N. Its growth per factor tends to that of `condition_growth`.
+    Predicted are, of theorem 1, the largest value g^M·√((M+1)^(M+1)/M^M), approached as N grows, on average from
+    below; and the condition number as the ratio of that edge to the quantile 1/(2N), where the smallest of N values
+    lies: an order of magnitude, for M small beside N. Its growth per factor tends to that of `condition_growth`.
 
     Args:
         extremes: the rows of `extremes_table`, of one size and gain.
@@ -153,9 +154,11 @@ def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
         two shares of values below any point, 0..1), ``beyond_edge`` (the share of values above the law's edge).
     """
     rows = []
-    for (count, run), rows_of_run in values.groupby(["factors", "run"], sort=True):
-        squares = rows_of_run["unit_squared"].to_numpy(float)
-        distance = float(kstest(squares, lambda x, count=count: cumulative(x, count)).statistic)
+    for count, run in values[["factors", "run"]].drop_duplicates().itertuples(index=False):
+        product = values[(values["factors"] == count) & (values["run"] == run)]
+        squares = np.sort(product["unit_squared"].to_numpy(float))
+        share, steps = cumulative(squares, int(count)), np.arange(len(squares) + 1) / len(squares)
+        distance = max(float((steps[1:] - share).max()), float((share - steps[:-1]).max()))
         beyond = float((squares > support_edge(int(count))).mean())
         rows.append({"factors": int(count), "run": int(run), "distance": distance, "beyond_edge": beyond})
     return pd.DataFrame(rows)
@@ -176,9 +179,13 @@ def distance_between(values: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame
     shared = sorted(set(values["factors"]) & set(others["factors"]))
     rows = []
     for count in shared:
-        pair = [table.loc[table["factors"] == count, "unit_squared"].to_numpy(float) for table in (values, others)]
-        rows.append({"factors": int(count), "distance": float(ks_2samp(*pair, method="asymp").statistic)})
+        here, there = (_unit_squares(table, count) for table in (values, others))
+        rows.append({"factors": int(count), "distance": float(ks_2samp(here, there, method="asymp").statistic)})
     return pd.DataFrame(rows, columns=["factors", "distance"])
+
+
+def _unit_squares(values: pd.DataFrame, factors: int) -> npt.NDArray[np.float64]:
+    return values.loc[values["factors"] == factors, "unit_squared"].to_numpy(float)
 
 
 def _spectra(

@@ -1,0 +1,121 @@
+"""What the condition number of a linear system does to gradient descent on it, measured and predicted.
+
+On f(z) = ||Az - y||² each step multiplies the error along the i-th right singular vector of A by 1 - 2ασ_i². Hence,
+with σ the singular values and κ = σ_max/σ_min ("Understanding batch normalization", Bjorck et al. 2018, section 4:
+convergence becomes slower, a smaller learning rate is needed, gradients in subspaces differ more):
+
+    largest stable step         α < 1/σ_max²
+    best rate, at α*            (κ² - 1)/(κ² + 1) per step,   α* = 1/(σ_max² + σ_min²)
+    gradients of equal errors   σ_max² : σ_min² = κ²
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, log
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+_STEPS = 1000
+_PRECISION = 1e-3
+
+
+def descent_table(
+    matrices: Sequence[Tensor], *, reduction: float = 1e-3, max_steps: int = 100_000, seed: int = 0
+) -> pd.DataFrame:
+    """Gradient descent on one linear system per matrix: stable step, speed and gradient ratio, predictions beside.
+
+    Every system is consistent, y = Az*, with z* drawn from N(0, 1), and descent starts at 0.
+
+    Args:
+        matrices: each of shape (rows, columns) and full column rank.
+        reduction: the part of its starting length to which the error ||z - z*|| is to fall.
+        max_steps: after how many steps descent is given up; ``steps`` then is NaN.
+        seed: of the draws.
+
+    Returns:
+        One row per matrix: ``condition_number``; ``largest_step`` and ``predicted_largest_step``; ``steps`` to the
+        reduction at the step α*, and ``predicted_steps``, which an error in the two extreme subspaces alone would
+        take and any other undercuts; ``gradient_ratio`` of the gradients by unit errors along the extreme
+        singular vectors, and ``predicted_gradient_ratio``.
+
+    Raises:
+        ValueError: a matrix that has not full column rank, or a reduction outside (0, 1).
+    """
+    if not 0 < reduction < 1:
+        raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
+    generator, rows = torch.Generator().manual_seed(seed), []
+    for matrix in matrices:
+        held = matrix.detach().to("cpu", torch.float64)
+        if held.shape[0] < held.shape[1] or int(torch.linalg.matrix_rank(held)) < held.shape[1]:
+            raise ValueError(f"Expected matrices of full column rank, got one of shape {tuple(held.shape)} without.")
+        wanted = torch.randn(held.shape[1], generator=generator, dtype=torch.float64)
+        rows.append(_row(held, wanted, reduction, max_steps))
+    return pd.DataFrame(rows)
+
+
+def largest_stable_step(matrix: Tensor, wanted: Tensor) -> float:
+    """The largest step α at which gradient descent on ||Az - Az*||² from z = 0 does not grow, by bisection on runs.
+
+    A run grows if its loss rises in the last of 1000 steps: below the limit no step raises it. What this finds lies
+    within 1% of the limit.
+
+    Args:
+        matrix: A, shape (rows, columns), float64.
+        wanted: z*, shape (columns,), float64, not orthogonal to the largest singular vector.
+    """
+    low = 1 / (2 * float(matrix.square().sum()))
+    high = 2 * low
+    while not _grows(matrix, wanted, high):
+        low, high = high, 2 * high
+    while high > (1 + _PRECISION) * low:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _grows(matrix, wanted, middle) else (middle, high)
+    return low
+
+
+def _row(matrix: Tensor, wanted: Tensor, reduction: float, max_steps: int) -> dict[str, float]:
+    _, singular_values, right = torch.linalg.svd(matrix, full_matrices=False)
+    largest, smallest = float(singular_values[0]), float(singular_values[-1])
+    condition = largest / smallest
+    contraction = (condition**2 - 1) / (condition**2 + 1)
+    first, last = (
+        _gradient(matrix, direction, torch.zeros_like(wanted)).norm() for direction in (right[0], right[-1])
+    )
+    return {
+        "condition_number": condition,
+        "largest_step": largest_stable_step(matrix, wanted),
+        "predicted_largest_step": largest**-2,
+        "steps": _steps(matrix, wanted, 1 / (largest**2 + smallest**2), reduction, max_steps),
+        "predicted_steps": float(ceil(log(reduction) / log(contraction))) if contraction > 1e-12 else 1.0,
+        "gradient_ratio": float(first / last),
+        "predicted_gradient_ratio": condition**2,
+    }
+
+
+def _gradient(matrix: Tensor, at: Tensor, wanted: Tensor) -> Tensor:
+    """By autograd: the measurement shares no formula with the prediction."""
+    leaf = at.detach().requires_grad_()
+    loss = (matrix @ (leaf - wanted)).square().sum()
+    return torch.autograd.grad(loss, leaf)[0]
+
+
+def _grows(matrix: Tensor, wanted: Tensor, step: float) -> bool:
+    error, loss = -wanted, torch.tensor(0.0)
+    for _ in range(_STEPS):
+        before, residual = loss, matrix @ error
+        loss = residual.square().sum()
+        error = error - 2 * step * (matrix.T @ residual)
+    return not bool(loss.isfinite() and loss <= before)
+
+
+def _steps(matrix: Tensor, wanted: Tensor, step: float, reduction: float, max_steps: int) -> float:
+    error = -wanted
+    target = reduction * wanted.norm()
+    for count in range(1, max_steps + 1):
+        error = error - 2 * step * (matrix.T @ (matrix @ error))
+        if error.norm() <= target:
+            return float(count)
+    return float("nan")

@@ -1,0 +1,107 @@
+"""Training one layer of a linear network is solving linear systems with the matrix of the layers behind it.
+
+Of A_t … A_2 A_1 x = y let only the layer A_i be trained. With Ā = A_t … A_(i+1), the inputs R = A_(i-1) … A_1 x of
+the layer and their decomposition R = U (Σ 0) V*,
+
+    ||Ā A_i R - y||² = ||Ā Z - Ȳ||² + C,    Z = A_i U Σ,  Ȳ = the first n columns of y V,  C = ||the others||²
+
+and every column of Z is a linear system of its own (proposition 1 of "Understanding batch normalization", Bjorck
+et al. 2018, appendix C, equations 6 to 8). How gradient descent on one fares, the condition number κ(Ā) tells:
+`gradient_descent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LinearSystems:
+    """min ||Ā Z - Ȳ||² + C, one linear system per column of Z.
+
+    Attributes:
+        matrix: Ā, shape (outputs, p).
+        targets: Ȳ, shape (outputs, n).
+        constant: C, what no choice of the layer changes.
+        basis: U, shape (n, n).
+        scales: the diagonal of Σ, shape (n,).
+    """
+
+    matrix: Tensor
+    targets: Tensor
+    constant: float
+    basis: Tensor
+    scales: Tensor
+
+    def variables(self, weight: Tensor) -> Tensor:
+        """Z = A_i U Σ for a weight A_i, both of shape (p, n)."""
+        return weight @ self.basis * self.scales
+
+    def weight(self, variables: Tensor) -> Tensor:
+        """A_i for the variables Z, both of shape (p, n)."""
+        return variables / self.scales @ self.basis.T
+
+    def column_losses(self, variables: Tensor) -> Tensor:
+        """||Ā z_j - ȳ_j||² of every column z_j of Z, shape (n,); with C their sum is the loss of the network."""
+        return (self.matrix @ variables - self.targets).square().sum(dim=0)
+
+    def solution(self) -> Tensor:
+        """Z at the minimum, shape (p, n): each column solved on its own by least squares."""
+        columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
+        return torch.cat(columns, dim=1)
+
+    def minimum(self) -> float:
+        """The least loss that the layer can reach, C included."""
+        return float(self.column_losses(self.solution()).sum()) + self.constant
+
+
+def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, targets: Tensor) -> LinearSystems:
+    """Reduce the training of one layer of a linear network to independent linear systems.
+
+    Args:
+        weights: A_1, …, A_t in the order in which they are applied, A_k of shape (n_k, n_(k-1)).
+        layer: which of them is trained, 0 for A_1.
+        inputs: x, one column per sample, shape (n_0, m).
+        targets: y, shape (n_t, m).
+
+    Returns:
+        The systems, in float64.
+
+    Raises:
+        ValueError: no such layer, shapes that do not fit, or what the proposition assumes does not hold: at least as
+            many samples as features, all matrices of full rank, and no layer behind the trained one narrower than it.
+    """
+    if not 0 <= layer < len(weights):
+        raise ValueError(f"Expected a layer between 0 and {len(weights) - 1}, got {layer}.")
+    _check_shapes(weights, inputs, targets)
+    entering = inputs.double()
+    for weight in weights[:layer]:
+        entering = weight.double() @ entering
+    matrix = torch.eye(len(weights[layer]), dtype=torch.float64, device=entering.device)
+    for weight in weights[layer + 1 :]:
+        matrix = weight.double() @ matrix
+    features, samples = entering.shape
+    if samples < features:
+        raise ValueError(f"Expected at least as many samples as features, got {samples} samples of {features}.")
+    for name, held, rank in (("inputs", entering, features), ("layers behind it", matrix, matrix.shape[1])):
+        if int(torch.linalg.matrix_rank(held)) < rank:
+            raise ValueError(f"Expected the {name} of the trained layer to have full rank {rank}, but they do not.")
+    basis, scales, right = torch.linalg.svd(entering)
+    rotated = targets.double() @ right.T
+    constant = float(rotated[:, features:].square().sum())
+    return LinearSystems(matrix, rotated[:, :features], constant, basis, scales)
+
+
+def _check_shapes(weights: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> None:
+    shapes = [tuple(held.shape) for held in (inputs, *weights, targets)]
+    width = inputs.shape[0]
+    for weight in weights:
+        if weight.dim() != 2 or weight.shape[1] != width:
+            raise ValueError(f"Expected weights that can be multiplied, got inputs, weights and targets {shapes}.")
+        width = len(weight)
+    if tuple(targets.shape) != (width, inputs.shape[1]):
+        raise ValueError(f"Expected a column of targets per sample, got inputs, weights and targets {shapes}.")

@@ -1,0 +1,144 @@
+"""A residual branch of scalars: which initializations let L branches together move by Θ(η) in one step.
+
+The branch F(x) = (∏ a_i) x has m scalar layers. One step of gradient descent, with ∂ℓ/∂F = Θ(1) and x = Θ(1), changes
+it to first order by
+
+    ΔF = -η ∂ℓ/∂F · Σ_i (F/a_i)²,    F/a_i = (∏_{k≠i} a_k) x also where a_i = 0
+
+which is Θ(η/L), as L branches in sync ask for, if and only if (∏_{k≠j} a_k) x = Θ(1/√L) for the smallest a_j (Fixup,
+Zhang et al. 2019, appendix B.2, theorem 4, equations 15 to 21; equation 5). Both a_i = L^(-1/(2m-2)) for all i,
+and that with a_m = 0, Fixup's choice, meet it; a_i = 1 does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+Option: TypeAlias = Literal["equal", "zero_last", "ones"]
+"""All a_i = L^(-1/(2m-2)); those but a_m = 0 (the one used in Fixup's experiments); all a_i = 1."""
+
+
+def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
+    """The scalars a_1, …, a_m of one of L branches at initialization.
+
+    Args:
+        option: the initialization.
+        blocks: the number of branches L.
+        layers: m.
+
+    Returns:
+        Shape (m,), float64.
+
+    Raises:
+        ValueError: no such option, no block, or fewer than two layers (the exponent of one is infinite).
+    """
+    if option not in get_args(Option):
+        raise ValueError(f"option is {', '.join(map(repr, get_args(Option)))}, got {option!r}.")
+    if blocks < 1 or layers < 2:
+        raise ValueError(f"Expected at least one block and two layers in a branch, got {blocks} and {layers}.")
+    scalars = torch.ones(layers, dtype=torch.float64)
+    if option != "ones":
+        scalars *= blocks ** (-1 / (2 * layers - 2))
+    if option == "zero_last":
+        scalars[-1] = 0.0
+    return scalars
+
+
+def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
+    """F after one step of gradient descent less F before it, the step being finite.
+
+    Args:
+        scalars: a_1, …, a_m, shape (m,).
+        learning_rate: η.
+        signal: x.
+        slope: ∂ℓ/∂F.
+    """
+    before = scalars.detach().double().requires_grad_()
+    output = before.prod() * signal
+    (gradient,) = torch.autograd.grad(output, before, torch.tensor(slope, dtype=torch.float64))
+    after = (before - learning_rate * gradient).detach().prod() * signal
+    return float(after - output.detach())
+
+
+def first_order_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
+    """-η ∂ℓ/∂F Σ_i (∏_{k≠i} a_k · x)² (equations 17 and 18), the update to first order in η.
+
+    Args:
+        scalars: a_1, …, a_m, shape (m,).
+        learning_rate: η.
+        signal: x.
+        slope: ∂ℓ/∂F.
+    """
+    values = [float(scalar) for scalar in scalars]
+    others = [np.prod(values[:i] + values[i + 1 :]) * signal for i in range(len(values))]
+    return float(-learning_rate * slope * sum(other**2 for other in others))
+
+
+def scalar_branch_table(
+    blocks: Sequence[int] = (4, 16, 64, 256, 1024, 4096),
+    layers: Sequence[int] = (2, 3, 4),
+    *,
+    learning_rate: float = 1e-3,
+    options: Sequence[Option] = ("equal", "zero_last", "ones"),
+    signal: float = 1.0,
+    slope: float = 1.0,
+) -> pd.DataFrame:
+    """The change of a scalar branch in one step against the number of branches, beside the first-order formula.
+
+    Args:
+        blocks: the numbers of branches L.
+        layers: the numbers of layers m in a branch.
+        learning_rate: η, the same at every L.
+        options: initializations.
+        signal: x.
+        slope: ∂ℓ/∂F.
+
+    Returns:
+        One row per option, m and L: ``option``, ``layers``, ``blocks``, ``learning_rate``, ``output`` (F before the
+        step), ``update`` (ΔF, exact), ``predicted_update`` (first order).
+
+    Raises:
+        ValueError: no such option, no block, or fewer than two layers.
+    """
+    rows = []
+    for option in options:
+        for depth in layers:
+            for count in blocks:
+                scalars = scalar_branch(option, count, depth)
+                row = {"option": option, "layers": depth, "blocks": count, "learning_rate": learning_rate}
+                row["output"] = float(scalars.prod()) * signal
+                row["update"] = exact_update(scalars, learning_rate, signal=signal, slope=slope)
+                row["predicted_update"] = first_order_update(scalars, learning_rate, signal=signal, slope=slope)
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def update_slopes(table: pd.DataFrame) -> pd.DataFrame:
+    """The slope of log|ΔF| against log L, fitted by least squares: -1 where branches together move by Θ(η).
+
+    Args:
+        table: the rows of `scalar_branch_table`, at least two L each.
+
+    Returns:
+        One row per option and m: ``option``, ``layers``, ``slope`` (of the exact updates), ``predicted_slope``: -1,
+        or 0 for ones.
+
+    Raises:
+        ValueError: a single L, from which there is no slope.
+    """
+    rows = []
+    for option, layers in table[["option", "layers"]].drop_duplicates().itertuples(index=False):
+        curve = table[(table["option"] == option) & (table["layers"] == layers)]
+        if curve["blocks"].nunique() < 2:
+            raise ValueError(f"Expected at least two numbers of blocks, got one for {option} with {layers} layers.")
+        across, up = np.log(curve["blocks"].to_numpy(float)), np.log(curve["update"].abs().to_numpy(float))
+        slope = float(np.polynomial.Polynomial.fit(across, up, 1).convert().coef[1])
+        predicted = 0.0 if option == "ones" else -1.0
+        rows.append({"option": option, "layers": int(layers), "slope": slope, "predicted_slope": predicted})
+    return pd.DataFrame(rows)

@@ -1,0 +1,128 @@
+"""The noise of minibatch steps: every minibatch there is, against α²M/|B|."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from math import sqrt
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normless import convert
+from normless.models import wide_resnet
+from normless.probes.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+
+
+def tiny(examples: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    return network, torch.randn(examples, 3, dtype=torch.float64), torch.randint(3, (examples,))
+
+
+def images(network: nn.Module, examples: int = 12) -> tuple[nn.Module, Tensor, Tensor]:
+    return network, torch.randn(examples, 3, 8, 8), torch.randint(10, (examples,))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3), st.floats(0.01, 2), st.integers(0, 999))
+def test_understanding_bn_equation_2_over_every_minibatch(examples: int, size: int, rate: float, seed: int) -> None:
+    """understanding-bn/equation-2: unbiased, and the squared error is exactly α²M/|B|."""
+    network, inputs, targets = tiny(examples, seed)
+    every = torch.tensor(list(product(range(examples), repeat=size)))
+    errors = step_errors(network, inputs, targets, F.cross_entropy, every, rate)
+    noise = noise_per_example(per_example_gradients(network, inputs, targets, F.cross_entropy))
+    assert errors.mean_square == pytest.approx(rate**2 * noise / size, rel=1e-9, abs=1e-25)
+    assert errors.bias == pytest.approx(0, abs=1e-12)
+
+
+def test_understanding_bn_equation_2_batch_size_and_learning_rate() -> None:
+    """understanding-bn/equation-2: twice the batch halves the noise, twice the rate quadruples it."""
+    network, inputs, targets = tiny(6)
+    noise = {
+        (size, rate): step_errors(
+            network, inputs, targets, F.cross_entropy, torch.tensor(list(product(range(6), repeat=size))), rate
+        ).mean_square
+        for size, rate in ((1, 0.1), (2, 0.1), (4, 0.1), (2, 0.2))
+    }
+    assert noise[1, 0.1] / noise[2, 0.1] == pytest.approx(2, rel=1e-9)
+    assert noise[2, 0.1] / noise[4, 0.1] == pytest.approx(2, rel=1e-9)
+    assert noise[2, 0.2] / noise[2, 0.1] == pytest.approx(4, rel=1e-9)
+
+
+def test_without_replacement_there_is_less_noise() -> None:
+    """Sampling theory's finite-population factor (N - |B|)/(N - 1) tells the two ways of drawing apart."""
+    network, inputs, targets = tiny(6)
+    noise = noise_per_example(per_example_gradients(network, inputs, targets, F.cross_entropy))
+    for size in (1, 2, 5, 6):
+        every = torch.tensor(list(combinations(range(6), size)))
+        found = step_errors(network, inputs, targets, F.cross_entropy, every).mean_square
+        assert found == pytest.approx(noise / size * (6 - size) / 5, rel=1e-9, abs=1e-25)
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "skipinit", "fixup"])
+def test_a_real_network_has_the_predicted_noise(scheme: str) -> None:
+    network, inputs, targets = images(convert(wide_resnet(10, 1), scheme))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    table = sgd_noise_table(
+        network, inputs, targets, F.cross_entropy, batch_sizes=(1, 4), learning_rates=(0.5,), draws=100
+    )
+    assert ((table["noise"] - table["predicted_noise"]).abs() < 4 * table["standard_error"]).all()
+    assert (table["bias"] < 3 * table["predicted_bias"]).all()
+    assert table["noise"][0] / table["noise"][1] == pytest.approx(4, rel=0.35)
+
+
+def test_per_example_gradients_are_those_of_backward_passes_one_by_one() -> None:
+    network, inputs, targets = images(wide_resnet(10, 1), 5)
+    next(network.parameters()).requires_grad_(False)
+    found = per_example_gradients(network, inputs, targets, F.cross_entropy, chunk=2)
+    network.eval()
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for index, gradient in enumerate(found):
+        loss = F.cross_entropy(network(inputs[index : index + 1]), targets[index : index + 1])
+        expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, trainable)])
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_network_is_left_as_it_was() -> None:
+    network, inputs, targets = images(wide_resnet(10, 1), 4)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    sgd_noise_table(network, inputs, targets, F.cross_entropy, batch_sizes=(2,), draws=2)
+    assert network.training
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_one_draw_and_no_noise() -> None:
+    network, inputs, targets = tiny(1)
+    errors = step_errors(network, inputs, targets, F.cross_entropy, torch.zeros(1, 3, dtype=torch.long))
+    assert errors.mean_square == pytest.approx(0, abs=1e-25)
+    assert errors.standard_error != errors.standard_error
+    table = sgd_noise_table(*tiny(4), F.cross_entropy, batch_sizes=(2,), draws=9)
+    assert table["predicted_bias"][0] == pytest.approx(sqrt(table["predicted_noise"][0]) / 3)
+
+
+def test_what_has_no_noise_is_refused() -> None:
+    network, inputs, targets = tiny(4)
+
+    def summed(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, labels, reduction="sum")
+
+    with pytest.raises(ValueError, match="mean over examples"):
+        sgd_noise_table(network, inputs, targets, summed)
+    with pytest.raises(ValueError, match="4 examples and 3 targets"):
+        per_example_gradients(network, inputs, targets[:3], F.cross_entropy)
+    with pytest.raises(ValueError, match=r"a row of indices per minibatch, got shape \(2,\)"):
+        step_errors(network, inputs, targets, F.cross_entropy, torch.tensor([0, 1]))
+    network.requires_grad_(False)
+    with pytest.raises(ValueError, match="trainable parameters"):
+        per_example_gradients(network, inputs, targets, F.cross_entropy)
+    with pytest.raises(ValueError, match="trainable parameters"):
+        step_errors(network, inputs, targets, F.cross_entropy, torch.tensor([[0, 1]]))
