@@ -48,6 +48,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/normless bench step
 	$(BIN)/normless bench map
+	$(BIN)/normless bench probe
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite, isnan
 from typing import Any
 
 
@@ -14,6 +15,17 @@ def print_json(value: dict[str, Any]) -> None:
         ValueError: a number is infinite or not a number.
     """
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def jsonable(value: Any) -> Any:
+    """A nested value with what JSON cannot hold replaced: NaN by None, infinities by `"inf"` and `"-inf"`."""
+    if isinstance(value, dict):
+        return {str(name): jsonable(held) for name, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(held) for held in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else str(value)
+    return value
 
 
 def add_json_flag(parser: Any) -> None:

@@ -15,13 +15,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""
     parser.add_argument(
         "what",
-        choices=["step", "map"],
+        choices=["step", "map", "probe"],
         help="step: a training step under each scheme, as a ratio to the bare network's; "
-        "map: reading a network's residual map, as a ratio to the export that it needs",
+        "map: reading a network's residual map, as a ratio to the export that it needs; "
+        "probe: measuring all layers, as a ratio to the plain pass that is watched, in seconds and memory",
     )
-    parser.add_argument("--depth", type=int, default=110, help="step: layers of the CIFAR ResNet")
-    parser.add_argument("--batch-size", type=int, default=128, help="step: images per step")
-    parser.add_argument("--image-size", type=int, default=32, help="step: height and width in pixels")
+    parser.add_argument("--depth", type=int, default=110, help="step, probe: layers of the CIFAR ResNet")
+    parser.add_argument("--batch-size", type=int, default=128, help="step, probe: images per step")
+    parser.add_argument("--image-size", type=int, default=32, help="step, probe: height and width in pixels")
     parser.add_argument(
         "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
     )
@@ -29,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--rounds",
         type=int,
         default=None,
-        help="how often each is run, taken in turns; step: 10, map: 5",
+        help="how often each is run, taken in turns; step: 10, map and probe: 5",
     )
     add_json_flag(parser)
 
@@ -38,7 +39,7 @@ def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ValueError(f"Expected --rounds to be 1 or more, got {arguments.rounds}.")
-    title, setting, rows = _step(arguments) if arguments.what == "step" else _map(arguments)
+    title, setting, rows = {"step": _step, "map": _map, "probe": _probe}[arguments.what](arguments)
     if arguments.json:
         print_json({"setting": setting, "rows": rows})
         return 0
@@ -63,6 +64,22 @@ def _map(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
     bench = MapBench(tuple(arguments.networks or NETWORKS), arguments.rounds or 5)
     setting = f"two examples, eval mode, {bench.rounds} rounds, {_machine()}"
     return "The residual map relative to torch.export alone, in seconds", setting, _rows(measure_map(bench))
+
+
+def _probe(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
+    from normless.bench.probes import ProbeBench, measure_probes
+
+    bench = ProbeBench(
+        depth=arguments.depth,
+        batch_size=arguments.batch_size,
+        image_size=arguments.image_size,
+        rounds=arguments.rounds or 5,
+    )
+    setting = (
+        f"ResNet-{bench.depth} by {bench.scheme}, {bench.batch_size} images of "
+        f"{bench.image_size}×{bench.image_size}, {bench.rounds} rounds, {_machine()}"
+    )
+    return "Probes of all layers relative to a plain pass forward and back", setting, _rows(measure_probes(bench))
 
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import pandas as pd
 from torch import nn
 from torch.export import export
 
+from normless.arguments import arguments_of
 from normless.models.spec import Inputs, build_with_inputs
 from normless.residual import residual_map
 
@@ -58,7 +59,7 @@ def measure_map(bench: MapBench) -> pd.DataFrame:
 
 def _measure(name: str, rounds: int) -> dict[str, Any]:
     model, inputs = _network(name)
-    arguments, named = _arguments(inputs)
+    arguments, named = arguments_of(inputs)
     model.eval()
     runs: dict[str, Callable[[], object]] = {
         "export": lambda: export(model, arguments, named, strict=False),
@@ -107,9 +108,3 @@ def _bert() -> tuple[nn.Module, Inputs]:
 
     model = BertModel(BertConfig())
     return model, {"input_ids": torch.randint(model.config.vocab_size, (2, 128))}
-
-
-def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}

@@ -84,7 +84,9 @@ def subject_of(namespace: Namespace) -> Subject:
         targets, data = None, "random inputs and classes"
     else:
         inputs, targets, classes, data = _real(namespace)
-        original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=cast("Shape", tuple(inputs.shape[1:])))
+        original, _ = model_with_inputs(
+            namespace.model, classes=classes, image_shape=cast("Shape", tuple(inputs.shape[1:]))
+        )
     positional, named = arguments_of(inputs)
     network = original
     if namespace.scheme is not None:

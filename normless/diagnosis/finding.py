@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from normless.output import jsonable
+
 Evidence = Mapping[str, float | int | str]
 
 
@@ -47,7 +49,8 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return asdict(self) | {"evidence": dict(self.evidence), "where": list(self.where)}
+        told: dict[str, Any] = jsonable(asdict(self) | {"evidence": dict(self.evidence)})
+        return told
 
 
 @dataclass(frozen=True)

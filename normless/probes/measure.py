@@ -12,13 +12,36 @@ import torch.nn.functional as F
 from torch import nn
 
 from normless.arguments import arguments_of
+from normless.output import jsonable
+from normless.probes.block_gradients import BlockGradients
+from normless.probes.channel_contributions import ChannelContributions
+from normless.probes.channel_gradients import ChannelGradients
+from normless.probes.channel_pairs import ChannelPairs
+from normless.probes.covariance import ExampleCovariance
+from normless.probes.gradient_sums import GradientSums
+from normless.probes.logits import LogitGradientMatrix, LogitGradients
+from normless.probes.moments import ChannelMoments, GradientMoments
 from normless.probes.observe import Loss, observe
 from normless.probes.signal import Signal, with_predictions
 from normless.probes.watcher import Tables, Watcher
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
-PROBES: MappingProxyType[str, type[Watcher]] = MappingProxyType({"signal": Signal})
+PROBES: MappingProxyType[str, type[Watcher]] = MappingProxyType(
+    {
+        "signal": Signal,
+        "covariance": ExampleCovariance,
+        "backward": BlockGradients,
+        "activations": ChannelMoments,
+        "contributions": ChannelContributions,
+        "gradients": GradientMoments,
+        "channel_gradients": ChannelGradients,
+        "channel_pairs": ChannelPairs,
+        "gradient_sums": GradientSums,
+        "logits": LogitGradients,
+        "logit_matrix": LogitGradientMatrix,
+    }
+)
 USUAL = ("signal", "activations", "gradients", "logits")
 
 
@@ -48,10 +71,14 @@ class Measurements:
         return iter(self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: the rows of every table, the loss and what was missed."""
-        rows = {name: table.to_dict(orient="records") for name, table in self.tables.items()}
+        """Plain data: the rows of every table, the loss and what was missed; what is not known is None."""
+        rows = {
+            name: table.astype(object).where(table.notna(), None).to_dict(orient="records")
+            for name, table in self.tables.items()
+        }
         missed = [{"path": item.path, "reason": item.reason} for item in self.missed]
-        return {"loss": self.loss, "tables": rows, "missed": missed}
+        told: dict[str, Any] = jsonable({"loss": self.loss, "tables": rows, "missed": missed})
+        return told
 
 
 def probe(

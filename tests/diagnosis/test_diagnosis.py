@@ -114,6 +114,8 @@ def test_activations_that_overflow_are_told_with_their_block() -> None:
     first = int(np.flatnonzero(~np.isfinite(table["sum_second_moment"]))[0])
     found = diagnose(network, (inputs, targets)).findings[0]
     assert found.kind == "overflow"
+    json.dumps(diagnose(network, (inputs, targets)).to_dict(), allow_nan=False)
+    json.dumps(nl.probe(network, (inputs, targets)).to_dict(), allow_nan=False)
     assert found.where == (table["name"][first],)
     assert found.evidence["block"] == first + 1
 

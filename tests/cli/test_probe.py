@@ -1,0 +1,146 @@
+"""``normless probe`` and ``normless diagnose``: the same numbers as from Python, as tables, files and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+import torch
+
+import normless as nl
+from normless.cli import main
+from normless.models import wide_resnet
+
+Capture = pytest.CaptureFixture[str]
+WIDE = "normless:wide_resnet(depth=10, width=1)"
+DEEP = "normless:dense(depth=60, width=50, in_features=50)"
+
+TOKENS = """
+import torch
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.norm = nn.LayerNorm(4)
+        self.mix = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, ids):
+        h = self.table(ids)
+        return self.head(h + self.mix(self.norm(h)))
+
+def tagger():
+    torch.manual_seed(0)
+    return Tagger(), {"ids": torch.arange(10).reshape(2, 5) % 9}
+
+def scores():
+    return nn.Flatten(0), torch.ones(2, 4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> str:
+    (tmp_path / "tokens.py").write_text(TOKENS)
+    return str(tmp_path / "tokens.py")
+
+
+def said(capsys: Capture, *words: str) -> dict[str, Any]:
+    """The JSON object that a command prints."""
+    assert main([*words, "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return printed
+
+
+def test_probe_measures_what_python_does(capsys: Capture) -> None:
+    facts = said(capsys, "probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal", "logits")
+    torch.manual_seed(0)
+    inputs = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    targets = torch.randint(10, (4,), generator=torch.Generator().manual_seed(0))
+    network = nl.convert(wide_resnet(10, 1), "skipinit")
+    measured = nl.probe(network, (inputs, targets), ["signal", "logits"])
+    assert facts["loss"] == pytest.approx(measured.loss, rel=1e-6)
+    assert (facts["scheme"], facts["input"], facts["mode"]) == ("skipinit", [4, 3, 32, 32], "train")
+    assert [row["name"] for row in facts["tables"]["signal"]] == list(measured.signal["name"])
+    for row, expected in zip(facts["tables"]["signal"], measured.signal["skip_variance"], strict=True):
+        assert row["skip_variance"] == pytest.approx(expected, rel=1e-6)
+    assert len(facts["tables"]["logits"]) == 10
+
+
+def test_probe_writes_tables_and_figures(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "probed"
+    words = ["probe", WIDE, "--data", "digits", "--batch-size", "8", "--out", str(out)]
+    assert main([*words, "--probes", "signal", "gradients", "logits", "activations"]) == 0
+    told = capsys.readouterr().out
+    assert "8 training examples of digits" in told
+    assert "input 8×1×8×8" in told
+    for name in ("signal", "gradients", "logits", "activations"):
+        assert f"\n{name}\n" in told
+        assert len(pd.read_csv(out / f"{name}.csv"))
+        assert f"wrote {out / name}.csv" in told
+    for name in ("signal", "logits", "activations"):
+        assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
+
+
+def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
+    facts = said(capsys, "probe", f"{tokens}:tagger", "--probes", "signal", "logits")
+    assert facts["input"] == {"ids": [2, 5]}
+    assert len(facts["tables"]["logits"]) == 3
+    assert len(facts["tables"]["signal"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'; choose among signal"),
+        (["probe", WIDE, "--batch-size", "0"], "Expected --batch-size to be 1 or more, got 0"),
+        (["probe", "TOKENS:scores"], "Expected logits of shape (…, classes) from Flatten, got (128,)"),
+        (["diagnose", WIDE, "--data", "letters"], "There is no data set 'letters'"),
+        (["diagnose", WIDE, "--scheme", "skipini"], "There is no scheme 'skipini'"),
+        (["diagnose", WIDE, "--rate", "0.1", "--decay-policy", "some"], "There is no decay policy 'some'"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(words: list[str], problem: str, tokens: str, capsys: Capture) -> None:
+    assert main([word.replace("TOKENS", tokens) for word in words]) != 0
+    assert problem in capsys.readouterr().err
+
+
+def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
+    facts = said(capsys, "diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply")
+    assert facts["findings"][0]["kind"] == "growing_variance"
+    assert facts["findings"][0]["evidence"]["factor_per_block"] == pytest.approx(2, rel=0.15)
+    assert facts["healthy"] is False
+    assert facts["treatment"]["scheme"] == "skipinit"
+    assert facts["treatment"]["after"]["healthy"] is True
+    assert facts["scheme"] == "none"
+
+
+def test_diagnose_prints_before_and_after(capsys: Capture) -> None:
+    assert main(["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply"]) == 0
+    told = capsys.readouterr().out
+    assert "1. The signal grows" in told
+    assert "✗ E[x²] from" in told
+    assert "✓ E[x²] from" in told
+    assert "after skipinit nothing wrong was found" in told
+
+
+def test_diagnose_gives_a_clean_bill_and_looks_at_an_optimizer(capsys: Capture) -> None:
+    words = ["diagnose", WIDE, "--data", "digits", "--rate", "0.05", "--apply"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "nothing wrong was found" in told
+    assert "5 steps at rate 0.05 take the loss from" in told
+    assert "nothing to apply: no finding that a scheme mends" in told
+    facts = said(capsys, *words, "--decay-policy", "all")
+    assert [finding["kind"] for finding in facts["findings"]] == ["decayed_gamma_down"]
+    assert facts["treatment"] is None
