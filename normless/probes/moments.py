@@ -63,13 +63,7 @@ class ChannelMoments(Watcher):
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Reduce an output, shape (B, C, …) or (B, …, C), to its numbers."""
         channel = channel_axis(module, y)
-        # A copy, in float64: a variance of 2^200 is beyond float32, the activations it belongs to are not.
-        wide = y.to(torch.float64, copy=True).movedim(channel, 0).reshape(y.shape[channel], -1)
-        low, high = wide.aminmax(dim=1)
-        variance, mean = torch.var_mean(wide, dim=1, correction=0)
-        spread = [moment for values in (mean.abs(), variance) for moment in (values.mean(), values.std(correction=0))]
-        shares = [mask.double().mean() for mask in (low > 0, high <= 0, low == high)]
-        self._found[layer] = torch.stack([*spread, _kurtosis(wide), *shares])
+        self._found[layer] = _of_channels(y if y.dim() > 1 else y.unsqueeze(1), channel)
 
     def table(self) -> pd.DataFrame:
         """A row per layer, and per call of one that runs several times, in execution order; `CHANNEL_COLUMNS`."""
@@ -152,10 +146,38 @@ def gradient_moments(
     return watcher.table()
 
 
+def _of_channels(y: Tensor, channel: int) -> Tensor:
+    """The numbers `_OF_CHANNELS` of an output, whose moments are taken by channel and put together.
+
+    In units of the largest output, so that neither a variance of 2^200 nor a fourth power leaves the floats.
+    """
+    others = tuple(axis for axis in range(y.dim()) if axis != channel)
+    low, high = y.amin(others).double(), y.amax(others).double()
+    scale = torch.maximum(low.abs(), high.abs()).max()
+    scale = torch.where(scale > 0, scale, 1.0)
+    wide = y.to(torch.promote_types(y.dtype, torch.float32))
+    deviations = wide / scale.to(wide.dtype)
+    averages = deviations.mean(others, keepdim=True)
+    deviations.sub_(averages)
+    power = deviations.square()
+    second = power.mean(others).double()
+    third = deviations.mul_(power).mean(others).double()
+    fourth = power.square_().mean(others).double()
+    mean = averages.flatten().double()
+    apart = mean - mean.mean()
+    whole = (second + apart.square()).mean()
+    fourths = fourth + 4 * apart * third + 6 * apart.square() * second + apart.pow(4)
+    sizes = [mean.abs() * scale, second * scale.square()]
+    spread = [moment for values in sizes for moment in (values.mean(), values.std(correction=0))]
+    shares = [mask.double().mean() for mask in (low > 0, high <= 0, low == high)]
+    return torch.stack([*spread, fourths.mean() / whole.square(), *shares])
+
+
 def _kurtosis(values: Tensor) -> Tensor:
     """Of all of a tensor, which is overwritten; NaN where it does not vary."""
-    deviation = values.std(correction=0)
-    return values.sub_(values.mean()).div_(deviation).pow_(4).mean()
+    power = values.sub_(values.mean()).square_()
+    variance = power.mean()
+    return power.square_().mean() / variance.square()
 
 
 def _numbers(stacked: list[Tensor]) -> list[list[float]]:
