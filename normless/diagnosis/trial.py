@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-import numpy as np
 import torch
 
 from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.finding import Check, Cure, Finding
+from normless.divergence import first_diverged, has_diverged
 from normless.probes.observe import observe
 from normless.probes.signal import Signal
 from normless.probes.undisturbed import undisturbed
 from normless.probes.watch import logits_of
 
 NAME = "first steps"
-# The loss above which Bjorck et al. (section 3.4) call a training diverged.
-DIVERGED = 1e3
 
 _DIVERGED = (
     "Along a large update the activations of the upper layers grow exponentially with depth, which the gradient at "
@@ -38,8 +36,7 @@ def check_first_steps(examination: Examination, steps: int) -> Check:
     rate = max(group["lr"] for group in examination.optimizer.param_groups)
     summary = f"{steps} steps at rate {rate:.3g} take the loss from {losses[0]:.3g} to {losses[-1]:.3g}"
     found = []
-    worst = float(np.max(losses)) if np.isfinite(losses).all() else float("inf")
-    if worst > DIVERGED:
+    if first_diverged(losses) is not None:
         found.append(_diverged(examination, losses, rate))
     elif shut:
         found.append(_shut(examination, shut, steps, rate))
@@ -61,11 +58,11 @@ def _tried(examination: Examination, steps: int) -> tuple[list[float], tuple[str
             assert output is not None
             loss = e.loss(output, e.targets)
             losses.append(float(loss.detach()))
-            if not losses[-1] <= DIVERGED or len(losses) > steps:
+            if has_diverged(losses[-1]) or len(losses) > steps:
                 break
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    if not e.map.blocks or not losses[-1] <= DIVERGED:
+    if not e.map.blocks or has_diverged(losses[-1]):
         return losses, ()
     signal = Signal()
     observe(model, [signal], e.inputs, residual_map=e.map)

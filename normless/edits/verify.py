@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normless.edits.edit import Surgery
 from normless.errors import UnsupportedEdit
 from normless.lifting.calls import evaluating
+from normless.nn import ResidualSum, ScalarAffine
 
 
 def verify(surgery: Surgery) -> None:
     """Run the network on the surgery's inputs, in its own mode; buffers and random state stay as they are.
 
     Raises:
-        UnsupportedEdit: it does not run any more, or a module that an edit put into it does not run exactly once.
+        UnsupportedEdit: it does not run any more, a module that an edit put into it does not run exactly once, or a
+            multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
     """
     runs: Counter[str] = Counter()
     handles = [_count(surgery.get(path), path, runs) for path in surgery.replaced]
@@ -37,6 +40,62 @@ def verify(surgery: Surgery) -> None:
             f"In this {type(surgery.model).__name__} a forward pass does not call {missed[0]} once but "
             f"{runs[missed[0]]} times, so that the edits of it would not mean what they say."
         )
+    _refuse_dead_branches(surgery)
+
+
+def _refuse_dead_branches(surgery: Surgery) -> None:
+    """See that no multiplier of 0 comes behind a branch of 0: neither would ever get a gradient."""
+    closed: dict[str, nn.Module] = {
+        path: module
+        for path, module in surgery.model.named_modules()
+        if isinstance(module, (ScalarAffine, ResidualSum))
+        and module.multiplier is not None
+        and not module.multiplier.any()
+    }
+    dead: list[str] = []
+    handles = [module.register_forward_hook(_notes_dead(path, dead)) for path, module in closed.items()]
+    try:
+        if closed:
+            with _opened(closed.values()):
+                _forward_in_eval(surgery)
+    except Exception as error:
+        raise UnsupportedEdit(
+            f"The converted {type(surgery.model).__name__} does not run on the example inputs in evaluation mode: "
+            f"{error}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    if dead:
+        raise UnsupportedEdit(
+            f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
+            "branch returns 0 on the example inputs by itself, so that neither would ever get a gradient. A branch "
+            "that starts at 0 needs no other zero: let the multiplier start at 1, as skipinit(alpha=1) does."
+        )
+
+
+@contextmanager
+def _opened(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Their multipliers at 1."""
+    multipliers = [cast(Tensor, module.multiplier) for module in modules]
+    try:
+        for multiplier in multipliers:
+            multiplier.data.fill_(1)
+        yield
+    finally:
+        for multiplier in multipliers:
+            multiplier.data.zero_()
+
+
+def _notes_dead(path: str, dead: list[str]) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    """A hook that notes a module whose branch is 0 where what it is added to, or made of, is not."""
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        beside, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
+        if bool(beside.any()) and not bool(branch.any()):
+            dead.append(path)
+
+    return note
 
 
 def _count(module: nn.Module, path: str, runs: Counter[str]) -> RemovableHandle:

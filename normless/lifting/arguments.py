@@ -34,7 +34,7 @@ class Arguments:
         tensors: those that are or hold tensors, by name, in the order of the signature.
 
     Raises:
-        LiftError: the code may read a value that cannot be written into code, or takes any number of tensors.
+        LiftError: the forward takes any number of tensors.
     """
 
     def __init__(self, module: nn.Module, call: Call) -> None:
@@ -76,9 +76,11 @@ class Arguments:
         lines = []
         for name, value in self._bound.arguments.items():
             where = f"{self._kind!r}, {name!r}, {name}"
-            if name not in self.tensors and _may_read(self._function, name):
+            if not _may_read(self._function, name):
+                continue
+            if name not in self.tensors:
                 lines.append(f"    normless_require({where}, {_written(value, name)})")
-            elif name in self.tensors and self._signature.parameters[name].default is not inspect.Parameter.empty:
+            elif self._signature.parameters[name].default is not inspect.Parameter.empty:
                 lines.append(f"    normless_require_tensors({where})")
         return lines
 

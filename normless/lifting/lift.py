@@ -126,7 +126,10 @@ class Lifter:
         if not added or len(node.args) < 2:
             return False
         operands = [argument for argument in node.args[:2] if isinstance(argument, Node)]
-        return len({*operands}) == 2 and all(isinstance(self.values.get(one), Tensor) for one in operands)
+        # A parameter is no part of the dataflow from the inputs: what is added to it is no sum of two activations.
+        return len({*operands}) == 2 and all(
+            one.op != "get_attr" and isinstance(self.values.get(one), Tensor) for one in operands
+        )
 
 
 def _traced(module: nn.Module, arguments: Arguments) -> Graph:

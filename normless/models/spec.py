@@ -113,8 +113,8 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
     source, separator, call = spec.strip().partition(":")
     if not separator:
         raise ValueError(
-            f"Expected normless:NAME, torchvision:NAME, timm:NAME or FILE.py:FUNCTION, got {spec!r}; "
-            f"the networks of normless are {', '.join(REFERENCE)}."
+            "Expected normless:NAME, torchvision:NAME, timm:NAME, FILE.py:FUNCTION or the folder of a saved network, "
+            f"got {spec!r}; the networks of normless are {', '.join(REFERENCE)}."
         )
     name, arguments = parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments

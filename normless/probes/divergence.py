@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
-from math import isfinite
 from typing import Any
 
 import torch
@@ -21,10 +20,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from normless.arguments import arguments_of
+from normless.divergence import LOSS_LIMIT, has_diverged
 from normless.probes.observe import Loss
 from normless.probes.watch import logits_of
 
-LOSS_LIMIT = 1e3  # nats
 Batch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and the targets of the loss."""
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
@@ -160,11 +159,6 @@ def descend(
             return
         optimizer.step()
         yield number
-
-
-def has_diverged(loss: float, limit: float = LOSS_LIMIT) -> bool:
-    """Whether a minibatch loss is not finite or above the limit."""
-    return not isfinite(loss) or loss > limit
 
 
 def _copies(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:

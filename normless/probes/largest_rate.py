@@ -11,12 +11,11 @@ import pandas as pd
 import torch.nn.functional as F
 from torch import nn
 
+from normless.divergence import LOSS_LIMIT, has_diverged
 from normless.probes.divergence import (
-    LOSS_LIMIT,
     Batch,
     MakeOptimizer,
     descend,
-    has_diverged,
     momentum_sgd,
     trained_copy,
 )

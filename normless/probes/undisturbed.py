@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
@@ -19,7 +20,8 @@ def undisturbed(model: nn.Module, *, training: bool) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     model.train(training)
-    with torch.random.fork_rng(devices=sorted({buffer.device for buffer, _ in buffers if buffer.is_cuda}, key=str)):
+    devices = {tensor.device for tensor in chain(model.parameters(), model.buffers()) if tensor.is_cuda}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
         try:
             yield
         finally:

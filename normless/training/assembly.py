@@ -14,13 +14,16 @@ from torch.optim import SGD, Optimizer
 from normless.conversion import convert
 from normless.data import Augmentation, ImageData, load_data
 from normless.edits import HeadDropout
+from normless.lifting.calls import evaluating
 from normless.models.spec import build_model
 from normless.optim import param_groups
 from normless.residual import residual_map
+from normless.saving import load
 from normless.schemes import Scheme, parse_scheme
 from normless.training.checkpoint import load_weights
 from normless.training.config import TrainConfig
 from normless.training.directory import RunDirectory, RunDirectoryError
+from normless.training.saved import check_saved, is_saved
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
@@ -79,15 +82,40 @@ def scheme_of_config(config: TrainConfig) -> Scheme:
 
 
 def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Module:
-    """The converted network before training, on the CPU, a pure function of the configuration.
+    """The converted network before training, on the CPU, a pure function of the configuration and its files.
 
     `inputs` are `example_inputs`, on which the network is traced and schemes calibrate. The global generator is
     seeded with the configuration's seed.
+
+    Raises:
+        ValueError: the configuration names a saved network, and other edits or data that it does not fit.
     """
     torch.manual_seed(config.seed)
+    if is_saved(config.model):
+        return _saved_network(config, data, inputs)
     shape = data.image_shape
     model = build_model(config.model, classes=data.classes, image_shape=shape)  # type: ignore[arg-type]
     return convert(model, scheme_of_config(config), inputs)
+
+
+def _saved_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Module:
+    """The network that the configuration names the folder of, with its saved weights, in the type torch makes."""
+    check_saved(config)
+    network = load(config.model.strip()).to(torch.get_default_dtype())
+    try:
+        with evaluating(network):
+            logits = network(inputs[:1])
+    except Exception as error:
+        raise ValueError(
+            f"The network saved in {config.model} does not run on an example of {data.name}, of shape "
+            f"{'×'.join(map(str, inputs.shape[1:]))}: {error}"
+        ) from error
+    if logits.shape != (1, data.classes):
+        raise ValueError(
+            f"Expected {data.classes} logits for an example of {data.name}, and the network saved in {config.model} "
+            f"returns {'×'.join(map(str, logits.shape[1:]))}; convert one with --classes {data.classes}."
+        )
+    return network
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:

@@ -78,7 +78,10 @@ def train_command(config: TrainConfig, directory: Path, *, resume: bool = True, 
 
 def default_directory(config: TrainConfig) -> Path:
     """`runs/DATA-SCHEME-HASH`: the same settings find the same run again."""
-    names = (text.partition("(")[0].strip() for text in (config.data, config.scheme))
+    from normless.training.saved import applied_scheme, is_saved
+
+    scheme = applied_scheme(config) if is_saved(config.model) else config.scheme
+    names = (text.partition("(")[0].strip() for text in (config.data, scheme))
     return Path("runs") / "-".join([*names, config.hash[:10]])
 
 
@@ -87,8 +90,14 @@ def _print(config: TrainConfig, result: RunResult, directory: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from normless.training.saved import applied_scheme
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    rows = {"network": f"{config.model} with {config.scheme_text}", "data": result.data, "outcome": result.outcome}
+    rows = {
+        "network": f"{config.model} with {applied_scheme(config)}",
+        "data": result.data,
+        "outcome": result.outcome,
+    }
     if result.diverged_step is not None:
         rows["outcome"] += f" in epoch {result.diverged_epoch}, at step {result.diverged_step}"
     rows["test accuracy"] = f"{result.test_accuracy:.2%} (the best constant guess: {result.chance_accuracy:.2%})"

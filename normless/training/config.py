@@ -22,8 +22,10 @@ class TrainConfig:
     """One training run of one network on one data set, by stochastic gradient descent with heavy-ball momentum.
 
     Args:
-        model: the network as text, normless:NAME(key=value, …), torchvision:…, timm:… or FILE.py:FUNCTION.
-        scheme: the edits made to it before training, such as skipinit or skipinit(alpha=1).
+        model: the network as text, normless:NAME(key=value, …), torchvision:…, timm:… or FILE.py:FUNCTION, or the
+            folder of a network that normless convert saved, whose weights are trained further.
+        scheme: the edits made to it before training, such as skipinit or skipinit(alpha=1); for a saved network the
+            one it has, or left out.
         data: the data set as text, such as digits or cifar10.
         data_root: folder that holds or receives the data set; the usual place if null.
         batch_size: examples per optimizer step, of all processes together.

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.data import Augmentation, ImageData
+from normless.divergence import first_diverged
 from normless.optim import adaptive_gradient_clipping
 from normless.optim.schedules import rate_multiplier, set_rate
 from normless.training.config import TrainConfig
 from normless.training.evaluation import mean_metric
 from normless.training.listener import RunListener
 from normless.training.objective import BatchStatistics, accumulate_gradients, l2_term
-from normless.training.outcome import first_diverged
 
 # On an accelerator a look at the losses waits for all work in flight, so they are looked at together.
 STEPS_BETWEEN_LOOKS = 25

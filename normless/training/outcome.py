@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import Literal
 
 from torch import Tensor
 
 Outcome = Literal["trained", "chance", "diverged"]
 
-LOSS_LIMIT = 1e3  # nats
 SIGNIFICANCE = 1e-3
-
-
-def has_diverged(loss: float) -> bool:
-    """Whether a minibatch loss (nats) is not finite or above `LOSS_LIMIT` = 1000."""
-    return not math.isfinite(loss) or loss > LOSS_LIMIT
-
-
-def first_diverged(losses: Iterable[float]) -> int | None:
-    """Position of the first loss that has diverged, or None."""
-    return next((index for index, loss in enumerate(losses) if has_diverged(loss)), None)
 
 
 def chance_accuracy(labels: Tensor) -> float:

@@ -42,7 +42,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _outcomes:
-        _write(terminalreporter, "schemes × networks", SCHEME_TEXTS, list(NETWORKS), _outcomes)
+        # The reference networks come first, then those of others; what this run left out is left out.
+        tried = {network: None for _, network in _outcomes}
+        networks = [name for name in NETWORKS if name in tried] + [name for name in tried if name not in NETWORKS]
+        schemes = [text for text in SCHEME_TEXTS if any(text == scheme for scheme, _ in _outcomes)]
+        _write(terminalreporter, "schemes × networks", schemes, networks, _outcomes)
     if _survivals:
         cells = {
             key: f"{sum(kept.values())} of {len(kept)}" if all(kept.values()) else "FAILED"

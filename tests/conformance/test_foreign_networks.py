@@ -81,7 +81,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("scheme", "network"), PAIRS)
-def test_a_scheme_holds_or_says_why_not(scheme: str, network: str) -> None:
+def test_a_scheme_holds_or_says_why_not(
+    scheme: str, network: str, record_property: Callable[[str, object], None]
+) -> None:
     torch.manual_seed(0)
     foreign = FOREIGN[network]
     model, x = foreign.build().train(), torch.randn(4, *foreign.shape)
@@ -89,6 +91,8 @@ def test_a_scheme_holds_or_says_why_not(scheme: str, network: str) -> None:
     if (scheme, network) in REFUSALS:
         with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme, network]):
             nl.convert(model, scheme, x)
+        # For the table that is printed behind the suite.
+        record_property("refusal", True)
         return
     net = nl.convert(model, scheme, x)
     assert isinstance(net, type(model))

@@ -57,6 +57,47 @@ def test_two_multipliers_are_refused() -> None:
         edited(resnet_cifar(8), BranchMultiplier(), BranchMultiplier())
 
 
+class OwnLinear(nn.Linear):
+    """Of another type than torch's own, so that it takes no multiplier and the sum does."""
+
+
+class Shut(nn.Module):
+    """A block whose branch starts at 0 by itself: by its last layer, or by a factor behind an unknown one."""
+
+    def __init__(self, by_factor: bool) -> None:
+        super().__init__()
+        self.stem, self.last, self.head = (
+            nn.Linear(4, 4),
+            (OwnLinear if by_factor else nn.Linear)(4, 4),
+            nn.Linear(4, 2),
+        )
+        self.gain = nn.Parameter(torch.zeros(()) if by_factor else torch.ones(()))
+        if not by_factor:
+            nn.init.zeros_(self.last.weight)
+            nn.init.zeros_(self.last.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.stem(x)
+        return self.head(h + self.gain * self.last(torch.relu(h)))
+
+
+@pytest.mark.parametrize("by_factor", [False, True])
+def test_a_zero_behind_a_zero_is_refused_since_neither_would_ever_move(by_factor: bool) -> None:
+    model, x = Shut(by_factor), torch.randn(5, 4)
+    with pytest.raises(
+        nl.UnsupportedEdit, match=r"its branch returns 0 .*\. A branch that starts at 0 needs no other"
+    ):
+        edited(model, BranchMultiplier(0.0), inputs=(x,))
+    net = edited(model, BranchMultiplier(1.0), inputs=(x,))
+    torch.testing.assert_close(net(x), model(x))
+    net(x).square().sum().backward()
+    assert (net.gain if by_factor else net.last.weight).grad.any()
+    # Where the inputs are 0, and so is everything, nothing is known of the branch.
+    nn.init.zeros_(model.stem.bias)
+    nn.init.zeros_(model.last.bias)
+    assert edited(model, BranchMultiplier(0.0), inputs=(torch.zeros(5, 4),)) is not None
+
+
 def test_layer_scale_is_a_vector_at_the_end_of_every_branch() -> None:
     model = wide_resnet(10, 1)
     net = edited(model, LayerScale(0.01))

@@ -9,13 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.training.outcome import (
-    SIGNIFICANCE,
-    chance_accuracy,
-    finished_outcome,
-    first_diverged,
-    has_diverged,
-)
+from normless.divergence import first_diverged, has_diverged
+from normless.training.outcome import SIGNIFICANCE, chance_accuracy, finished_outcome
 from normless.training.plateau import has_plateaued
 
 

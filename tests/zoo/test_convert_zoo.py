@@ -19,6 +19,15 @@ NO_BLOCK = "it has no residual block"
 REFUSED = {
     **{one.name: NO_BLOCK for one in ZOO if one.blocks == 0},
     "coat_tiny": "runs 2 times in one forward pass",
+    "test_nfnet": r"not possible at stages\.0\.0\.residual_sum .*: its branch returns 0 .* by itself",
+}
+# Networks in which what a branch computes also leaves it before the multiplier, so that its weights learn at once.
+OPEN_BRANCHES = {
+    "dpn48b": "a part of each branch's channels is concatenated and not added",
+    "efficientvim_m1": "the hidden state of a mixer is read at the end of its stage too",
+    "nasnetalarge": "a cell concatenates what its sums add",
+    "pnasnet5large": "a cell concatenates what its sums add",
+    "rexnet_100": "the channels of a branch beyond those of its input are not added to anything",
 }
 
 
@@ -40,17 +49,19 @@ def test_skipinit_converts_and_trains_or_says_why_not(name: str) -> None:
     multipliers = {path: one for path, one in net.named_parameters() if path.endswith("multiplier")}
     assert len(multipliers) == sum(len(block.branches) for block in found.blocks)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    losses = []
+    losses, moved = [], set()
     for step in range(3):
         loss = _loss(net, images)
         optimizer.zero_grad()
         loss.backward()
-        if step == 0:
+        if step == 0 and name not in OPEN_BRANCHES:
             _branches_are_shut(net, found)
-            assert any(one.grad is not None and bool(one.grad.any()) for one in multipliers.values())
         optimizer.step()
         losses.append(loss.item())
+        # Where the classifier starts at 0, nothing behind it has a gradient at the first step.
+        moved |= {path for path, one in multipliers.items() if bool(one.any())}
     assert all(map(math.isfinite, losses)), losses
+    assert moved == set(multipliers)
 
 
 def _loss(net: nn.Module, images: Tensor) -> Tensor:
