@@ -15,6 +15,7 @@ from normless.training import config as config_module
 from normless.training.config import TrainConfig
 
 if TYPE_CHECKING:
+    from normless.probes.ride_along import RideAlong
     from normless.training.result import RunResult
 
 
@@ -41,6 +42,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         help="directory of the run, which goes on if it was interrupted; runs/DATA-SCHEME-HASH if null",
     )
+    parser.add_argument(
+        "--probes",
+        type=str,
+        nargs="+",
+        default=None,
+        help="measure these along the way, as signal or gradients; tables go to probes/ in the run's directory",
+    )
+    parser.add_argument("--probe-every", type=int, default=100, help="at the first step and every so many after it")
     parser.add_argument("--restart", action="store_true", help="remove the run that the directory holds first")
     add_json_flag(parser)
 
@@ -49,11 +58,23 @@ def run(namespace: Namespace) -> int:
     """Carry out the run that the arguments describe; prints its result. Every outcome is a success."""
     config = TrainConfig(**{field.name: namespace[field.name] for field in fields(TrainConfig)})
     directory = default_directory(config) if namespace.out is None else Path(namespace.out)
-    train_command(config, directory, resume=not namespace.restart, as_json=namespace.json)
+    ride_along = None
+    if namespace.probes is not None:
+        from normless.probes.ride_along import RideAlong, every
+
+        ride_along = RideAlong(tuple(namespace.probes), every(namespace.probe_every))
+    train_command(config, directory, resume=not namespace.restart, as_json=namespace.json, ride_along=ride_along)
     return 0
 
 
-def train_command(config: TrainConfig, directory: Path, *, resume: bool = True, as_json: bool = False) -> RunResult:
+def train_command(
+    config: TrainConfig,
+    directory: Path,
+    *,
+    resume: bool = True,
+    as_json: bool = False,
+    ride_along: RideAlong | None = None,
+) -> RunResult:
     """Train with a progress bar on standard error, and print the result on standard output.
 
     Args:
@@ -61,14 +82,15 @@ def train_command(config: TrainConfig, directory: Path, *, resume: bool = True, 
         directory: of the run.
         resume: go on with what the directory holds; else start over.
         as_json: print one JSON object, the fields of `RunResult` and `directory`, instead of a summary.
+        ride_along: probes that measure along the way.
     """
     from normless.training.progress import ProgressBar
     from normless.training.run import train
 
     if os.environ.get("RANK", "0") != "0":
-        return train(config, directory, resume=resume)
+        return train(config, directory, resume=resume, ride_along=ride_along)
     with ProgressBar() as bar:
-        result = train(config, directory, resume=resume, listeners=[bar])
+        result = train(config, directory, resume=resume, listeners=[bar], ride_along=ride_along)
     if as_json:
         print_json(result.to_dict() | {"directory": str(directory)})
     else:

@@ -23,8 +23,8 @@ class RunDirectory:
     """Where a run keeps its files.
 
     `config.yaml` says which run it is, `result.json` how it ended, `checkpoint.pt` holds its last finished epoch,
-    `epochs.parquet` and `steps.parquet` its curves, `tensorboard/` the same for TensorBoard; a run whose epochs
-    are doubled keeps each training in its own `epochs-N/`.
+    `epochs.parquet` and `steps.parquet` its curves, `tensorboard/` the same for TensorBoard, `probes/` what probes
+    measured along it; a run whose epochs are doubled keeps each training in its own `epochs-N/`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,6 +35,7 @@ class RunDirectory:
         self.epochs = path / "epochs.parquet"
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
+        self.probes = path / "probes"
 
     def check(self, config: TrainConfig) -> None:
         """See that the directory holds nothing, or this very run.
@@ -106,5 +107,5 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
     def _files(self) -> list[Path]:
-        fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard]
+        fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
         return fixed + sorted(self.path.glob("*.part")) + sorted(self.path.glob("epochs-*[0-9]"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from normless.optim.schedules import rate_multiplier, set_rate
 from normless.training.config import TrainConfig
 from normless.training.evaluation import mean_metric
 from normless.training.listener import RunListener
+from normless.training.measuring import Measuring
 from normless.training.objective import BatchStatistics, accumulate_gradients, l2_term
 
 # On an accelerator a look at the losses waits for all work in flight, so they are looked at together.
@@ -36,6 +38,11 @@ class Pieces:
     network: nn.Module
     optimizer: Optimizer
     clipped: tuple[nn.Parameter, ...] = ()
+    measuring: Measuring | None = None
+
+    def measured(self, step: int, targets: Tensor) -> AbstractContextManager[None]:
+        """Let probes that ride along watch the pass in the body; steps are counted from 1."""
+        return nullcontext() if self.measuring is None else self.measuring.during(step, targets)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -88,15 +95,17 @@ def train_epoch(pieces: Pieces, epoch: int, listeners: Sequence[RunListener] = (
     )
     examples = 0
     for index, batch in enumerate(batches):
-        record.result.rate = _set_rate(pieces, epoch * pieces.steps_per_epoch + index)
+        done = epoch * pieces.steps_per_epoch + index
+        record.result.rate = _set_rate(pieces, done)
         pieces.optimizer.zero_grad()
-        statistics = accumulate_gradients(
-            fabric,
-            pieces.network,
-            batch,
-            micro_batch_size=config.micro_batch_size,
-            label_smoothing=config.label_smoothing,
-        )
+        with pieces.measured(done + 1, batch.targets):
+            statistics = accumulate_gradients(
+                fabric,
+                pieces.network,
+                batch,
+                micro_batch_size=config.micro_batch_size,
+                label_smoothing=config.label_smoothing,
+            )
         record.add(statistics, l2_term(pieces.optimizer))
         if (at_once or (index + 1) % STEPS_BETWEEN_LOOKS == 0) and record.look():
             break

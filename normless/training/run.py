@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
+from normless.probes.ride_along import RideAlong
+from normless.residual import residual_map
 from normless.training.assembly import (
     augmentation_of,
     build_network,
@@ -27,6 +29,7 @@ from normless.training.curves import Curves
 from normless.training.directory import RunDirectory
 from normless.training.listener import CallOnEpoch, RunListener, RunStart
 from normless.training.loop import Pieces, train_epoch
+from normless.training.measuring import Measuring, check_measurable
 from normless.training.result import EpochRow, RunResult
 from normless.training.summary import epoch_row, evaluated, run_result
 
@@ -38,6 +41,7 @@ def train(
     resume: bool = True,
     on_epoch: Callable[[EpochRow], None] | None = None,
     listeners: Sequence[RunListener] = (),
+    ride_along: RideAlong | None = None,
 ) -> RunResult:
     """Carry out a run in a directory and return how it ended.
 
@@ -51,11 +55,15 @@ def train(
         resume: go on with what the directory holds; else the files of a run in it are removed first.
         on_epoch: called with the row of every epoch as it is finished.
         listeners: told of starts, steps, epochs and ends, by the first process alone.
+        ride_along: probes that measure passes of the training, in the first process; their tables go to `probes/`
+            in the directory, a file per epoch. The run's weights and results are those it has without.
 
     Raises:
         RunDirectoryError: the directory holds another run.
-        ValueError: the configuration names what does not exist or does not fit together.
+        ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
     """
+    if ride_along is not None:
+        check_measurable(config)
     place = RunDirectory(Path(directory))
     told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
     fabric = make_fabric(config)
@@ -67,20 +75,25 @@ def train(
         place.clear()
     fabric.barrier()
     with _own_random_state(config, fabric):
-        return _train_until_plateau(config, fabric, place, told)
+        return _train_until_plateau(config, fabric, place, told, ride_along if fabric.is_global_zero else None)
 
 
 def _train_until_plateau(
-    config: TrainConfig, fabric: Fabric, place: RunDirectory, listeners: Sequence[RunListener]
+    config: TrainConfig,
+    fabric: Fabric,
+    place: RunDirectory,
+    listeners: Sequence[RunListener],
+    ride_along: RideAlong | None,
 ) -> RunResult:
     """Train; where the configuration asks for it, anew with twice the epochs until the training loss plateaus."""
     if not config.epochs_until_plateau:
-        return _train_once(config, fabric, place, listeners, lambda: place.begin(config))
+        return _train_once(config, fabric, place, listeners, ride_along, lambda: place.begin(config))
     for doublings in range(config.max_doublings + 1):
         epochs = config.epochs * 2**doublings
         attempt = replace(config, epochs=epochs, epochs_until_plateau=False)
         inner = RunDirectory(place.path / f"epochs-{epochs}")
-        result = _train_once(attempt, fabric, inner, listeners, partial(_begin_both, place, config, inner, attempt))
+        begin = partial(_begin_both, place, config, inner, attempt)
+        result = _train_once(attempt, fabric, inner, listeners, ride_along, begin)
         if result.plateaued or result.outcome == "diverged":
             break
     result = replace(result, doublings=doublings, config_hash=config.hash)
@@ -99,12 +112,13 @@ def _train_once(
     fabric: Fabric,
     place: RunDirectory,
     listeners: Sequence[RunListener],
+    ride_along: RideAlong | None,
     begin: Callable[[], None],
 ) -> RunResult:
     """One training with a fixed number of epochs; `begin` is called once all its pieces could be built."""
     result = place.stored_result()
     if result is None:
-        pieces = _assemble(config, fabric)
+        pieces = _assemble(config, fabric, place, ride_along)
         if fabric.is_global_zero:
             begin()
         result = _trained(pieces, place, listeners)
@@ -130,10 +144,14 @@ def _trained(pieces: Pieces, place: RunDirectory, listeners: Sequence[RunListene
             curves.add_losses(training.losses)
             if training.diverged is not None:
                 curves.write()
+                if pieces.measuring is not None:
+                    pieces.measuring.write(epoch + 1)
                 return run_result(pieces, curves, training)
             row = epoch_row(epoch + 1, training, evaluated(pieces))
             curves.add_epoch(row)
             curves.write()
+            if pieces.measuring is not None:
+                pieces.measuring.write(epoch + 1)
             save_checkpoint(fabric, place.checkpoint, pieces.network, pieces.optimizer, epoch + 1)
             for listener in listeners:
                 listener.on_epoch(row)
@@ -142,7 +160,7 @@ def _trained(pieces: Pieces, place: RunDirectory, listeners: Sequence[RunListene
         curves.close()
 
 
-def _assemble(config: TrainConfig, fabric: Fabric) -> Pieces:
+def _assemble(config: TrainConfig, fabric: Fabric, place: RunDirectory, ride_along: RideAlong | None) -> Pieces:
     """Build everything anew from the configuration."""
     data = load_config_data(config)
     inputs = example_inputs(config, data)
@@ -153,7 +171,10 @@ def _assemble(config: TrainConfig, fabric: Fabric) -> Pieces:
     clipped = clipped_parameters(config, network, inputs)
     forward: Any = torch.compile(network) if config.compile else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
-    return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer, clipped)
+    measuring = None
+    if ride_along is not None:
+        measuring = Measuring(ride_along, network, residual_map(network, inputs), place.probes)
+    return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer, clipped, measuring)
 
 
 @contextmanager
