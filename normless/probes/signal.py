@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes.channels import by_channel
+from normless.probes.channels import channel_axis
 from normless.probes.observe import observe
 from normless.probes.theory import predicted_moments
 from normless.probes.watcher import Setting, Watcher
@@ -30,6 +31,11 @@ COLUMNS = (
     "predicted_skip_variance",
     "predicted_branch_variance",
     "predicted_sum_variance",
+    "predicted_skip_second_moment",
+    "predicted_branch_second_moment",
+    "predicted_sum_second_moment",
+    "predicted_norm_mean_square",
+    "predicted_norm_variance",
 )
 
 
@@ -58,10 +64,13 @@ class Signal(Watcher):
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """The statistics of a norm's input."""
-        channels = by_channel(module, x).double()
+        channel = channel_axis(module, x)
+        others = [axis for axis in range(x.dim()) if axis != channel]
         row = self.rows[self._norms[layer.path]]
-        row["norm_mean_square"] = float(channels.mean(1).square().mean())
-        row["norm_variance"] = float(channels.var(1, correction=0).mean())
+        row["norm_mean_square"] = float(x.mean(others, dtype=torch.float64).square().mean())
+        # The channels' second moments average to that of all, which no pass over the channels is needed for.
+        _, second = variance_and_second_moment(x)
+        row["norm_variance"] = max(second - row["norm_mean_square"], 0.0)
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """The moments of both sides of a sum and of its total."""
@@ -69,10 +78,8 @@ class Signal(Watcher):
             return
         branch = branches[0] if len(branches) == 1 else sum(branches[1:], branches[0])
         for side, value in (("skip", skip), ("branch", branch), ("sum", total)):
-            # float64: a variance of 2^200 is beyond float32, the activations it belongs to are not.
-            wide = value.double()
-            variance, mean = float(wide.var(correction=0)), float(wide.mean())
-            self.rows[block.name] |= {f"{side}_variance": variance, f"{side}_second_moment": variance + mean**2}
+            variance, second = variance_and_second_moment(value)
+            self.rows[block.name] |= {f"{side}_variance": variance, f"{side}_second_moment": second}
 
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
         """Take back what may have been told of another addition."""
@@ -85,6 +92,14 @@ class Signal(Watcher):
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
         return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
+
+
+def variance_and_second_moment(x: Tensor) -> tuple[float, float]:
+    """The biased variance and the second moment of all values of x, any shape, in one copy of it."""
+    # float64: a variance of 2^200 is beyond float32, the activations it belongs to are not.
+    wide = x.double().flatten()
+    second, mean = float(wide.dot(wide)) / len(wide), float(wide.mean())
+    return max(second - mean**2, 0.0), second
 
 
 def signal_table(
@@ -102,7 +117,9 @@ def signal_table(
 
     Returns:
         One row per block in execution order; the columns are `COLUMNS`. NaN where a sum is no addition of two
-        tensors, and in the predicted columns from the first thing on that no prediction is known for.
+        tensors, and in the predicted columns from the first thing on whose effect is not known, until a norm makes
+        the moments known again. Behind l - 1 normalized branches of a ReLU each, the norm's predicted statistics are
+        l/π + l(π - 1)/(πb) and l(1 - 1/π)(1 - 1/b) at batch size b (De & Smith, appendix C).
 
     Raises:
         ValueError: the network has no residual block.
@@ -113,12 +130,17 @@ def signal_table(
         raise ValueError("The signal is measured at residual sums; there is no residual block.")
     watcher = Signal()
     observe(model, [watcher], inputs, residual_map=found, training=training)
-    return with_predictions(watcher.table(), model, found, inputs)
+    return with_predictions(watcher.table(), model, found, inputs, training=training)
 
 
-def with_predictions(table: pd.DataFrame, model: nn.Module, found: ResidualMap, inputs: Any) -> pd.DataFrame:
-    """The table of `Signal` with its predicted columns filled in."""
-    moments = predicted_moments(model, found, inputs)
+def with_predictions(
+    table: pd.DataFrame, model: nn.Module, found: ResidualMap, inputs: Any, *, training: bool = True
+) -> pd.DataFrame:
+    """The table of `Signal` with its predicted columns filled in; see `predicted_moments` for the arguments."""
+    moments = predicted_moments(model, found, inputs, training=training)
     for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
-        table[f"predicted_{side}_variance"] = [getattr(one, name) for one in moments]
+        table[f"predicted_{side}_variance"] = [getattr(one, f"{name}_variance") for one in moments]
+        table[f"predicted_{side}_second_moment"] = [getattr(one, name) for one in moments]
+    table["predicted_norm_mean_square"] = [one.norm_mean_square for one in moments]
+    table["predicted_norm_variance"] = [one.norm_variance for one in moments]
     return table

@@ -1,0 +1,180 @@
+"""Predicted moments on networks of every kind: right where known, NaN where not, known again behind a norm."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.models import resnet_cifar, wide_resnet
+from normless.probes import predicted_moments, signal_table
+
+
+class Block(nn.Module):
+    """Pre-activation in forward code alone: x + scale · W₂ relu(W₁ relu(norm(x)))."""
+
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.norm = nn.BatchNorm1d(width)
+        self.one = nn.Linear(width, width)
+        self.two = nn.Linear(width, width)
+        self.gate = nn.Linear(width, width)
+        self.drop = nn.Dropout(0.5)
+        self.scale = nn.Parameter(torch.full((width,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.two(F.relu(self.one(F.relu(self.norm(x)))))
+        if self.kind == "gate":
+            return x + h * torch.sigmoid(self.gate(h))
+        if self.kind == "scale":
+            return x + h * self.scale
+        if self.kind == "dropout":
+            return x + self.drop(h)
+        if self.kind == "pool":
+            return x + F.avg_pool1d(h.unsqueeze(1), 3, 1, 1).squeeze(1)
+        if self.kind == "two":
+            return x + h + self.gate(x)
+        return x + h
+
+
+class Net(nn.Module):
+    def __init__(self, *kinds: str, width: int = 300) -> None:
+        super().__init__()
+        self.stem = nn.Linear(50, width)
+        self.blocks = nn.Sequential(*(Block(width, kind) for kind in kinds))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)))
+
+
+@pytest.mark.parametrize("kind", ["plain", "scale", "dropout", "two"])
+def test_functional_layers_factors_dropout_and_several_branches_are_followed(kind: str) -> None:
+    table = signal_table(Net(kind, kind), torch.randn(400, 50))
+    for side in ("skip", "branch", "sum"):
+        assert np.allclose(table[f"predicted_{side}_second_moment"], table[f"{side}_second_moment"], rtol=0.08), side
+        assert np.allclose(table[f"predicted_{side}_variance"], table[f"{side}_variance"], rtol=0.08), side
+
+
+@pytest.mark.parametrize("kind", ["gate", "pool"])
+def test_what_is_not_known_is_nan_until_a_norm(kind: str) -> None:
+    table = signal_table(Net("plain", kind, "plain"), torch.randn(64, 50))
+    assert table["predicted_skip_variance"].notna().tolist() == [True, True, False]
+    assert table["predicted_branch_variance"].notna().tolist() == [True, False, True]
+    assert table["predicted_branch_variance"][2] == pytest.approx(table["branch_variance"][2], rel=0.15)
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "none", "group_norm(groups=4)", "nf_resnet(multiplier=False)"])
+def test_wide_resnets_under_every_kind_of_norm(scheme: str) -> None:
+    """Measured over predicted, means of three draws: standardized weights too, whose rows sum to zero."""
+    ratios: dict[str, list[float]] = {}
+    for seed in range(3):
+        torch.manual_seed(seed)
+        table = signal_table(nl.convert(wide_resnet(16, 4), scheme), torch.randn(16, 3, 12, 12))
+        for side in ("skip_variance", "branch_variance", "sum_second_moment", "norm_variance"):
+            known = table[table[f"predicted_{side}"].notna()]
+            ratios.setdefault(side, []).extend(known[side] / known[f"predicted_{side}"])
+    for side, found in ratios.items():
+        if found:
+            assert np.mean(found) == pytest.approx(1, abs=0.05), side
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "fixup", "none", "nf_resnet(multiplier=False)"])
+def test_the_stream_of_resnet_v1_is_rectified_again_and_again(scheme: str) -> None:
+    """Blocks up to the first padded skip path; a branch of zero leaves the stream as it is."""
+    ratios = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        table = signal_table(nl.convert(resnet_cifar(20), scheme), torch.randn(16, 3, 12, 12)).head(3)
+        ratios.append((table["sum_second_moment"] / table["predicted_sum_second_moment"]).to_numpy())
+    assert np.mean(ratios, axis=0) == pytest.approx(np.ones(3), abs=0.06)
+
+
+class InPlace(nn.Module):
+    """A block of ResNet-V1 as torchvision writes it: the sum and its ReLU overwrite what they read."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x))
+        y += x
+        return self.relu(y)
+
+
+def test_sums_and_activations_in_place() -> None:
+    table = signal_table(nn.Sequential(*(InPlace(300) for _ in range(4))), torch.randn(200, 300))
+    assert np.allclose(table["predicted_skip_second_moment"], table["skip_second_moment"], rtol=0.05)
+    assert np.allclose(table["predicted_sum_second_moment"], table["sum_second_moment"], rtol=0.05)
+
+
+def test_in_inference_mode() -> None:
+    model, x = Net("plain", "plain"), torch.randn(32, 50)
+    found = nl.residual_map(model, x)
+    with torch.inference_mode():
+        inside = predicted_moments(model, found, x + 0)
+    assert [one.total for one in inside] == [one.total for one in predicted_moments(model, found, x)]
+
+
+def test_norm_statistics_are_nan_where_the_block_has_no_norm() -> None:
+    table = signal_table(nl.convert(wide_resnet(10, 1), "none"), torch.randn(4, 3, 8, 8))
+    assert table["predicted_norm_mean_square"].isna().all()
+
+
+def test_evaluation_uses_the_running_statistics() -> None:
+    model = wide_resnet(10, 4)
+    table = signal_table(model, torch.randn(16, 3, 12, 12), training=False)
+    assert np.allclose(table["predicted_skip_variance"], table["skip_variance"], rtol=0.15)
+
+
+def test_a_transformer_is_nan_where_attention_is_and_known_behind_norms() -> None:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0, activation=nn.ReLU())
+    model = nn.Sequential(nn.Linear(8, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    x = torch.randn(4, 6, 8)
+    found = nl.residual_map(model, x)
+    moments = predicted_moments(model, found, x)
+    assert [isnan(one.total) for one in moments] == [True, False, True, False]
+    table = signal_table(model, x, found)
+    assert table["sum_second_moment"][1] == pytest.approx(moments[1].total, rel=0.25)
+    assert isnan(moments[1].skip_variance)
+
+
+def test_inputs_in_a_dictionary_and_of_whole_numbers() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(10, 200)
+            self.norm = nn.LayerNorm(200)
+            self.one = nn.Linear(200, 200)
+            self.two = nn.Linear(200, 200)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embedding(ids)
+            return x + self.two(F.relu(self.one(self.norm(x))))
+
+    model = Tokens()
+    table = signal_table(model, {"ids": torch.randint(0, 10, (8, 12))})
+    assert table["predicted_skip_variance"].isna().all()
+    assert table["predicted_branch_second_moment"][0] == pytest.approx(table["branch_second_moment"][0], rel=0.2)
+
+
+def test_predicting_leaves_no_trace() -> None:
+    model = Net("dropout", "plain").eval()
+    x = torch.randn(16, 50)
+    found = nl.residual_map(model, x)
+    before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    predicted_moments(model, found, x, training=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
