@@ -19,8 +19,9 @@ from normless.errors import NormlessError
 from normless.probes.block_gradients import BlockGradients
 from normless.probes.channels import channel_axis
 from normless.probes.logits import LogitGradients
-from normless.probes.observe import Loss, observe
-from normless.probes.signal import Signal, with_predictions
+from normless.probes.observe import Loss
+from normless.probes.predicted import measured_tables
+from normless.probes.signal import Signal
 from normless.probes.watcher import Watcher
 from normless.residual import Layer, ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
@@ -35,6 +36,10 @@ class ParameterGradients(Watcher):
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """Note it."""
         self.norms[name] = float(gradient.double().norm())
+
+    def table(self) -> pd.DataFrame:
+        """A row per parameter that has a gradient."""
+        return pd.DataFrame({"parameter": list(self.norms), "norm": list(self.norms.values())})
 
 
 @dataclass
@@ -55,6 +60,11 @@ class StatisticsSizes(Watcher):
             self.values[layer.path] = (
                 self.examples[layer.path] * x.numel() // len(x) // x.shape[channel_axis(module, x)]
             )
+
+    def table(self) -> pd.DataFrame:
+        """A row per batch norm."""
+        counts = {"examples": list(self.examples.values()), "values": list(self.values.values())}
+        return pd.DataFrame({"path": list(self.values), **counts})
 
 
 @dataclass(frozen=True)
@@ -122,8 +132,9 @@ def examine(
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     signal, backward, classes = Signal(), BlockGradients(), LogitGradients()
     gradients, statistics = ParameterGradients(), StatisticsSizes()
-    watchers = [signal, backward, classes, gradients, statistics]
-    value = observe(model, watchers, inputs, targets, loss=loss, residual_map=found)
+    watchers: dict[str, Watcher] = {"signal": signal, "backward": backward, "classes": classes}
+    watchers |= {"gradients": gradients, "statistics": statistics}
+    value, tables = measured_tables(model, watchers, inputs, targets, loss=loss, residual_map=found)
     return Examination(
         model,
         found,
@@ -132,10 +143,10 @@ def examine(
         loss,
         optimizer,
         value,
-        with_predictions(signal.table(), model, found, inputs) if found.blocks else signal.table(),
-        backward.table(),
-        classes.table(),
+        tables["signal"],
+        tables["backward"],
+        tables["classes"],
         gradients.norms,
         statistics,
-        tuple(dict.fromkeys(item for watcher in watchers for item in watcher.missed)),
+        tuple(dict.fromkeys(item for watcher in watchers.values() for item in watcher.missed)),
     )

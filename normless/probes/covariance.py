@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan, sqrt
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes.observe import observe
-from normless.probes.theory import predicted_moments
-from normless.probes.watcher import Setting, Watcher
+from normless.probes.predicted import PredictedWatcher, measured_tables
+from normless.probes.theory import BlockMoments
+from normless.probes.watcher import Setting
 from normless.residual import ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -30,7 +31,7 @@ COLUMNS = (
 
 
 @dataclass
-class ExampleCovariance(Watcher):
+class ExampleCovariance(PredictedWatcher):
     """Variance of an example and covariance of two, on the skip path, at the branch end and behind every sum.
 
     Both are over the channels and positions of the one network there is, which stand for draws of the weights (De &
@@ -75,6 +76,15 @@ class ExampleCovariance(Watcher):
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
         return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
+
+    def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
+        """Fill in variances, and covariances and correlations of two examples."""
+        for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
+            variance = pd.Series([getattr(one, f"{name}_variance") for one in moments], dtype=float)
+            covariance = pd.Series([getattr(one, f"{name}_covariance") for one in moments], dtype=float)
+            table[f"predicted_{side}_variance"] = variance
+            table[f"predicted_{side}_covariance"] = covariance
+            table[f"predicted_{side}_correlation"] = (covariance / variance).where(variance > 0)
 
 
 def covariance_of_examples(x: Tensor) -> tuple[float, float]:
@@ -129,14 +139,7 @@ def covariance_table(
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     if not found.blocks:
         raise ValueError("The covariance is measured at residual sums; there is no residual block.")
-    watcher = ExampleCovariance()
-    observe(model, [watcher], inputs, residual_map=found, training=training)
-    table = watcher.table()
-    moments = predicted_moments(model, found, inputs, training=training)
-    for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
-        variance = pd.Series([getattr(one, f"{name}_variance") for one in moments], dtype=float)
-        covariance = pd.Series([getattr(one, f"{name}_covariance") for one in moments], dtype=float)
-        table[f"predicted_{side}_variance"] = variance
-        table[f"predicted_{side}_covariance"] = covariance
-        table[f"predicted_{side}_correlation"] = (covariance / variance).where(variance > 0)
-    return table
+    _, tables = measured_tables(
+        model, {"covariance": ExampleCovariance()}, inputs, residual_map=found, training=training
+    )
+    return tables["covariance"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from normless.arguments import arguments_of
 from normless.nn import ResidualSum
 from normless.probes.layer_moments import FUNCTIONS
-from normless.probes.observe import observe
+from normless.probes.predicted import PredictedWatcher, measured_tables
 from normless.probes.signal import variance_and_second_moment
-from normless.probes.theory import predicted_moments
-from normless.probes.watcher import Setting, Watcher
+from normless.probes.theory import BlockMoments
+from normless.probes.watcher import Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -42,7 +42,7 @@ COLUMNS = (
 
 
 @dataclass
-class StreamVariance(Watcher):
+class StreamVariance(PredictedWatcher):
     """Second moment and variance on the skip path, at the branch end, and behind the block, for every block.
 
     They are over examples, channels and positions together. Behind the block means behind the activation that
@@ -55,7 +55,7 @@ class StreamVariance(Watcher):
         """Begin a table with a row for every outermost block."""
         blocks = setting.map.blocks
         self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
-        self._model = setting.model
+        self._model, self._map = setting.model, setting.map
         self._last = {block.after_sum[-1]: block.name for block in blocks if block.after_sum}
 
     def wants(self, layer: Layer) -> bool:
@@ -91,6 +91,18 @@ class StreamVariance(Watcher):
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
         return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
+
+    def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
+        """Fill in what γ predicts, and what all the weights do."""
+        if table.empty:
+            return
+        start = _behind_stem(self._model, self._map)
+        if start != start:
+            start = float(table["skip_second_moment"].iloc[0])
+        predicted = _predictions(self._model, self._map, start)
+        for column in predicted:
+            table[column] = predicted[column].to_numpy()
+        table["expected_stream_second_moment"] = [one.behind for one in moments]
 
 
 def gamma_variance_table(
@@ -130,18 +142,8 @@ def gamma_variance_table(
     if not found.blocks or not found.norms:
         lacks = "normalization" if found.blocks else "residual block"
         raise ValueError(f"γ of norms predicts the variance of residual blocks; this network has no {lacks}.")
-    watcher = StreamVariance()
-    observe(model, [watcher], inputs, residual_map=found, training=training)
-    table = watcher.table()
-    start = _behind_stem(model, found)
-    if start != start:
-        start = float(table["skip_second_moment"].iloc[0])
-    predicted = _predictions(model, found, start)
-    for column in predicted:
-        table[column] = predicted[column].to_numpy()
-    moments = predicted_moments(model, found, inputs, training=training)
-    table["expected_stream_second_moment"] = [one.behind for one in moments]
-    return table
+    _, tables = measured_tables(model, {"stream": StreamVariance()}, inputs, residual_map=found, training=training)
+    return tables["stream"]
 
 
 @torch.no_grad()

@@ -18,11 +18,13 @@ from normless.probes.channel_contributions import ChannelContributions
 from normless.probes.channel_gradients import ChannelGradients
 from normless.probes.channel_pairs import ChannelPairs
 from normless.probes.covariance import ExampleCovariance
+from normless.probes.gamma_variance import StreamVariance
 from normless.probes.gradient_sums import GradientSums
 from normless.probes.logits import LogitGradientMatrix, LogitGradients
 from normless.probes.moments import ChannelMoments, GradientMoments
-from normless.probes.observe import Loss, observe
-from normless.probes.signal import Signal, with_predictions
+from normless.probes.observe import Loss
+from normless.probes.predicted import measured_tables
+from normless.probes.signal import Signal
 from normless.probes.watcher import Tables, Watcher
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
@@ -31,6 +33,7 @@ PROBES: MappingProxyType[str, type[Watcher]] = MappingProxyType(
     {
         "signal": Signal,
         "covariance": ExampleCovariance,
+        "stream": StreamVariance,
         "backward": BlockGradients,
         "activations": ChannelMoments,
         "contributions": ChannelContributions,
@@ -109,11 +112,9 @@ def probe(
     watchers = watchers_of(probes)
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    value = observe(model, list(watchers.values()), inputs, targets, loss=loss, residual_map=found, training=training)
-    tables = {name: watcher.table() for name, watcher in watchers.items()}
-    for name, watcher in watchers.items():
-        if isinstance(watcher, Signal):
-            tables[name] = with_predictions(tables[name], model, found, inputs)
+    value, tables = measured_tables(
+        model, watchers, inputs, targets, loss=loss, residual_map=found, training=training
+    )
     missed = dict.fromkeys(item for watcher in watchers.values() for item in watcher.missed)
     return Measurements(MappingProxyType(tables), value, tuple(missed))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 
 from normless.arguments import arguments_of
 from normless.probes.channels import channel_axis
-from normless.probes.observe import observe
-from normless.probes.theory import predicted_moments
-from normless.probes.watcher import Setting, Watcher
+from normless.probes.predicted import PredictedWatcher, measured_tables
+from normless.probes.theory import BlockMoments
+from normless.probes.watcher import Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -40,7 +41,7 @@ COLUMNS = (
 
 
 @dataclass
-class Signal(Watcher):
+class Signal(PredictedWatcher):
     """Variance and second moment on the skip path, at the branch end and behind the sum of every block.
 
     Moments are over examples, channels and positions together, for the one set of weights the network has (De &
@@ -93,6 +94,14 @@ class Signal(Watcher):
         """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
         return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
 
+    def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
+        """Fill in variances and second moments, and what the first norm would hold."""
+        for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
+            table[f"predicted_{side}_variance"] = [getattr(one, f"{name}_variance") for one in moments]
+            table[f"predicted_{side}_second_moment"] = [getattr(one, name) for one in moments]
+        table["predicted_norm_mean_square"] = [one.norm_mean_square for one in moments]
+        table["predicted_norm_variance"] = [one.norm_variance for one in moments]
+
 
 def variance_and_second_moment(x: Tensor) -> tuple[float, float]:
     """The biased variance and the second moment of all values of x, any shape, in one copy of it."""
@@ -128,19 +137,5 @@ def signal_table(
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     if not found.blocks:
         raise ValueError("The signal is measured at residual sums; there is no residual block.")
-    watcher = Signal()
-    observe(model, [watcher], inputs, residual_map=found, training=training)
-    return with_predictions(watcher.table(), model, found, inputs, training=training)
-
-
-def with_predictions(
-    table: pd.DataFrame, model: nn.Module, found: ResidualMap, inputs: Any, *, training: bool = True
-) -> pd.DataFrame:
-    """The table of `Signal` with its predicted columns filled in; see `predicted_moments` for the arguments."""
-    moments = predicted_moments(model, found, inputs, training=training)
-    for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
-        table[f"predicted_{side}_variance"] = [getattr(one, f"{name}_variance") for one in moments]
-        table[f"predicted_{side}_second_moment"] = [getattr(one, name) for one in moments]
-    table["predicted_norm_mean_square"] = [one.norm_mean_square for one in moments]
-    table["predicted_norm_variance"] = [one.norm_variance for one in moments]
-    return table
+    _, tables = measured_tables(model, {"signal": Signal()}, inputs, residual_map=found, training=training)
+    return tables["signal"]

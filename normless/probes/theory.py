@@ -82,9 +82,16 @@ def predicted_moments(
         makes the moments known again: what is no layer of the map (pooling, attention, the padding of option A, a
         gate's factor, a block inside the branch) and layers that are no module of a known kind.
     """
-    positional, named = arguments_of(inputs)
-    readings = Readings(first_tensor((positional, named)))
+    readings = Readings(first_tensor(arguments_of(inputs)))
     observe(model, [readings], inputs, residual_map=residual_map, training=training)
+    return moments_after(model, residual_map, readings, training=training)
+
+
+@torch.no_grad()
+def moments_after(
+    model: nn.Module, residual_map: ResidualMap, readings: Readings, *, training: bool
+) -> list[BlockMoments]:
+    """What `predicted_moments` predicts, where a pass in the same mode was watched by `readings` already."""
     with undisturbed(model, training=training):
         walk = _Walk(model, residual_map, readings, training)
         walk.along(residual_map.stem_layers)
