@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from normless.conversion import convert
 from normless.models import resnet_cifar
 from normless.probes.measure import watchers_of
-from normless.probes.observe import observe
+from normless.probes.watching.observe import observe
 from normless.residual import residual_map
 
 PLAIN = "plain pass"

@@ -131,8 +131,8 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     """A class for every row of the network's logits."""
     import torch
 
-    from normless.probes.undisturbed import undisturbed
-    from normless.probes.watch import logits_of
+    from normless.probes.watching.undisturbed import undisturbed
+    from normless.probes.watching.watch import logits_of
 
     with undisturbed(network, training=True), torch.no_grad():
         logits = logits_of(network(*positional, **named))

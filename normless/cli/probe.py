@@ -96,7 +96,7 @@ def _as_text(measured: pd.DataFrame) -> str:
 def _write(measured: Measurements, subject: Subject, folder: Path) -> list[Path]:
     """Every table as CSV and, where there is one, its figure as SVG."""
     from normless.report import save_svg
-    from normless.report.of_probes import figures_of
+    from normless.report.probes.of_tables import figures_of
 
     figures = list(figures_of(measured.tables, subject.scheme or "batch_norm"))
     folder.mkdir(parents=True, exist_ok=True)

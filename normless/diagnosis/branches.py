@@ -9,7 +9,7 @@ from torch import nn
 
 from normless.diagnosis.examination import Examination, ParameterGradients
 from normless.diagnosis.finding import Check, Cure, Finding
-from normless.probes.observe import observe
+from normless.probes.watching.observe import observe
 from normless.residual import ResidualBlock
 
 NAME = "branches"

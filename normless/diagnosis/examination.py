@@ -16,13 +16,13 @@ from torch.utils._pytree import tree_leaves
 from normless.arguments import arguments_of
 from normless.conversion import plan, scheme_of
 from normless.errors import NormlessError
-from normless.probes.block_gradients import BlockGradients
-from normless.probes.channels import channel_axis
-from normless.probes.logits import LogitGradients
-from normless.probes.observe import Loss
-from normless.probes.predicted import measured_tables
-from normless.probes.signal import Signal
-from normless.probes.watcher import Watcher
+from normless.probes.backward.block_gradients import BlockGradients
+from normless.probes.backward.logits import LogitGradients
+from normless.probes.forward.predicted import measured_tables
+from normless.probes.forward.signal import Signal
+from normless.probes.watching.channels import channel_axis
+from normless.probes.watching.observe import Loss
+from normless.probes.watching.watcher import Watcher
 from normless.residual import Layer, ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 

@@ -14,7 +14,7 @@ from normless.conversion import convert
 from normless.diagnosis.diagnose import Diagnosis, diagnose
 from normless.diagnosis.finding import Check
 from normless.probes.measure import split_batch
-from normless.probes.observe import Loss
+from normless.probes.watching.observe import Loss
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.finding import Check, Cure, Finding
 from normless.divergence import first_diverged, has_diverged
-from normless.probes.observe import observe
-from normless.probes.signal import Signal
-from normless.probes.undisturbed import undisturbed
-from normless.probes.watch import logits_of
+from normless.probes.forward.signal import Signal
+from normless.probes.watching.observe import observe
+from normless.probes.watching.undisturbed import undisturbed
+from normless.probes.watching.watch import logits_of
 
 NAME = "first steps"
 

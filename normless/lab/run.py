@@ -89,7 +89,7 @@ def measure_signal(run: DemoRun, examples: int = 128) -> pd.DataFrame:
     from normless import convert
     from normless.data import load_data
     from normless.models.spec import build_model
-    from normless.probes.signal import signal_table
+    from normless.probes.forward.signal import signal_table
 
     data = load_data(run.settings.data)
     inputs = next(iter(data.test_batches(examples, device=torch.device("cpu")))).inputs

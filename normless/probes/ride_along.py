@@ -12,8 +12,8 @@ import pandas as pd
 from torch import nn
 
 from normless.probes.measure import watchers_of
-from normless.probes.watch import watching
-from normless.probes.watcher import Setting, Watcher
+from normless.probes.watching.watch import watching
+from normless.probes.watching.watcher import Setting, Watcher
 from normless.residual import ResidualMap
 
 When = Callable[[int], bool]

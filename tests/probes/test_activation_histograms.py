@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes.histograms import (
+from normless.probes.forward.histograms import (
     OutputGradientHistograms,
     activation_histograms,
     gradient_histograms,
     peak_counts,
 )
-from normless.probes.moments import channel_moments
-from normless.probes.observe import observe
+from normless.probes.forward.moments import channel_moments
+from normless.probes.watching.observe import observe
 from normless.residual import Layer, ResidualMap
 
 ONE = ResidualMap((), stem_layers=(Layer("0", "weight", parameters=("0.weight", "0.bias")),))

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import normless as nl
 from normless.models import dense, wide_resnet
 from normless.probes import signal_table
-from normless.probes.covariance import ExampleCovariance, covariance_of_examples, covariance_table
-from normless.probes.observe import observe
-from normless.probes.watcher import Watcher
+from normless.probes.forward.covariance import ExampleCovariance, covariance_of_examples, covariance_table
+from normless.probes.watching.observe import observe
+from normless.probes.watching.watcher import Watcher
 from normless.residual import ResidualBlock
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import dense, resnet, wide_resnet
-from normless.probes.gamma_variance import gamma_variance_table
+from normless.probes.gammas.gamma_variance import gamma_variance_table
 
 
 def draw_gammas(model: nn.Module, low: float = 0.3, high: float = 1.5) -> nn.Module:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.probes.gradient_sums import COLUMNS, GradientSums, gradient_sum_table
-from normless.probes.observe import observe
+from normless.probes.backward.gradient_sums import COLUMNS, GradientSums, gradient_sum_table
+from normless.probes.watching.observe import observe
 
 
 def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar, wide_resnet
-from normless.probes.homogeneity import candidate_sets, homogeneous_sets, input_homogeneity, sets_of
+from normless.probes.homogeneous.homogeneity import candidate_sets, homogeneous_sets, input_homogeneity, sets_of
 from normless.residual import ResidualMap
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))

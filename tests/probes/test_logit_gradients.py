@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.probes.logits import (
+from normless.probes.backward.logits import (
     CLASS_COLUMNS,
     LogitGradientMatrix,
     LogitGradients,
@@ -20,7 +20,7 @@ from normless.probes.logits import (
     logit_gradient_matrix,
     logit_gradients,
 )
-from normless.probes.observe import observe
+from normless.probes.watching.observe import observe
 from normless.residual import Layer, ResidualMap
 
 ONE = ResidualMap((), stem_layers=(Layer("", "weight"),))

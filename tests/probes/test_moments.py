@@ -14,14 +14,14 @@ from scipy.stats import kurtosis
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes.moments import (
+from normless.probes.forward.moments import (
     CHANNEL_COLUMNS,
     ChannelMoments,
     GradientMoments,
     channel_moments,
     gradient_moments,
 )
-from normless.probes.observe import observe
+from normless.probes.watching.observe import observe
 from normless.residual import Layer, ResidualMap
 
 CHAIN = ResidualMap(

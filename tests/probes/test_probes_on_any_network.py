@@ -6,14 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.probes.classwise import classwise_gradients
-from normless.probes.divergence import find_divergence
-from normless.probes.histograms import ActivationHistograms, OutputGradientHistograms, ParameterGradientHistograms
-from normless.probes.landscape import loss_along, moments_along, steepest_descent
-from normless.probes.largest_rate import largest_stable_rate
-from normless.probes.logits import LogitGradientMatrix, LogitGradients
-from normless.probes.moments import ChannelMoments, GradientMoments
-from normless.probes.observe import observe
+from normless.probes.backward.classwise import classwise_gradients
+from normless.probes.backward.logits import LogitGradientMatrix, LogitGradients
+from normless.probes.forward.histograms import (
+    ActivationHistograms,
+    OutputGradientHistograms,
+    ParameterGradientHistograms,
+)
+from normless.probes.forward.moments import ChannelMoments, GradientMoments
+from normless.probes.updates.divergence import find_divergence
+from normless.probes.updates.landscape import loss_along, moments_along, steepest_descent
+from normless.probes.updates.largest_rate import largest_stable_rate
+from normless.probes.watching.observe import observe
 from normless.residual import residual_map
 
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from normless.probes.fuss_catalan import support_edge
-from normless.probes.random_factors import Entries, random_factors
-from normless.probes.singular_values import (
+from normless.probes.matrices.fuss_catalan import support_edge
+from normless.probes.matrices.random_factors import Entries, random_factors
+from normless.probes.matrices.singular_values import (
     conditioning_table,
     distance_between,
     distance_to_law,

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.report.channel_contributions import contributions_by_channel_mean
-from normless.report.channel_gradients import channel_gradients_by_layer
-from normless.report.channel_pairs import channel_pair_matrix
-from normless.report.gradient_scatter import gradient_against_channel_mean, sums_of_parameters
-from normless.report.gradient_sums import SUMS, gradient_sums_of_layers, input_independence_against_layer
+from normless.report.probes.channel_contributions import contributions_by_channel_mean
+from normless.report.probes.channel_gradients import channel_gradients_by_layer
+from normless.report.probes.channel_pairs import channel_pair_matrix
+from normless.report.probes.gradient_scatter import gradient_against_channel_mean, sums_of_parameters
+from normless.report.probes.gradient_sums import SUMS, gradient_sums_of_layers, input_independence_against_layer
+from normless.report.probes.summand_histogram import summand_histogram
 from normless.report.save import inline_svg
-from normless.report.summand_histogram import summand_histogram
 
 DRAW = np.random.default_rng(0)
 

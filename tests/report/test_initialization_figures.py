@@ -14,13 +14,13 @@ from matplotlib.colors import same_color
 from PIL import Image
 
 from normless.report import inline_svg, save_png
-from normless.report.channel_moments import channel_moments_against_depth, moments_along_update
-from normless.report.class_gradients import elements_by_class, gradient_by_class
-from normless.report.logit_gradients import bias_gradients, logit_gradient_map
-from normless.report.loss_landscape import loss_along_direction
 from normless.report.palette import SCHEME_INKS
-from normless.report.rate_trials import rate_trials
-from normless.report.value_histograms import value_histograms
+from normless.report.probes.channel_moments import channel_moments_against_depth, moments_along_update
+from normless.report.probes.class_gradients import elements_by_class, gradient_by_class
+from normless.report.probes.logit_gradients import bias_gradients, logit_gradient_map
+from normless.report.probes.loss_landscape import loss_along_direction
+from normless.report.probes.rate_trials import rate_trials
+from normless.report.probes.value_histograms import value_histograms
 
 ORDER = np.arange(1, 12)
 MOMENTS = pd.concat(

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.report.batch_statistics import NAMES, batch_statistics_against_block
-from normless.report.example_covariance import NAMES as CORRELATIONS
-from normless.report.example_covariance import example_correlation_against_block
-from normless.report.gamma_updates import gamma_update_against_scale
-from normless.report.stream_variance import stream_second_moment
+from normless.report.probes.batch_statistics import NAMES, batch_statistics_against_block
+from normless.report.probes.example_covariance import NAMES as CORRELATIONS
+from normless.report.probes.example_covariance import example_correlation_against_block
+from normless.report.probes.gamma_updates import gamma_update_against_scale
+from normless.report.probes.stream_variance import stream_second_moment
 
 
 def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
 from normless.report import save_png
-from normless.report.conditioning import condition_against_factors, largest_value_against_factors
-from normless.report.jacobian_spectrum import jacobian_spectrum_by_rank
-from normless.report.scalar_branch import scalar_branch_updates
-from normless.report.series import power_of_ten, series_ink
-from normless.report.singular_values import density_parametrization, limiting_density, singular_value_histogram
+from normless.report.probes.conditioning import condition_against_factors, largest_value_against_factors
+from normless.report.probes.jacobian_spectrum import jacobian_spectrum_by_rank
+from normless.report.probes.scalar_branch import scalar_branch_updates
+from normless.report.probes.series import power_of_ten, series_ink
+from normless.report.probes.singular_values import density_parametrization, limiting_density, singular_value_histogram
 
 
 @pytest.fixture

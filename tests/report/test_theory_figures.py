@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.report.against_depth import (
+from normless.report.axes import new_axes
+from normless.report.probes.against_depth import (
     function_update_against_depth,
     gradient_correlation_against_depth,
     l2_share_against_depth,
 )
-from normless.report.axes import new_axes
-from normless.report.gradient_bounds import gradient_bounds_against_block
-from normless.report.homogeneity import homogeneity_of_sets
-from normless.report.update_trace import update_trace_against_block
-from normless.report.weight_dynamics import multipliers_against_step, weight_norms_against_step
+from normless.report.probes.gradient_bounds import gradient_bounds_against_block
+from normless.report.probes.homogeneity import homogeneity_of_sets
+from normless.report.probes.update_trace import update_trace_against_block
+from normless.report.probes.weight_dynamics import multipliers_against_step, weight_norms_against_step
 
 
 def line(axes: Axes, label: str) -> tuple[list[float], list[float]]:

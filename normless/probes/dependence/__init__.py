@@ -1,0 +1,1 @@
+"""Whether one example of a batch changes the outputs of another."""

@@ -1,0 +1,1 @@
+"""What activations are, and what the weights alone predict of them."""

@@ -1,0 +1,1 @@
+"""Positively homogeneous sets of parameters, and the gradients they cannot escape."""

@@ -1,0 +1,1 @@
+"""Products of random matrices, and what their condition costs linear networks."""

@@ -1,0 +1,1 @@
+"""What a step of the optimizer does: to the loss, to the function, to weights and multipliers."""
