@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from normless.conversion import convert
 from normless.models import resnet_cifar
+from normless.probes.forward.predicted import measured_tables
 from normless.probes.measure import watchers_of
-from normless.probes.watching.observe import observe
 from normless.residual import residual_map
 
 PLAIN = "plain pass"
@@ -65,14 +65,8 @@ class _Pass:
         if not probes:
             return self.plain
         found = residual_map(self.network)
-        watchers = list(watchers_of(probes).values())
-
-        def watched() -> None:
-            observe(self.network, watchers, self.images, self.labels, residual_map=found)
-            for watcher in watchers:
-                watcher.table()
-
-        return watched
+        watchers = watchers_of(probes)
+        return lambda: measured_tables(self.network, watchers, self.images, self.labels, residual_map=found)
 
     def plain(self) -> None:
         """Forward and back, and the gradients thrown away."""

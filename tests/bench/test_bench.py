@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normless import convert
-from normless.bench import MapBench, StepBench, measure_map, measure_step
+from normless.bench import MapBench, ProbeBench, StepBench, measure_map, measure_probes, measure_step
 from normless.bench.rivals import HandWrittenFixup
 from normless.cli import main
 from normless.models import resnet_cifar
@@ -60,3 +60,12 @@ def test_map_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rounds_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "map", "--rounds", "0"]) == 2
     assert "Expected --rounds to be 1 or more, got 0." in capsys.readouterr().err
+
+
+def test_probes_are_compared_with_the_pass_they_watch() -> None:
+    table = measure_probes(ProbeBench(depth=8, batch_size=32, rounds=2))
+    assert table["probes"].tolist() == ["plain pass", "signal, gradients, logits", "gradient sums"]
+    assert table["ratio"][0] == table["memory_ratio"][0] == 1.0
+    assert (table[["seconds", "megabytes"]] > 0).all(axis=None)
+    assert (table["lowest"] <= table["ratio"]).all()
+    assert (table["ratio"] <= table["highest"]).all()
