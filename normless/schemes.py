@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from normless.edits import (
     LSUV,
@@ -43,6 +43,7 @@ from normless.edits.initialization import Kind
 from normless.spec import parse_call, split_terms
 
 Edits = tuple[Edit, ...]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -180,22 +181,22 @@ def parse_scheme(text: str) -> Scheme:
 
 def _named_edits(text: str) -> Edits:
     """The edits of a scheme in the table."""
-    name, arguments = parse_call(text)
-    if name not in SCHEMES:
-        raise ValueError(f"There is no scheme {name!r}; the schemes are {', '.join(SCHEMES)}.")
-    build = SCHEMES[name]
-    _check(f"scheme {name}", arguments, build, inspect.signature(build).parameters)
-    return build(**arguments)
+    return _called(text, SCHEMES, f"There is no scheme {{!r}}; the schemes are {', '.join(SCHEMES)}.")
 
 
 def _edit(text: str) -> Edit:
     """One edit by its class and arguments, as its `repr` reads."""
+    return _called(text, EDITS, f"There is no edit {{!r}} to follow a scheme; the edits are {', '.join(EDITS)}.")
+
+
+def _called(text: str, table: Mapping[str, Callable[..., Made]], unknown: str) -> Made:
+    """What the function or class of a name makes of the arguments in a text."""
     name, arguments = parse_call(text)
-    if name not in EDITS:
-        raise ValueError(f"There is no edit {name!r} to follow a scheme; the edits are {', '.join(EDITS)}.")
-    kind = EDITS[name]
-    _check(f"edit {name}", arguments, kind, inspect.signature(kind).parameters)
-    return kind(**arguments)
+    if name not in table:
+        raise ValueError(unknown.format(name))
+    what = "scheme" if name in SCHEMES else "edit"
+    _check(f"{what} {name}", arguments, table[name], inspect.signature(table[name]).parameters)
+    return table[name](**arguments)
 
 
 def _check(what: str, arguments: Mapping[str, Any], made: Any, known: Mapping[str, Any]) -> None:

@@ -76,20 +76,14 @@ def _largest_run(logarithms: np.ndarray) -> _Run:
 
 def _growing(e: Examination, names: list[str], moments: np.ndarray, run: _Run) -> Finding:
     predicted = e.signal.set_index("name")["predicted_sum_variance"].get(names[run.last - 1], float("nan"))
+    beside: dict[str, float | int | str] = {"doubling_would_give": 2.0**run.blocks}
+    if np.isfinite(predicted):
+        beside["predicted_behind"] = float(predicted)
     return Finding(
         "growing_variance",
         min(0.99, 0.7 + log2(run.factor) / 100),
-        f"The signal grows {run.per_block:.2f}-fold per block from {names[run.first - 1]} to {names[run.last - 1]}: "
-        f"its second moment is {run.factor:.3g} times larger behind {run.blocks} blocks.",
-        {
-            "factor": run.factor,
-            "factor_per_block": run.per_block,
-            "blocks": run.blocks,
-            "second_moment_before": float(moments[run.first - 1]),
-            "second_moment_behind": float(moments[run.last]),
-            "doubling_would_give": 2.0**run.blocks,
-        }
-        | ({"predicted_behind": float(predicted)} if np.isfinite(predicted) else {}),
+        f"The signal grows {_in_words(names, run, 'larger')}",
+        _evidence(moments, run) | beside,
         (names[run.first - 1], names[run.last - 1]),
         _GROWS,
         _cure(e),
@@ -100,19 +94,29 @@ def _fading(e: Examination, names: list[str], moments: np.ndarray, run: _Run) ->
     return Finding(
         "fading_signal",
         min(1.0, 0.3 + log2(run.factor) / 40),
-        f"The signal fades {run.per_block:.2f}-fold per block from {names[run.first - 1]} to {names[run.last - 1]}: "
-        f"its second moment is {run.factor:.3g} times smaller behind {run.blocks} blocks.",
-        {
-            "factor": run.factor,
-            "factor_per_block": run.per_block,
-            "blocks": run.blocks,
-            "second_moment_before": float(moments[run.first - 1]),
-            "second_moment_behind": float(moments[run.last]),
-        },
+        f"The signal fades {_in_words(names, run, 'smaller')}",
+        _evidence(moments, run),
         (names[run.first - 1], names[run.last - 1]),
         _FADES,
         _cure(e),
     )
+
+
+def _in_words(names: list[str], run: _Run, than: str) -> str:
+    return (
+        f"{run.per_block:.2f}-fold per block from {names[run.first - 1]} to {names[run.last - 1]}: its second moment "
+        f"is {run.factor:.3g} times {than} behind {run.blocks} blocks."
+    )
+
+
+def _evidence(moments: np.ndarray, run: _Run) -> dict[str, float | int | str]:
+    return {
+        "factor": run.factor,
+        "factor_per_block": run.per_block,
+        "blocks": run.blocks,
+        "second_moment_before": float(moments[run.first - 1]),
+        "second_moment_behind": float(moments[run.last]),
+    }
 
 
 def _overflow(e: Examination, names: list[str], moments: np.ndarray, first: int) -> Finding:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from normless.probes.backward.logits import LogitGradientMatrix as LogitGradientMatrix
     from normless.probes.backward.logits import LogitGradients as LogitGradients
     from normless.probes.backward.logits import agreement as agreement
-    from normless.probes.backward.logits import logit_gradient_matrix as logit_gradient_matrix
     from normless.probes.backward.logits import logit_gradients as logit_gradients
     from normless.probes.backward.parameter_gradients import ParameterGradients as ParameterGradients
     from normless.probes.backward.parameter_gradients import gradient_alignment_table as gradient_alignment_table
@@ -138,7 +137,6 @@ _HOME = {
     "LogitGradientMatrix": "normless.probes.backward.logits",
     "LogitGradients": "normless.probes.backward.logits",
     "agreement": "normless.probes.backward.logits",
-    "logit_gradient_matrix": "normless.probes.backward.logits",
     "logit_gradients": "normless.probes.backward.logits",
     "ParameterGradients": "normless.probes.backward.parameter_gradients",
     "gradient_alignment_table": "normless.probes.backward.parameter_gradients",

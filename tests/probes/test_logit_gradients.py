@@ -17,7 +17,6 @@ from normless.probes.backward.logits import (
     LogitGradientMatrix,
     LogitGradients,
     agreement,
-    logit_gradient_matrix,
     logit_gradients,
 )
 from normless.probes.watching.observe import observe
@@ -72,12 +71,12 @@ def test_tokens_and_pixels_count_as_examples() -> None:
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    tokens = logit_gradient_matrix(nn.Linear(3, 4), x, targets, loss=loss, residual_map=ONE)
+    tokens = logit_gradients(nn.Linear(3, 4), x, targets, loss=loss, by_example=True, residual_map=ONE)
     assert len(tokens) == 2 * 5 * 4
     assert tokens[tokens["is_target"]]["class"].tolist() == targets.flatten().tolist()
     assert tokens.groupby("example")["gradient"].sum().abs().max() < 1e-5
     images, labels = torch.randn(2, 3, 4, 4), torch.randint(0, 6, (2, 4, 4))
-    pixels = logit_gradient_matrix(nn.Conv2d(3, 6, 1), images, labels, class_axis=1, residual_map=ONE)
+    pixels = logit_gradients(nn.Conv2d(3, 6, 1), images, labels, class_axis=1, by_example=True, residual_map=ONE)
     assert len(pixels) == 2 * 16 * 6
     assert pixels[pixels["is_target"]]["class"].tolist() == labels.flatten().tolist()
     assert pixels.groupby("example")["gradient"].sum().abs().max() < 1e-5
@@ -86,7 +85,7 @@ def test_tokens_and_pixels_count_as_examples() -> None:
 def test_targets_that_are_no_classes_have_no_share() -> None:
     model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randn(6, 4).softmax(1)
     assert logit_gradients(model, x, targets, residual_map=ONE)["target_share"].isna().all()
-    assert not logit_gradient_matrix(model, x, targets, residual_map=ONE)["is_target"].any()
+    assert not logit_gradients(model, x, targets, by_example=True, residual_map=ONE)["is_target"].any()
 
 
 def test_one_sign_gives_agreement_1_and_cancelling_ones_0() -> None:

@@ -134,29 +134,17 @@ def logit_gradients(
     inputs: Any,
     targets: Any,
     *,
+    by_example: bool = False,
     class_axis: int = -1,
     loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
     training: bool = True,
 ) -> pd.DataFrame:
-    """What `LogitGradients` measures on one batch; the other arguments and errors are those of `observe`."""
-    watcher = LogitGradients(class_axis)
-    observe(model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training)
-    return watcher.table()
+    """What `LogitGradients` measures on one batch, or `by_example` what `LogitGradientMatrix` does.
 
-
-def logit_gradient_matrix(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any,
-    *,
-    class_axis: int = -1,
-    loss: Loss = F.cross_entropy,
-    residual_map: ResidualMap | None = None,
-    training: bool = True,
-) -> pd.DataFrame:
-    """What `LogitGradientMatrix` measures on one batch; the other arguments and errors are those of `observe`."""
-    watcher = LogitGradientMatrix(class_axis)
+    The other arguments and errors are those of `observe`.
+    """
+    watcher = LogitGradientMatrix(class_axis) if by_example else LogitGradients(class_axis)
     observe(model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training)
     return watcher.table()
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes.forward.predicted import PredictedWatcher, measured_tables
+from normless.probes.forward.predicted import PredictedRows, measured_by_block
 from normless.probes.forward.theory import BlockMoments
-from normless.probes.watching.watcher import Setting
 from normless.residual import ResidualBlock, ResidualMap
-from normless.residual import residual_map as find_residual_map
 
 SIDES = ("skip", "branch", "sum")
 MEASURES = ("variance", "covariance", "correlation")
@@ -31,7 +28,7 @@ COLUMNS = (
 
 
 @dataclass
-class ExampleCovariance(PredictedWatcher):
+class ExampleCovariance(PredictedRows):
     """Variance of an example and covariance of two, on the skip path, at the branch end and behind every sum.
 
     Both are over the channels and positions of the one network there is, which stand for draws of the weights (De &
@@ -45,12 +42,7 @@ class ExampleCovariance(PredictedWatcher):
     path and its branch, zero in theory; its correlation has both standard deviations below it.
     """
 
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
-
-    def on_start(self, setting: Setting) -> None:
-        """Begin a table with a row for every outermost block."""
-        blocks = setting.map.blocks
-        self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Both sides of a sum and its total, one after the other."""
@@ -66,16 +58,6 @@ class ExampleCovariance(PredictedWatcher):
             row["skip_branch_covariance"] = _covariance(skip, branch)
             scale = row["skip_variance"] * row["branch_variance"]
             row["skip_branch_correlation"] = _ratio(row["skip_branch_covariance"], sqrt(scale) if scale > 0 else 0.0)
-
-    def on_missed(self, block: ResidualBlock, reason: str) -> None:
-        """Take back what may have been told of another addition."""
-        super().on_missed(block, reason)
-        if block.name in self.rows:
-            self.rows[block.name] = {key: self.rows[block.name][key] for key in ("block", "name")}
-
-    def table(self) -> pd.DataFrame:
-        """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
-        return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Fill in variances, and covariances and correlations of two examples."""
@@ -135,11 +117,4 @@ def covariance_table(
     Raises:
         ValueError: the network has no residual block.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    if not found.blocks:
-        raise ValueError("The covariance is measured at residual sums; there is no residual block.")
-    _, tables = measured_tables(
-        model, {"covariance": ExampleCovariance()}, inputs, residual_map=found, training=training
-    )
-    return tables["covariance"]
+    return measured_by_block(ExampleCovariance(), model, inputs, residual_map, training=training)

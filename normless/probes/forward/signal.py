@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes.forward.predicted import PredictedWatcher, measured_tables
+from normless.probes.forward.predicted import PredictedRows, measured_by_block
 from normless.probes.forward.theory import BlockMoments
 from normless.probes.watching.channels import channel_axis
 from normless.probes.watching.watcher import Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual import residual_map as find_residual_map
 
 COLUMNS = (
     "block",
@@ -41,7 +39,7 @@ COLUMNS = (
 
 
 @dataclass
-class Signal(PredictedWatcher):
+class Signal(PredictedRows):
     """Variance and second moment on the skip path, at the branch end and behind the sum of every block.
 
     Moments are over examples, channels and positions together, for the one set of weights the network has (De &
@@ -51,13 +49,12 @@ class Signal(PredictedWatcher):
     without a norm.
     """
 
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_start(self, setting: Setting) -> None:
-        """Begin a table with a row for every outermost block."""
-        blocks = setting.map.blocks
-        self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
-        self._norms = {block.norms[0]: block.name for block in reversed(blocks) if block.norms}
+        """Begin a table, and note the first norm of every block."""
+        super().on_start(setting)
+        self._norms = {block.norms[0]: block.name for block in reversed(setting.map.blocks) if block.norms}
 
     def wants(self, layer: Layer) -> bool:
         """The first norm of a block, where it first runs."""
@@ -83,16 +80,12 @@ class Signal(PredictedWatcher):
             self.rows[block.name] |= {f"{side}_variance": variance, f"{side}_second_moment": second}
 
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
-        """Take back what may have been told of another addition."""
+        """Take back what may have been told of another addition; what a norm read stays."""
+        row = self.rows.get(block.name, {})
+        norm: dict[str, Any] = {key: row[key] for key in ("norm_mean_square", "norm_variance") if key in row}
         super().on_missed(block, reason)
         if block.name in self.rows:
-            kept = ("block", "name", "norm_mean_square", "norm_variance")
-            row = self.rows[block.name]
-            self.rows[block.name] = {key: row[key] for key in kept if key in row}
-
-    def table(self) -> pd.DataFrame:
-        """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
-        return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
+            self.rows[block.name] |= norm
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Fill in variances and second moments, and what the first norm would hold."""
@@ -133,9 +126,4 @@ def signal_table(
     Raises:
         ValueError: the network has no residual block.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    if not found.blocks:
-        raise ValueError("The signal is measured at residual sums; there is no residual block.")
-    _, tables = measured_tables(model, {"signal": Signal()}, inputs, residual_map=found, training=training)
-    return tables["signal"]
+    return measured_by_block(Signal(), model, inputs, residual_map, training=training)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from normless.arguments import arguments_of
 from normless.nn import ResidualSum
 from normless.probes.forward.layer_moments import FUNCTIONS
-from normless.probes.forward.predicted import PredictedWatcher, measured_tables
+from normless.probes.forward.predicted import PredictedRows, measured_tables
 from normless.probes.forward.signal import variance_and_second_moment
 from normless.probes.forward.theory import BlockMoments
 from normless.probes.watching.watcher import Setting
@@ -42,19 +42,19 @@ COLUMNS = (
 
 
 @dataclass
-class StreamVariance(PredictedWatcher):
+class StreamVariance(PredictedRows):
     """Second moment and variance on the skip path, at the branch end, and behind the block, for every block.
 
     They are over examples, channels and positions together. Behind the block means behind the activation that
     follows the sum, where one does (ResNet-V1), and behind a norm there (post-norm): what the next block reads.
     """
 
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_start(self, setting: Setting) -> None:
-        """Begin a table with a row for every outermost block."""
+        """Begin a table, and note the last layer behind every sum."""
+        super().on_start(setting)
         blocks = setting.map.blocks
-        self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
         self._model, self._map = setting.model, setting.map
         self._last = {block.after_sum[-1]: block.name for block in blocks if block.after_sum}
 
@@ -81,16 +81,6 @@ class StreamVariance(PredictedWatcher):
     def _note(self, name: str, place: str, value: Tensor) -> None:
         variance, second = variance_and_second_moment(value)
         self.rows[name] |= {f"{place}_variance": variance, f"{place}_second_moment": second}
-
-    def on_missed(self, block: ResidualBlock, reason: str) -> None:
-        """Take back what may have been told of another addition."""
-        super().on_missed(block, reason)
-        if block.name in self.rows:
-            self.rows[block.name] = {key: self.rows[block.name][key] for key in ("block", "name")}
-
-    def table(self) -> pd.DataFrame:
-        """A row per block in execution order; the columns are `COLUMNS`, the predicted ones empty."""
-        return pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Fill in what γ predicts, and what all the weights do."""
