@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from normless.arguments import arguments_of
 from normless.probes.watching.as_function import as_function, trainable
 from normless.probes.watching.observe import Loss, observe
-from normless.probes.watching.places import NOWHERE, last_stem_layer, owners
+from normless.probes.watching.owners import NOWHERE, last_stem_layer, owners
 from normless.probes.watching.watcher import Setting, Watcher
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.probes.watching.observe import observe
-from normless.probes.watching.places import last_stem_layer
+from normless.probes.watching.owners import last_stem_layer
 from normless.probes.watching.watcher import Setting, Watcher
 from normless.residual import Layer, ResidualBlock, ResidualMap
 

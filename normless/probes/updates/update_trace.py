@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from normless.arguments import arguments_of
 from normless.probes.watching.as_function import NetworkFunction, as_function, trainable
 from normless.probes.watching.observe import Loss
-from normless.probes.watching.places import NOWHERE, Owner, owners
+from normless.probes.watching.owners import NOWHERE, Owner, owners
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.probes.watching.places import NOWHERE, owners
+from normless.probes.watching.owners import NOWHERE, owners
 from normless.residual import ResidualBlock, ResidualMap
 
 COLUMNS = (
