@@ -2,6 +2,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A worker for each core, up to four; the tests of a file need not run in one of them.
+PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help demo test test-slow zoo docs-zoo lint format bench clean
 
@@ -25,7 +27,7 @@ demo: $(INSTALLED)
 	$(BIN)/normless demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not zoo"
+	$(BIN)/python -m pytest -m "not slow and not zoo" $(PARALLEL)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

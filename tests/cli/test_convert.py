@@ -98,7 +98,7 @@ def test_inspect_says_what_a_folder_was_converted_by(tmp_path: Path, capsys: Cap
     ("words", "expected"),
     [
         ([CIFAR, "--scheme", "fixupp"], "There is no scheme 'fixupp'"),
-        (["resnet50", "--scheme", "fixup"], "FILE.py:FUNCTION, got 'resnet50'"),
+        (["resnet50", "--scheme", "fixup"], "FILE.py:FUNCTION or the folder of a saved network, got 'resnet50'"),
         ([CIFAR, "--scheme", "fixup", "--image", "3", "0", "8"], "got 3 0 8"),
         ([CIFAR], "scheme"),
         (["normless:dense(depth=1)", "--scheme", "zeroinit_v1"], "no residual sum is followed by an activation"),

@@ -74,7 +74,7 @@ def test_every_command_offers_json_and_ends_its_help_with_an_example(
         (["demo", "--schemes", "skipinit", "nosuch"], "nosuch"),
         (["demo", "--rate", "0"], "Expected rate above 0, got 0.0."),
         (["demo", "--depths", "16", "16"], "Expected depths to be one or more different values, got [16, 16]."),
-        (["inspect", "resnet"], "FILE.py:FUNCTION, got 'resnet'"),
+        (["inspect", "resnet"], "FILE.py:FUNCTION or the folder of a saved network, got 'resnet'"),
         (["inspect", "nowhere.py:model"], "There is no file nowhere.py"),
         (["inspect", "normless:dense", "--image", "1", "0", "8"], "got 1 0 8"),
     ],
