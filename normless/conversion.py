@@ -14,6 +14,7 @@ from normless.edits import Change
 from normless.edits.edit import Surgery
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError
+from normless.lifting.fused import never_fuse
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.schemes import Scheme, parse_scheme
@@ -91,6 +92,7 @@ def _operate(
     model: nn.Module, found: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], scheme: Scheme
 ) -> Surgery:
     """Carry out the scheme's edits on `model` itself."""
+    never_fuse(model)
     surgery = Surgery(model, found, inputs, kwargs)
     for edit in scheme.edits:
         surgery.run(edit)

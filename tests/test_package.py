@@ -52,6 +52,7 @@ LAYERS = [
     {"conversion", "recipe"},
     {"integrations"},
     {"optim", "probes", "data", "saving"},
+    {"decoding"},
     {"training", "inspection", "diagnosis"},
     {"report"},
     {"lab", "bench"},

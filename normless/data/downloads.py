@@ -1,10 +1,10 @@
-"""Downloads by torchvision: its addresses, its checksums, none of its readers."""
+"""Downloads, each checked by its digest: of images by torchvision's addresses, of text by addresses of our own."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from pathlib import Path
@@ -41,6 +41,25 @@ def fetch_svhn(folder: Path) -> None:
             from torchvision.datasets.utils import download_url
 
             download_url(url, str(staging), filename, checksum)
+
+
+def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
+    """Download files that lie beside each other into a folder.
+
+    Args:
+        folder: where they go.
+        address: what precedes each name.
+        digests: for each file's name its SHA-256, in hexadecimal.
+
+    Raises:
+        DataNotFoundError: a download failed, or what came has another digest; nothing of that file is left behind.
+    """
+    from torch.hub import download_url_to_file
+
+    for name, digest in digests.items():
+        url = address + name
+        with _staged(folder, url) as staging:
+            download_url_to_file(url, str(staging / name), hash_prefix=digest, progress=False)
 
 
 def _torchvision_datasets() -> ModuleType:

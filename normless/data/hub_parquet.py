@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from normless.data.errors import DataFormatError
+from normless.data.parquet_files import find_shards, read_table
 from normless.data.tensor_images import Split, Splits, checked_split
 from normless.machine import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")
 
 _SET_NAMES = frozenset({"cifar10", "cifar100", "svhn"})
-_SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 _Bytes = NDArray[np.uint8]
 
@@ -54,7 +53,7 @@ def read_parquet(
     Raises:
         DataFormatError: the files are ambiguous, incomplete, or do not hold such images and labels.
     """
-    train, test = (_shards(folder, name, kind) for kind in ("train", "test"))
+    train, test = (find_shards(folder, name, kind, foreign=_SET_NAMES) for kind in ("train", "test"))
     if not train:
         return None
     if not test:
@@ -75,42 +74,10 @@ def read_parquet(
     return Splits(split(train), split(test)), f"Parquet files of {' and '.join(sorted(formats))} images"
 
 
-def _shards(folder: Path, name: str, kind: str) -> list[Path]:
-    """The files of one split in order, the whole of one family ``…train…[-00000-of-00002]….parquet``."""
-    families: dict[str, list[Path]] = {}
-    for file in sorted(folder.glob(f"*{kind}*.parquet")):
-        foreign = _words(file) & (_SET_NAMES - {name}) or (kind == "test" and "train" in file.name)
-        if not foreign:
-            families.setdefault(_SHARD.sub("", file.name), []).append(file)
-    named = {family: files for family, files in families.items() if name in _words(files[0])}
-    families = named or families
-    if len(families) > 1:
-        raise DataFormatError(
-            f"{folder} has several {kind} sets: {', '.join(families)}; keep one, or name it {name}."
-        )
-    files = next(iter(families.values()), [])
-    shards = [match for file in files if (match := _SHARD.search(file.name))]
-    expected = [(number, len(files)) for number in range(len(files))]
-    if shards and [(int(shard[1]), int(shard[2])) for shard in shards] != expected:
-        raise DataFormatError(
-            f"{folder} has not all the {int(shards[0][2])} shards of a {kind} set, or more than one set: "
-            f"{', '.join(file.name for file in files)}."
-        )
-    return files
-
-
-def _words(file: Path) -> set[str]:
-    return set(re.split(r"[^a-z0-9]+", file.stem.lower()))
-
-
 def _read_file(file: Path, image_shape: tuple[int, ...], label_columns: Sequence[str]) -> _Part:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        table = pq.read_table(file)
-    except (pa.ArrowException, OSError) as error:
-        raise DataFormatError(f"{file} is not a Parquet file: {error}.") from error
+    table = read_table(file)
     image_name = _column(file, table.column_names, IMAGE_COLUMNS, "images")
     label_name = _column(file, table.column_names, label_columns, "labels")
     encoded, labels = table[image_name], table[label_name]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from normless.data.by_name import load_by_name
 from normless.data.cifar import cifar10, cifar100
 from normless.data.digits import digits
 from normless.data.gaussian import gaussian
 from normless.data.image_folder import image_folder
 from normless.data.images import ImageData
 from normless.data.svhn import svhn
-from normless.spec import parse_call
 
 SOURCES: dict[str, Callable[..., ImageData]] = {
     "digits": digits,
@@ -24,11 +22,6 @@ SOURCES: dict[str, Callable[..., ImageData]] = {
     "image_folder": image_folder,
     "gaussian": gaussian,
 }
-
-
-def default_root() -> Path:
-    """Where data sets lie unless a root is given: the folder NORMLESS_DATA names, or ``~/.cache/normless``."""
-    return Path(os.environ.get("NORMLESS_DATA", "~/.cache/normless")).expanduser()
 
 
 def load_data(
@@ -47,14 +40,4 @@ def load_data(
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    source, written = parse_call(name)
-    if source not in SOURCES:
-        raise ValueError(f"There is no data set {source!r}; there are {', '.join(SOURCES)}.")
-    load = SOURCES[source]
-    known = [option for option in inspect.signature(load).parameters if option not in ("root", "download")]
-    unknown = [option for option in {**written, **options} if option not in known]
-    if unknown:
-        offer = f"its options are {', '.join(known)}" if known else "it has none"
-        raise ValueError(f"The data set {source} has no option {', '.join(unknown)}; {offer}.")
-    folder = default_root() if root is None else Path(root).expanduser()
-    return load(root=folder, download=download, **{**written, **options})
+    return load_by_name(SOURCES, name, root=root, download=download, options=options)

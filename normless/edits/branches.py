@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
+from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
-from normless.nn.affine import one_element
+from normless.nn.affine import one_element, outputs_of
 from normless.residual import ResidualBlock
 
 
@@ -57,7 +58,8 @@ class LayerScale(Edit):
     def apply(self, surgery: Surgery) -> None:
         """Add one vector per block."""
         for block in surgery.blocks():
-            channels = surgery.weight_of(surgery.map.by_path[surgery.last_weight(block)]).shape[0]
+            last = surgery.map.by_path[surgery.last_weight(block)]
+            channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
             _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init))
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
@@ -66,7 +68,8 @@ class LayerScale(Edit):
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
 
-    Layers that only compute a factor (squeeze-excite, an attention's query and key) keep their scale. With m = 2
+    Layers that only compute a factor (squeeze-excite, an attention's query and key) keep their scale, also where one
+    weight holds them and the values, as far as its name tells. With m = 2
     the factor is L^(-1/2), with m = 3 it is L^(-1/4).
 
     Args:
@@ -97,9 +100,11 @@ class RescaleBranches(Edit):
                     # A weight that two layers share is one weight.
                     continue
                 scaled.add(id(weight))
+                rows = passing_rows(surgery, layer)
                 with torch.no_grad():
-                    weight.mul_(factor)
-                surgery.record(layer.path, f"weight × {factor:.4g}")
+                    rows.mul_(factor)
+                what = "weight" if rows.shape == weight.shape else "values of its weight"
+                surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 
 @dataclass(frozen=True)

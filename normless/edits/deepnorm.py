@@ -9,6 +9,7 @@ from torch import nn
 
 from normless.edits.checks import need_no_norms
 from normless.edits.edit import Edit, Surgery
+from normless.edits.embeddings import embedding_weights
 from normless.edits.transformer import Matrix, biases, draw, encoder_and_decoder, matrices
 from normless.residual import ResidualBlock
 
@@ -123,7 +124,7 @@ def _need_attention(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -
 def _draw_outside(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> None:
     """Draw the weights that lie on no branch, but for those that an embedding shares; every bias becomes zero."""
     drawn = {matrix.parameter for found in uses.values() for matrix in found}
-    tables = {id(module.weight) for module in surgery.model.modules() if isinstance(module, nn.Embedding)}
+    tables = embedding_weights(surgery.model)
     for layer in surgery.map.layers():
         for name in layer.parameters if layer.kind == "weight" else ():
             parameter = surgery.model.get_parameter(name)

@@ -10,6 +10,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from normless.edits.attention import attention_at
 from normless.edits.lifted import Lifted
 from normless.errors import UnsupportedEdit
 from normless.lifting import LiftError
@@ -188,7 +189,7 @@ class Surgery:
         Raises:
             UnsupportedEdit: the layer cannot take it, or has it already.
         """
-        layer = self.affine(path)
+        layer = attention_at(self, path) or self.affine(path)
         try:
             layer.add_part(part, value)
         except UnsupportedEdit as error:

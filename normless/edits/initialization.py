@@ -10,6 +10,9 @@ from typing import Literal
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
+from normless.edits.embeddings import is_tied
+from normless.edits.transformer import parts_of
+from normless.residual import Layer
 
 Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal"]
 
@@ -26,6 +29,8 @@ INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
 class Reinitialize(Edit):
     """Every weight layer's weight is drawn anew; layer biases become zero.
 
+    A weight that embeds the input too stays: its scale is that of the input.
+
     Args:
         kind: the distribution. Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier`
             2/(fan-in + fan-out), `lecun` 1/fan-in, all normal; `orthogonal` has orthonormal rows or columns.
@@ -38,9 +43,18 @@ class Reinitialize(Edit):
         if self.kind not in INITIALIZATIONS:
             raise surgery.unsupported("", f"{self.kind!r} is none of {', '.join(INITIALIZATIONS)}")
         for layer in surgery.weight_layers():
-            module = surgery.get(layer.path)
-            assert isinstance(module.weight, Tensor)
-            INITIALIZATIONS[self.kind](module.weight)
-            if isinstance(module.bias, Tensor):
-                nn.init.zeros_(module.bias)
-            surgery.record(layer.path, f"weight from {self.kind}")
+            tied = is_tied(surgery, layer)
+            for weight in () if tied else _weights(surgery, layer):
+                INITIALIZATIONS[self.kind](weight)
+            for name in layer.parameters:
+                if name.endswith("bias"):
+                    nn.init.zeros_(surgery.model.get_parameter(name))
+            surgery.record(
+                layer.path, f"weight {'stays, since it embeds the input too' if tied else f'from {self.kind}'}"
+            )
+
+
+def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
+    """The weight of a layer, or each of those that an attention keeps in one."""
+    weight = None if ":" in layer.path else getattr(surgery.get(layer.path), "weight", None)
+    return [weight] if isinstance(weight, Tensor) else [part.rows(surgery) for part in parts_of(surgery, layer)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
+from normless.edits.embeddings import is_tied
 from normless.edits.initialization import Reinitialize
 
 
@@ -19,7 +20,8 @@ class LSUV(Edit):
 
     Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch,
     channels and positions until that is 1 within `tolerance`. One forward pass does it: a layer is corrected
-    the moment it runs, before any later layer sees its output. The batch is the example input of `convert`.
+    the moment it runs, before any later layer sees its output. The batch is the example input of `convert`. A weight
+    that embeds the input too stays as it is.
 
     Args:
         tolerance: the largest accepted |variance − 1|.
@@ -31,11 +33,19 @@ class LSUV(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Draw orthogonal weights and calibrate them; mode and buffers stay as they were."""
-        if not surgery.inputs:
+        if not (surgery.inputs or surgery.kwargs):
             raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
+        layers = [layer for layer in surgery.weight_layers() if not is_tied(surgery, layer)]
+        for layer in layers:
+            if (
+                ":" in layer.path
+                or not layer.called
+                or not isinstance(getattr(surgery.get(layer.path), "weight", None), Tensor)
+            ):
+                raise surgery.unsupported(layer.path, "it is no layer with one weight and one output, to be scaled")
         Reinitialize("orthogonal").apply(surgery)
         model = surgery.model
-        pending = {layer.path for layer in surgery.weight_layers()}
+        pending = {layer.path for layer in layers}
         training = {name: module.training for name, module in model.named_modules()}
         hooks = [
             surgery.get(path).register_forward_hook(partial(self._calibrate, surgery, pending, path))
@@ -44,7 +54,7 @@ class LSUV(Edit):
         try:
             # Evaluation mode: dropout must not disturb the variances, nor batch norm move its statistics.
             with torch.no_grad():
-                model.eval()(*surgery.inputs)
+                model.eval()(*surgery.inputs, **surgery.kwargs)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normless.edits.edit import Surgery
+from normless.nn.affine import is_transposed
 from normless.residual import Layer, ResidualBlock
 
 Use = Literal["query", "key", "value", "other"]
@@ -25,24 +26,30 @@ _PACKED: dict[str, tuple[Use, ...]] = {
     # Side by side as well, in a gated feed-forward layer.
     **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3", "wi_0", "wi_1", "fc1_g", "fc1_x"), ("other",)),
 }
-# Packed head by head, or with the outputs along the second axis.
+# Packed head by head; or in several ways, but where the outputs lie along the second axis.
 _PACKED_OTHERWISE = {"query_key_value", "c_attn", "qkvg"}
+# GPT-2's packed projections by how many times their inputs they put out; the second are those of a cross attention.
+_C_ATTN: dict[int, tuple[Use, ...]] = {3: ("query", "key", "value"), 2: ("key", "value")}
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of a weight that serve one use: `parameter` is its qualified name, `path` that of its layer."""
+    """Rows of a weight that serve one use: `parameter` is its qualified name, `path` that of its layer.
+
+    `axis` is that of the outputs: 1 where the weight is (in, out), and the rows are columns.
+    """
 
     path: str
     parameter: str
     use: Use
     part: int = 0
     parts: int = 1
+    axis: int = 0
 
     def rows(self, surgery: Surgery) -> Tensor:
         """The rows themselves, sharing the parameter's memory; to be changed without gradients."""
         weight = surgery.model.get_parameter(self.parameter).detach()
-        return weight.chunk(self.parts)[self.part]
+        return weight.chunk(self.parts, self.axis)[self.part]
 
 
 def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
@@ -52,14 +59,29 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
         UnsupportedEdit: a layer's weight is no matrix, is packed in an unknown way, or there are layers side by
             side of which the names do not tell the queries and keys.
     """
-    found = [part for layer in _weight_layers(block) for part in _parts(surgery, layer)]
-    if block.m < len(block.branch) and not any(_name(matrix.parameter) in _PACKED for matrix in found):
+    found = [part for layer in _weight_layers(block) for part in parts_of(surgery, layer)]
+    if block.m < len(block.branch) and not any(
+        matrix.use != "other" or _name(matrix.parameter) in _PACKED for matrix in found
+    ):
         raise surgery.unsupported(
             block.name,
             f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not tell which make "
             "queries and keys",
         )
     return found
+
+
+def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
+    """The rows of a layer's weight whose results reach the branch's end; sharing its memory, without gradients.
+
+    All of them, but for the queries and keys of a weight that holds them and the values.
+    """
+    name = max(layer.parameters, key=lambda one: surgery.model.get_parameter(one).numel())
+    weight = surgery.model.get_parameter(name).detach()
+    uses, axis = _uses(surgery, layer, name)
+    if len(uses) == 1 or weight.dim() != 2 or weight.shape[axis] % len(uses):
+        return weight
+    return weight.chunk(len(uses), axis)[uses.index("value")]
 
 
 def biases(surgery: Surgery, block: ResidualBlock) -> Iterator[Tensor]:
@@ -97,7 +119,12 @@ def encoder_and_decoder(
     return ahead, behind
 
 
-def _parts(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
+def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
+    """The matrices that one weight layer holds.
+
+    Raises:
+        UnsupportedEdit: its weight is no matrix, or is packed in an unknown way.
+    """
     weights = [name for name in layer.parameters if surgery.model.get_parameter(name).dim() > 1]
     for parameter in weights:
         shape = surgery.model.get_parameter(parameter).shape
@@ -105,11 +132,20 @@ def _parts(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
             raise surgery.unsupported(
                 layer.path, f"it is no linear layer but a {layer.description}, and transformers have none on a branch"
             )
-        uses = _PACKED.get(_name(parameter), ("other",))
-        if _name(parameter) in _PACKED_OTHERWISE or shape[0] % len(uses):
+        uses, axis = _uses(surgery, layer, parameter)
+        if (_name(parameter) in _PACKED_OTHERWISE and len(uses) == 1) or shape[axis] % len(uses):
             raise surgery.unsupported(layer.path, f"how queries, keys and values lie in {parameter} is not known")
         for part, use in enumerate(uses):
-            yield Matrix(layer.path, parameter, use, part, len(uses))
+            yield Matrix(layer.path, parameter, use, part, len(uses), axis)
+
+
+def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[Use, ...], int]:
+    """What a weight holds in equal parts, by its name, and the axis along which they lie, that of the outputs."""
+    if ":" not in layer.path and is_transposed(surgery.get(layer.path)):
+        inputs, outputs = surgery.model.get_parameter(parameter).shape
+        packed = _C_ATTN.get(outputs // inputs, ("other",)) if _name(parameter) == "c_attn" else ("other",)
+        return ("query",) if _name(parameter) == "q_attn" else packed, 1
+    return _PACKED.get(_name(parameter), ("other",)), 0
 
 
 def _name(parameter: str) -> str:

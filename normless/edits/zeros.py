@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
+from normless.edits.embeddings import is_tied
 from normless.residual import Layer, ResidualBlock
 
 
@@ -26,13 +27,23 @@ class ZeroBranchEnds(Edit):
 
 @dataclass(frozen=True)
 class ZeroClassifier(Edit):
-    """The classifier starts at zero, so that the initial loss is exactly the log of the number of classes."""
+    """The classifier starts at zero, so that the initial loss is exactly the log of the number of classes.
+
+    A weight that embeds the input too, as in language models, stays: at zero it would take the input away.
+    """
 
     def apply(self, surgery: Surgery) -> None:
         """Zero the classifier's weight and bias."""
-        if surgery.map.classifier is None:
+        path = surgery.map.classifier
+        if path is None:
             raise surgery.unsupported("", "no classifier was found behind its blocks")
-        _zero(surgery, surgery.map.classifier)
+        if is_tied(surgery, surgery.map.by_path[path]):
+            bias = getattr(surgery.get(path), "bias", None)
+            if isinstance(bias, Tensor):
+                nn.init.zeros_(bias)
+            surgery.record(path, "weight stays, since it embeds the input too")
+        else:
+            _zero(surgery, path)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from normless.lifting.calls import Call, holds_tensors
 
 # The names in a function's code by which it could read an argument without naming it.
 _LOOKING_AROUND = {"locals", "vars", "dir", "eval", "exec", "currentframe", "_getframe"}
-_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class LiftError(NormlessError):
@@ -31,10 +30,11 @@ class Arguments:
     """The arguments of one call of a module's forward, and how its rewritten code takes them.
 
     Attributes:
-        tensors: those that are or hold tensors, by name, in the order of the signature.
+        tensors: those that are or hold tensors, by name, in the order of the signature; also those among the keywords
+            that the signature does not name.
 
     Raises:
-        LiftError: the forward takes any number of tensors.
+        LiftError: the forward takes any number of tensors by position.
     """
 
     def __init__(self, module: nn.Module, call: Call) -> None:
@@ -43,17 +43,29 @@ class Arguments:
         self._signature = inspect.signature(module.forward)
         self._bound = self._signature.bind(*call.args, **call.kwargs)
         self._bound.apply_defaults()
-        self.tensors = {name: value for name, value in self._bound.arguments.items() if holds_tensors(value)}
-        for name in self.tensors:
-            if self._signature.parameters[name].kind in _VARIABLE:
+        self.tensors: dict[str, Any] = {}
+        for name, value in self._bound.arguments.items():
+            kind = self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL and holds_tensors(value):
                 raise LiftError(f"its forward takes any number of tensors as {name}")
+            named = value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+            self.tensors |= {key: one for key, one in named.items() if holds_tensors(one)}
 
     def call(self, module: nn.Module, *tensors: Any) -> Any:
         """Call the forward with others in the place of the tensors."""
-        bound = inspect.BoundArguments(
-            self._signature, self._bound.arguments | dict(zip(self.tensors, tensors, strict=True))
-        )
+        others = dict(zip(self.tensors, tensors, strict=True))
+        arguments = {
+            name: value | {key: others[key] for key in value if key in others}
+            if self._is_rest(name)
+            else others.get(name, value)
+            for name, value in self._bound.arguments.items()
+        }
+        bound = inspect.BoundArguments(self._signature, arguments)
         return self._function(module, *bound.args, **bound.kwargs)
+
+    def _is_rest(self, name: str) -> bool:
+        """Whether this is the parameter that gathers the keywords which the signature does not name."""
+        return self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
 
     def head(self) -> str:
         """The code before the traced operations: the signature as it was, and what refuses other values.
@@ -76,12 +88,28 @@ class Arguments:
         lines = []
         for name, value in self._bound.arguments.items():
             where = f"{self._kind!r}, {name!r}, {name}"
+            if self._is_rest(name):
+                lines += self._checks_of_rest(name, value)
+                continue
             if not _may_read(self._function, name):
                 continue
             if name not in self.tensors:
                 lines.append(f"    normless_require({where}, {_written(value, name)})")
             elif self._signature.parameters[name].default is not inspect.Parameter.empty:
                 lines.append(f"    normless_require_tensors({where})")
+        return lines
+
+    def _checks_of_rest(self, name: str, value: dict[str, Any]) -> list[str]:
+        """The lines for keywords that the signature does not name: tensors become variables, the rest is fixed."""
+        given = tuple(key for key in value if key in self.tensors)
+        lines = []
+        for key in given:
+            lines.append(f"    normless_require_tensors({self._kind!r}, {key!r}, {name}.get({key!r}))")
+            lines.append(f"    {key} = {name}[{key!r}]")
+        if _may_read(self._function, name):
+            plain = {key: one for key, one in value.items() if key not in given}
+            rest = f"{{key: one for key, one in {name}.items() if key not in {given!r}}}"
+            lines.append(f"    normless_require({self._kind!r}, {name!r}, {rest}, {_written(plain, name)})")
         return lines
 
 

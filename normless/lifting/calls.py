@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from normless.lifting.fused import unfused
+
 
 @dataclass(frozen=True)
 class Call:
@@ -49,7 +51,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), unfused(), torch.random.fork_rng(devices=[]):
             yield
     finally:
         for module, training in modes.items():

@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from normless.lifting.arguments import Arguments, LiftError
 from normless.lifting.calls import Call, evaluating
+from normless.lifting.fused import unfused
 from normless.lifting.rewritten import rewrite
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
@@ -138,7 +139,7 @@ def _traced(module: nn.Module, arguments: Arguments) -> Graph:
     try:
         for mode in (not training, training):
             module.training = mode
-            with warnings.catch_warnings():
+            with unfused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 graphs.append(_OwnCode(arguments).trace(module))
     except Exception as error:

@@ -8,12 +8,12 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from normless.models import dense, resnet, resnet_cifar, resnet_v2, wide_resnet
+from normless.models import dense, resnet, resnet_cifar, resnet_v2, transformer, wide_resnet
 from normless.spec import parse_call
 
 REFERENCE: dict[str, Callable[..., nn.Module]] = {
@@ -22,6 +22,7 @@ REFERENCE: dict[str, Callable[..., nn.Module]] = {
     "dense": dense,
     "resnet": resnet,
     "resnet_v2": resnet_v2,
+    "transformer": transformer,
 }
 
 # What a network is run on: one positional argument, several, or keyword arguments.
@@ -30,6 +31,15 @@ Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
 LARGE_IMAGE_SIDE = 224
 FOR_LARGE_IMAGES = {"resnet", "resnet_v2"}
+
+
+@runtime_checkable
+class MakesInputs(Protocol):
+    """A network that is run on something else than images, and makes an example of it."""
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """What its forward takes, the same on every call."""
+        ...
 
 
 def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> nn.Module:
@@ -55,7 +65,7 @@ def build_with_inputs(
     """Build the network that `spec` names, and example inputs for it.
 
     The inputs are two random images (2, C, H, W), always the same, or vectors for a network that its text says is
-    made for them, unless a file's function returns its own.
+    made for them, unless a file's function returns its own, or a network makes them, as the transformer does.
 
     Args:
         spec: see `build_model`; a file's function may return the network, or the network and its inputs: a
@@ -65,11 +75,18 @@ def build_with_inputs(
             torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
 
     Raises:
-        ValueError, ModuleNotFoundError: as `build_model` does.
+        ValueError: images are asked of a network that takes none; else as `build_model` does.
+        ModuleNotFoundError: as `build_model` does.
     """
     source, _, call = spec.strip().partition(":")
     fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
     model, inputs = _build(spec, classes, fitted)
+    if isinstance(model, MakesInputs):
+        if image_shape is not None:
+            raise ValueError(
+                f"{spec.strip()} takes no images, so that it cannot be given any of shape {image_shape}."
+            )
+        return model, model.example_inputs()
     if inputs is None or image_shape is not None:
         shape = image_shape or _shape_made_for(source, model, *parse_call(call))
         inputs = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
@@ -155,6 +172,9 @@ def _reference(name: str, arguments: dict[str, Any]) -> nn.Module:
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise ValueError(f"{name} takes {', '.join(known)}; it does not take {', '.join(unknown)}.")
+    missing = [key for key, one in known.items() if one.default is one.empty and key not in arguments]
+    if missing:
+        raise ValueError(f"{name} needs {', '.join(missing)}, as in normless:{name}({missing[0]}=…).")
     return build(**arguments)
 
 

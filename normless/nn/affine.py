@@ -10,6 +10,7 @@ same gradients. Zero padding is applied after b₁ is added.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar, cast
 
 import torch
@@ -121,6 +122,27 @@ class ScalarLinear(ScalarAffine, nn.Linear):
         return F.linear(self.prepared(x), *self.folded())
 
 
+class ScalarTransposedLinear(ScalarAffine):
+    """A linear layer whose weight is (in, out), with scalar parts: the `Conv1D` of transformers' GPT-2.
+
+    Shapes: (…, in) to (…, out).
+    """
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """The weight αW, shape (in, out), and the bias αb + b₂, shape (out,)."""
+        weight: Tensor = self.weight
+        bias = cast(Tensor, self.bias)
+        for factor in (self.multiplier, self.layer_scale):
+            if factor is not None:
+                weight, bias = weight * factor, bias * factor
+        return weight, bias if self.output_bias is None else bias + self.output_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the folded linear map."""
+        weight, bias = self.folded()
+        return F.linear(self.prepared(x), weight.T, bias)
+
+
 _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
     nn.Conv1d: ScalarConv1d,
     nn.Conv2d: ScalarConv2d,
@@ -129,9 +151,27 @@ _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
 }
 
 
+def _scalar_kind(layer: nn.Module) -> type[ScalarAffine] | None:
+    """The scalar layer for a torch layer, or one of transformers where that is imported; None for any other."""
+    if is_transposed(layer):
+        return ScalarTransposedLinear
+    return _SCALAR_LAYERS.get(type(layer))
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Whether a layer is the `Conv1D` of transformers, a linear layer with a weight (in, out), or its scalar form."""
+    library = sys.modules.get("transformers.pytorch_utils")
+    return isinstance(layer, ScalarTransposedLinear) or (library is not None and type(layer) is library.Conv1D)
+
+
+def outputs_of(layer: nn.Module, weight: Tensor) -> int:
+    """How many channels a weight layer puts out, by the shape of its weight."""
+    return weight.shape[1 if is_transposed(layer) else 0]
+
+
 def takes_scalars(layer: nn.Module) -> bool:
     """Whether `scalar_affine` accepts a layer."""
-    return isinstance(layer, ScalarAffine) or type(layer) in _SCALAR_LAYERS
+    return isinstance(layer, ScalarAffine) or _scalar_kind(layer) is not None
 
 
 def scalar_affine(layer: nn.Module) -> ScalarAffine:
@@ -145,7 +185,7 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     """
     if isinstance(layer, ScalarAffine):
         return layer
-    kind = _SCALAR_LAYERS.get(type(layer))
+    kind = _scalar_kind(layer)
     if kind is None:
         known = ", ".join(known_type.__name__ for known_type in _SCALAR_LAYERS)
         raise UnsupportedEdit(f"scalars can be folded into {known}, not into a {type(layer).__name__}")

@@ -118,7 +118,11 @@ def scaled_std(layer: nn.Module) -> ScaledStd:
         raise UnsupportedEdit(
             f"each output reads one value, and a single weight less its mean is zero, in a {type(layer).__name__}"
         )
-    kind = _STANDARDIZED[type(scalar)]
+    kind = _STANDARDIZED.get(type(scalar))
+    if kind is None:
+        raise UnsupportedEdit(
+            f"weights are standardized in convolutions and linear layers, not in a {type(layer).__name__}"
+        )
     new: Any = kind.__new__(kind)
     new.__dict__.update(scalar.__dict__)
     new.__dict__.update(_parameters=dict(scalar._parameters), _modules=dict(scalar._modules))

@@ -1,7 +1,7 @@
 """Schedules of the learning rate: the share of training done → the multiplier of the rate.
 
 A schedule is a pure function of the fraction of training done before a step, 0 ≤ fraction < 1, so the rate of
-any step is known without running the steps before it.
+any step is known without running the steps before it. One, `inverse_square_root`, counts steps instead.
 """
 
 from __future__ import annotations
@@ -46,15 +46,28 @@ SCHEDULES: Mapping[str, Schedule] = {
 }
 
 
+INVERSE_SQUARE_ROOT = "inverse_square_root"
+
+
+def inverse_square_root(done: int, warmup: int) -> float:
+    """min(s / w, √(w / s)) of step s = done + 1 and warm-up w: 1 at the end of the warm-up (Vaswani et al. 2017).
+
+    It is their Eq. 3, d^(-1/2) · min(s^(-1/2), s · w^(-3/2)), in units of its largest value (d · w)^(-1/2). It does
+    not depend on how long the training is. Without a warm-up it is s^(-1/2).
+    """
+    step, last = done + 1, max(1, warmup)
+    return min(step / last, math.sqrt(last / step))
+
+
 def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> float:
     """The multiplier of the rate for the step that follows `done` of `total` steps.
 
     SCHEDULES[schedule](done / total) · min(1, (done + 1) / warmup): the warm-up is linear, its first step has
     1 / warmup of the rate and its last the whole rate (Goyal et al. 2017, section 2.2); it is part of the
-    budget, not put before it.
+    budget, not put before it. For "inverse_square_root" it is `inverse_square_root`, warm-up and all.
 
     Args:
-        schedule: a key of `SCHEDULES`.
+        schedule: a key of `SCHEDULES`, or "inverse_square_root".
         done: steps taken so far, 0 ≤ done < total.
         total: steps of the whole training.
         warmup: number of steps of the warm-up, 0 for none.
@@ -62,10 +75,13 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
     Raises:
         ValueError: the schedule is unknown, or `done` lies outside the training.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"There is no schedule {schedule!r}; the schedules are {', '.join(SCHEDULES)}.")
+    if schedule not in SCHEDULES and schedule != INVERSE_SQUARE_ROOT:
+        names = ", ".join((*SCHEDULES, INVERSE_SQUARE_ROOT))
+        raise ValueError(f"There is no schedule {schedule!r}; the schedules are {names}.")
     if not 0 <= done < total:
         raise ValueError(f"Expected 0 ≤ done < total steps, got done={done} of total={total}.")
+    if schedule == INVERSE_SQUARE_ROOT:
+        return inverse_square_root(done, warmup)
     warm = min(1.0, (done + 1) / warmup) if warmup else 1.0
     return SCHEDULES[schedule](done / total) * warm
 

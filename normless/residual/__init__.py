@@ -10,6 +10,8 @@ from normless.residual.blocks import Site as Site
 from normless.residual.blocks import Unresolved as Unresolved
 from normless.residual.find import residual_map as residual_map
 from normless.residual.stated import BlockStructure as BlockStructure
+from normless.residual.stated import Decoding as Decoding
+from normless.residual.stated import Projections as Projections
 from normless.residual.stated import Structure as Structure
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockStructure",
+    "Decoding",
     "Layer",
+    "Projections",
     "ResidualBlock",
     "ResidualMap",
     "Site",

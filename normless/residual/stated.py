@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from torch import nn
@@ -14,10 +14,23 @@ from normless.residual.classify import layer_of
 
 
 @dataclass(frozen=True)
+class Projections:
+    """The three layers side by side that an attention starts with, in execution order; the first two are gating.
+
+    `of_memory` says that key and value read the memory that `Decoding` tells of, not what the query reads.
+    """
+
+    query: str
+    key: str
+    value: str
+    of_memory: bool = False
+
+
+@dataclass(frozen=True)
 class BlockStructure:
     """The modules of one block by path relative to it, in execution order; see `ResidualBlock` for the parts."""
 
-    branch: Sequence[str]
+    branch: Sequence[str | Projections]
     skip: Sequence[str] = ()
     shared: Sequence[str] = ()
     after_sum: Sequence[str] = ()
@@ -26,12 +39,31 @@ class BlockStructure:
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """A second stack of blocks, with an input of its own, whose branches read the end of the first stack: the memory.
+
+    Attributes:
+        first: name of its first block.
+        memory: modules behind the last block of the first stack, by path.
+        stem: modules before its own first block, by path.
+    """
+
+    first: str
+    memory: Sequence[str]
+    stem: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Structure:
-    """The modules of a network by path, in execution order: the stem, the blocks by name, the head."""
+    """The modules of a network by path, in execution order: the stem, the blocks by name, the head.
+
+    `decoding` tells where among the blocks those of a decoder start, None for a network of one stack.
+    """
 
     stem: Sequence[str]
     blocks: Sequence[tuple[str, BlockStructure]]
     head: Sequence[str]
+    decoding: Decoding | None = None
 
 
 @runtime_checkable
@@ -49,34 +81,67 @@ def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
     The modules are looked at anew on every call, so the map of a converted network lists what is left.
     """
     stem, end = _walk(model, structure.stem, "", None)
-    blocks = []
+    decoding, memory = structure.decoding, None
+    blocks, trunk = [], []
     for name, block in structure.blocks:
-        prefix = f"{name}."
-        shared, fork = _walk(model, block.shared, prefix, end)
-        branch, end = _walk(model, block.branch, prefix, fork)
-        branch += _multiplier(model, prefix + block.sum, end)
-        skip, _ = _walk(model, [*block.skip, *_skip_norm(model, prefix + block.sum, block.sum)], prefix, fork)
-        after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
-        blocks.append(
-            ResidualBlock(
-                name=name,
-                branch_layers=tuple(branch),
-                skip_layers=tuple(skip),
-                shared_layers=tuple(shared),
-                after_sum=tuple(after),
-                identity_skip=block.identity_skip and not skip,
-                sum=prefix + block.sum,
-                ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
-            )
-        )
+        if decoding is not None and name == decoding.first:
+            behind, memory = _walk(model, decoding.memory, "", end)
+            ahead, end = _walk(model, decoding.stem, "", None)
+            trunk = [*behind, *ahead]
+        found, end = _block(model, name, block, end, memory)
+        blocks.append(found)
     head, _ = _walk(model, structure.head, "", end)
-    return ResidualMap(blocks=tuple(blocks), stem_layers=tuple(stem), head_layers=tuple(head))
+    return ResidualMap(
+        blocks=tuple(blocks), stem_layers=tuple(stem), trunk_layers=tuple(trunk), head_layers=tuple(head)
+    )
 
 
-def _walk(model: nn.Module, paths: Sequence[str], prefix: str, source: str | None) -> tuple[list[Layer], str | None]:
+def _block(
+    model: nn.Module, name: str, block: BlockStructure, source: str | None, memory: str | None
+) -> tuple[ResidualBlock, str | None]:
+    """A block that reads `source`, and the path of the layer whose output leaves it unchanged."""
+    prefix = f"{name}."
+    total = prefix + block.sum
+    shared, fork = _walk(model, block.shared, prefix, source)
+    branch, end = _walk(model, block.branch, prefix, fork, memory)
+    ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
+    branch += _multiplier(model, total, end)
+    skip, _ = _walk(model, [*block.skip, *_skip_norm(model, total, block.sum)], prefix, fork)
+    after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
+    weights = [layer for layer in branch if layer.kind == "weight"]
+    serial = sum(not layer.gating for layer in weights)
+    found = ResidualBlock(
+        name=name,
+        branch_layers=tuple(branch),
+        skip_layers=tuple(skip),
+        shared_layers=tuple(shared),
+        after_sum=tuple(after),
+        identity_skip=block.identity_skip and not skip,
+        ends_in_layer=ends_in_layer,
+        sum=total,
+        chain=None if serial == len(weights) else serial,
+        ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
+    )
+    return found, end
+
+
+def _walk(
+    model: nn.Module,
+    paths: Sequence[str | Projections],
+    prefix: str,
+    source: str | None,
+    memory: str | None = None,
+) -> tuple[list[Layer], str | None]:
     """The layers along `paths`, and the path of the layer whose output leaves the last of them unchanged."""
-    layers = []
+    layers: list[Layer] = []
     for path in paths:
+        if isinstance(path, Projections):
+            if path.of_memory:
+                # What comes before feeds the query alone.
+                layers = [replace(layer, gating=True) for layer in layers]
+            layers += _projections(model, path, prefix, source, memory)
+            source = None
+            continue
         for found, module in _expand(prefix + path, model.get_submodule(prefix + path)):
             layer = layer_of(found, module, source)
             if layer is not None:
@@ -85,6 +150,17 @@ def _walk(model: nn.Module, paths: Sequence[str], prefix: str, source: str | Non
             elif not isinstance(module, nn.Identity):
                 source = None
     return layers, source
+
+
+def _projections(
+    model: nn.Module, one: Projections, prefix: str, source: str | None, memory: str | None
+) -> list[Layer]:
+    """The layers of an attention's query, key and value, and those that an edit has put before them."""
+    looked_up = memory if one.of_memory else source
+    query, _ = _walk(model, [one.query], prefix, source)
+    key, _ = _walk(model, [one.key], prefix, looked_up)
+    value, _ = _walk(model, [one.value], prefix, looked_up)
+    return [*(replace(layer, gating=True) for layer in [*query, *key]), *value]
 
 
 def _skip_norm(model: nn.Module, path: str, name: str) -> list[str]:

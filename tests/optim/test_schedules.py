@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless.optim.schedules import SCHEDULES, rate_multiplier, set_rate
+from normless.optim.schedules import SCHEDULES, inverse_square_root, rate_multiplier, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
@@ -76,6 +76,24 @@ def test_multipliers_never_rise_but_in_the_warm_up(schedule: str, total: int, wa
     assert later == plain[warmup:]
 
 
+@given(st.integers(1, 10_000), st.integers(1, 4096), st.integers(0, 30_000))
+def test_inverse_square_root_is_that_of_the_paper(warmup: int, width: int, done: int) -> None:
+    step = done + 1
+    published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    largest = width**-0.5 * warmup**-0.5
+    found = rate_multiplier("inverse_square_root", done, 40_000, warmup)
+    assert found == pytest.approx(published / largest, rel=1e-12)
+    assert found == inverse_square_root(done, warmup) <= 1
+    assert inverse_square_root(warmup - 1, warmup) == 1
+    assert inverse_square_root(4 * warmup - 1, warmup) == 0.5
+
+
+def test_inverse_square_root_warms_up_like_the_others_and_needs_no_warm_up() -> None:
+    for done in range(8):
+        assert inverse_square_root(done, 8) == rate_multiplier("constant", done, 20, 8)
+        assert inverse_square_root(done, 0) == pytest.approx((done + 1) ** -0.5, rel=1e-12)
+
+
 def test_set_rate_keeps_the_groups_relative_rates() -> None:
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr_scale": scale} for scale in (1.0, 0.1)]
     stepped = torch.optim.SGD([*groups, {"params": [torch.nn.Parameter(torch.zeros(1))]}], lr=7.0)
@@ -84,7 +102,9 @@ def test_set_rate_keeps_the_groups_relative_rates() -> None:
 
 
 def test_refusals_are_sentences() -> None:
-    with pytest.raises(ValueError, match="no schedule 'linear'; the schedules are hold_then_halve, step, cosine"):
+    with pytest.raises(
+        ValueError, match="no schedule 'linear'; the schedules are hold_then_halve, step, cosine, constant, inverse"
+    ):
         rate_multiplier("linear", 0, 10)
     for done in (-1, 10):
         with pytest.raises(ValueError, match=f"got done={done} of total=10"):

@@ -1,0 +1,125 @@
+"""Byte-pair encoding (Sennrich et al. 2016), one vocabulary for both languages, by ``tokenizers``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normless.data.errors import DataFormatError
+from normless.data.special_tokens import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# In the order of their numbers, those of `SPECIAL_TOKENS`.
+_SPELLINGS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+class BytePairs:
+    """Pieces of words, made by merging the most frequent pair of neighbours again and again.
+
+    Text is split into words, numbers and punctuation, and these into bytes, from which merging starts. So the text
+    comes back exactly from its tokens, except for bytes that no training text had. White space around a text is left
+    out.
+
+    Args:
+        tokenizer: as `train` or `load` made it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        spelled = [tokenizer.token_to_id(spelling) for spelling in _SPELLINGS]
+        if spelled != list(SPECIAL_TOKENS):
+            raise DataFormatError(
+                f"Expected a vocabulary with {', '.join(_SPELLINGS)} as its tokens "
+                f"{', '.join(map(str, SPECIAL_TOKENS))}, but this one has them as {', '.join(map(str, spelled))}."
+            )
+        # A text may contain "</s>"; it is text there, and no end.
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> BytePairs:
+        """Learn the merges of some texts, the same for the same texts in any order.
+
+        Args:
+            texts: sentences of both languages.
+            size: number of tokens, the special ones included; fewer where no more pairs come twice.
+
+        Raises:
+            ValueError: the size has no room for the special tokens and the bytes of the texts.
+            ImportError: tokenizers is not installed.
+        """
+        _require_tokenizers()
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.BPE(unk_token=_SPELLINGS[SPECIAL_TOKENS.unknown]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size, min_frequency=2, special_tokens=list(_SPELLINGS), show_progress=False
+        )
+        tokenizer.train_from_iterator((text.strip() for text in texts), trainer)
+        learned = tokenizer.get_vocab_size()
+        if learned > size:
+            raise ValueError(
+                f"The bytes of these texts and the special tokens alone are {learned} tokens, not {size}."
+            )
+        return cls(tokenizer)
+
+    @classmethod
+    def load(cls, path: Path) -> BytePairs:
+        """Read what `save` wrote.
+
+        Raises:
+            DataFormatError: the file is no vocabulary, or has other special tokens.
+            ImportError: tokenizers is not installed.
+        """
+        _require_tokenizers()
+        from tokenizers import Tokenizer
+
+        try:
+            content = path.read_text(encoding="utf-8")
+            tokenizer = Tokenizer.from_str(content)
+        # The library raises bare exceptions.
+        except Exception as error:
+            raise DataFormatError(f"{path} is not a vocabulary of byte pairs: {error}.") from error
+        return cls(tokenizer)
+
+    def save(self, path: Path) -> None:
+        """Write the vocabulary as the JSON of ``tokenizers``."""
+        path.write_text(self.to_json(), encoding="utf-8")
+
+    def to_json(self) -> str:
+        """The vocabulary as the JSON of ``tokenizers``, the same text for the same merges."""
+        return str(self._tokenizer.to_str(pretty=True))
+
+    @property
+    def size(self) -> int:
+        """The number of tokens, the special ones included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, without start and end."""
+        encoded = self._tokenizer.encode_batch_fast([text.strip() for text in texts], add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
+
+    def decode(self, sentences: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each sentence of tokens: up to its end, without start and padding, unknown ones as "<unk>"."""
+        kept = [self._between(sentence) for sentence in sentences]
+        return [text.strip() for text in self._tokenizer.decode_batch(kept, skip_special_tokens=False)]
+
+    def _between(self, sentence: Sequence[int]) -> list[int]:
+        tokens = list(sentence)
+        if SPECIAL_TOKENS.end in tokens:
+            tokens = tokens[: tokens.index(SPECIAL_TOKENS.end)]
+        return [token for token in tokens if token not in (SPECIAL_TOKENS.padding, SPECIAL_TOKENS.start)]
+
+
+def _require_tokenizers() -> None:
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            'Byte pairs need tokenizers, which is not installed: pip install "normless[translation]".'
+        ) from error

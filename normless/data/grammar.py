@@ -1,0 +1,185 @@
+"""The embedded parallel text: sentences of a small grammar in English and in German."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from normless.data.grammar_lexicon import (
+    ADJECTIVES,
+    ADVERBS,
+    ANIMATE,
+    COMPLEMENT,
+    DETERMINERS,
+    DITRANSITIVE,
+    INTRANSITIVE,
+    MODALS,
+    THINGS,
+    TRANSITIVE,
+    Noun,
+)
+from normless.data.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
+from normless.data.parallel_text import Pairs, ParallelText
+
+# Clauses within clauses, at most; and words of the longer side, which hold a sentence in the length of a caption.
+DEPTH = 2
+LONGEST = 20
+
+_PATIENCE = 1000
+
+Item = TypeVar("Item")
+
+
+def grammar(
+    *,
+    root: Path,
+    download: bool,
+    source: str = "en",
+    target: str = "de",
+    train: int = 6000,
+    validation: int = 300,
+    test: int = 300,
+    seed: int = 0,
+) -> ParallelText:
+    """Draw sentences of a grammar with relative clauses, agreement and two orders of words.
+
+    No sentence comes twice, within a set or in two of them, and all words of validation and test come in training.
+    Each sentence has one translation and no two have the same, in either direction, so that BLEU 100 can be reached.
+    Neither ``root`` nor ``download`` has a use.
+
+    Args:
+        root: without meaning here.
+        download: without meaning here.
+        source: "en" or "de", the language to translate.
+        target: the other one.
+        train: number of training pairs.
+        validation: number of validation pairs.
+        test: number of test pairs.
+        seed: of the sentences.
+
+    Raises:
+        ValueError: the languages are not these two, a size is below 1, or training is too small for its words to make
+            sentences.
+    """
+    if {source, target} != {"en", "de"}:
+        raise ValueError(f"The grammar's languages are en and de, one to the other; got {source!r} to {target!r}.")
+    if min(train, validation, test) < 1:
+        raise ValueError(f"Expected at least one pair in each set, got {train=}, {validation=}, {test=}.")
+    generator = random.Random(seed)
+    taken: set[str] = set()
+    pairs = _distinct(generator, train, taken)
+    words = {word for pair in pairs for word in _words(*pair)}
+    held_out = [_distinct(generator, size, taken, words) for size in (validation, test)]
+    sets = [Pairs(tuple(one for one, _ in drawn), tuple(other for _, other in drawn)) for drawn in (pairs, *held_out)]
+    if source == "de":
+        sets = [drawn.swapped for drawn in sets]
+    return ParallelText("grammar", (source, target), f"sentences of the embedded grammar, seed {seed}", *sets)
+
+
+def sentence_pair(generator: random.Random) -> tuple[str, str]:
+    """Draw a sentence in English and in German, neither longer than `LONGEST` words."""
+    draw = _Draw(generator)
+    while True:
+        clause = draw.clause(0)
+        if draw.chance(0.3):
+            clause = replace(clause, adverb=draw.one_of(ADVERBS))
+        if draw.chance(0.12) and clause.complement is None:
+            clause = replace(clause, reason=draw.clause(1))
+        pair = written(clause.english()), written(clause.german(main=True))
+        if max(len(side.split()) for side in pair) <= LONGEST:
+            return pair
+
+
+def _distinct(
+    generator: random.Random, size: int, taken: set[str], words: set[str] | None = None
+) -> list[tuple[str, str]]:
+    """Pairs not taken yet, of these words only if there are such; they are taken then."""
+    pairs: list[tuple[str, str]] = []
+    refused = 0
+    while len(pairs) < size:
+        pair = sentence_pair(generator)
+        if taken.isdisjoint(pair) and (words is None or words.issuperset(_words(*pair))):
+            pairs.append(pair)
+            taken.update(pair)
+            refused = 0
+        else:
+            refused += 1
+        if refused > _PATIENCE:
+            raise ValueError(
+                "The training pairs have too few words to make other sentences of; ask for more of them by train=…."
+            )
+    return pairs
+
+
+def _words(*sentences: str) -> list[str]:
+    """The words as they are written, a capital at the beginning and a comma behind included."""
+    return [word for sentence in sentences for word in sentence.split()]
+
+
+class _Draw:
+    """Draws parts of sentences; only ``random()`` is asked, whose numbers Python promises to keep."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self._generator = generator
+
+    def chance(self, probability: float) -> bool:
+        return self._generator.random() < probability
+
+    def one_of(self, items: Sequence[Item]) -> Item:
+        return items[int(self._generator.random() * len(items))]
+
+    def clause(self, depth: int) -> Clause:
+        """A clause within `depth` others."""
+        subject = self.noun_phrase(ANIMATE, depth)
+        if depth < DEPTH and self.chance(0.15):
+            predicate = Predicate(self.one_of(COMPLEMENT), self.tense())
+            return Clause(subject, predicate, complement=self.clause(depth + 1))
+        if self.chance(0.2):
+            return Clause(subject, Predicate(self.one_of(INTRANSITIVE), self.tense()))
+        if self.chance(0.2):
+            recipient, patient = self.noun_phrase(ANIMATE, depth + 1), self.noun_phrase(THINGS, depth + 1)
+            return Clause(subject, Predicate(self.one_of(DITRANSITIVE), self.tense(), recipient, patient))
+        return Clause(subject, self.transitive(depth))
+
+    def transitive(self, depth: int) -> Predicate:
+        return Predicate(self.one_of(TRANSITIVE), self.tense(), patient=self.patient(depth))
+
+    def patient(self, depth: int) -> NounPhrase:
+        return self.noun_phrase(ANIMATE if self.chance(0.6) else THINGS, depth)
+
+    def tense(self) -> Literal["present", "perfect"] | int:
+        if self.chance(0.5):
+            return "present"
+        return "perfect" if self.chance(0.5) else int(self._generator.random() * len(MODALS))
+
+    def noun_phrase(self, nouns: Sequence[Noun], depth: int) -> NounPhrase:
+        """A noun phrase within `depth` clauses."""
+        phrase = self.bare(nouns)
+        if self.chance(0.1):
+            return replace(phrase, companion=self.bare((*ANIMATE, *THINGS)))
+        if depth < DEPTH and self.chance(0.25):
+            return replace(phrase, relative=self.relative(phrase, nouns is THINGS, depth + 1))
+        return phrase
+
+    def bare(self, nouns: Sequence[Noun]) -> NounPhrase:
+        plural = self.chance(0.4)
+        kinds = [kind for kind, forms in DETERMINERS.items() if forms[plural] is not None]
+        adjectives = (self.one_of(ADJECTIVES),) if self.chance(0.45) else ()
+        return NounPhrase(self.one_of(kinds), adjectives, self.one_of(nouns), plural)
+
+    def relative(self, head: NounPhrase, thing: bool, depth: int) -> RelativeClause:
+        """A clause about a noun that German does not say in two meanings; things do nothing themselves."""
+        while True:
+            if thing or self.chance(0.4):
+                clause = RelativeClause(
+                    Predicate(self.one_of(TRANSITIVE), self.tense()), self.noun_phrase(ANIMATE, depth)
+                )
+            elif self.chance(0.5):
+                clause = RelativeClause(self.transitive(depth))
+            else:
+                clause = RelativeClause(Predicate(self.one_of(INTRANSITIVE), self.tense()))
+            if not clause.ambiguous(head):
+                return clause

@@ -1,0 +1,19 @@
+"""Weights that a network's embeddings share with a layer, as tied input and output embeddings do."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from normless.edits.edit import Surgery
+from normless.residual import Layer
+
+
+def embedding_weights(model: nn.Module) -> set[int]:
+    """The `id` of every weight in which an embedding looks up its rows."""
+    return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
+
+
+def is_tied(surgery: Surgery, layer: Layer) -> bool:
+    """Whether a weight layer's weight is an embedding's too, so that to draw or zero it would change the input."""
+    tables = embedding_weights(surgery.model)
+    return any(id(surgery.model.get_parameter(name)) in tables for name in layer.parameters)

@@ -1,0 +1,78 @@
+"""torch's attention with scalar biases before its projections."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from normless.errors import UnsupportedEdit
+
+
+class TakesInputBias(nn.Module):
+    """What the two below share: a scalar bias before them, one element, or None."""
+
+    input_bias: Tensor | None
+
+    def add_part(self, name: str, value: Tensor) -> None:
+        """Give it its `input_bias`, a new parameter on the weights' device and of their dtype, or a given one.
+
+        Raises:
+            UnsupportedEdit: it is another part, or there is one already.
+        """
+        if name != "input_bias":
+            raise UnsupportedEdit(f"an attention takes an input bias, no {name.replace('_', ' ')}")
+        if self.input_bias is not None:
+            raise UnsupportedEdit("the layer already has its input bias")
+        like = cast(Tensor, next(self.parameters()))
+        self.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
+
+
+class BiasedProjection(TakesInputBias, NonDynamicallyQuantizableLinear):
+    """An attention's output projection with a scalar bias b before it, for code that reads its weight and bias.
+
+    W (x + b) + c = W x + (c + b·W1): what is read as its bias is c + b·W1, W1 the sums of the weight's rows. The
+    parameter c keeps its name.
+    """
+
+    @property
+    def bias(self) -> Tensor | None:  # type: ignore[override]
+        """What is added to the output, shape (out,), or None."""
+        own, shift = self._parameters["bias"], self._parameters.get("input_bias")
+        if shift is None:
+            return own
+        moved: Tensor = self.weight.sum(1) * shift
+        return moved if own is None else own + moved
+
+
+class ScalarMultiheadAttention(TakesInputBias, nn.MultiheadAttention):
+    """`nn.MultiheadAttention` with one scalar bias before its projections of query, key and value."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        """As torch's own, of biased inputs."""
+        bias = self.input_bias
+        if bias is None:
+            return super().forward(query, key, value, *args, **kwargs)
+        moved = query + bias
+        # torch projects at once what is one tensor.
+        keys = moved if key is query else key + bias
+        values = moved if value is query else keys if value is key else value + bias
+        return super().forward(moved, keys, values, *args, **kwargs)
+
+
+def with_input_bias(layer: nn.Module) -> TakesInputBias:
+    """The same attention, or output projection of one, able to take an `input_bias`; the given one stays as it is."""
+    if isinstance(layer, TakesInputBias):
+        return layer
+    kind = ScalarMultiheadAttention if isinstance(layer, nn.MultiheadAttention) else BiasedProjection
+    made: TakesInputBias = kind.__new__(kind)
+    made.__dict__.update(layer.__dict__)
+    made.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
+    made.register_parameter("input_bias", None)
+    return made
+
+
+def is_attention(layer: nn.Module) -> bool:
+    """Whether a module is torch's attention, with or without a bias before it, and no subclass with other code."""
+    return type(layer) in (nn.MultiheadAttention, ScalarMultiheadAttention)

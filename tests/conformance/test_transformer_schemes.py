@@ -1,0 +1,265 @@
+"""Every scheme on the transformer, norms ahead and behind: what a conversion promises, or why it has no place."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from conformance_cases import SCHEME_TEXTS, WITHOUT_NORMS, perturbed
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.models import Transformer, transformer
+from normless.nn import ResidualSum
+
+Norm = Literal["pre", "post"]
+LAYERS, DECODER_LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY = 2, 1, 16, 2, 24, 30
+BLOCKS = 2 * LAYERS + 3 * DECODER_LAYERS
+ATTENTIONS, FEED_FORWARDS = LAYERS + 2 * DECODER_LAYERS, LAYERS + DECODER_LAYERS
+NORMS: tuple[Norm, Norm] = ("pre", "post")
+# Those that the paper and its successors have for transformers.
+CHOSEN = ["fixup", "skipinit", "rezero", "t_fixup", "deepnorm", "none", "xavier"]
+IDENTITY_AT_START = ["fixup", "skipinit", "rezero", "zeroinit", "fixup(multiplier=False)", "fixup(gain=10)"]
+
+_BATCH_NORMS = "it is a LayerNorm, not a batch norm of vectors or images"
+_NOT_RUN = "does not run on the example inputs: running_mean"
+REFUSALS: dict[str, dict[Norm, str]] = {
+    **{
+        text: dict.fromkeys(NORMS, _BATCH_NORMS)
+        for text in SCHEME_TEXTS
+        if re.match("ghost|partial|alternating|group", text)
+    },
+    "zero_gamma": {
+        "pre": "something that is no layer comes behind the last norm of its branch",
+        "post": "its branch has no norm",
+    },
+    **{text: dict.fromkeys(NORMS, _NOT_RUN) for text in SCHEME_TEXTS if text.startswith("norm_on_skip")},
+    "only_final_norm": dict.fromkeys(NORMS, _NOT_RUN),
+    # Where the norms lie ahead of the branches, there is one on top.
+    "only_top_norm": {"post": _NOT_RUN},
+    "deepnorm": {"pre": "normalizations lie behind the residual sums, and its branch has one"},
+    **{
+        text: dict.fromkeys(NORMS, "no residual sum is followed by an activation")
+        for text in SCHEME_TEXTS
+        if text.startswith("zeroinit_v1")
+    },
+    **{
+        text: dict.fromkeys(NORMS, "its branch does not end in a weight layer")
+        for text in SCHEME_TEXTS
+        if text.startswith("nf_resnet")
+    },
+}
+PAIRS = [(scheme, norm) for scheme in SCHEME_TEXTS for norm in NORMS if norm not in REFUSALS.get(scheme, {})]
+CHOSEN_PAIRS = [pair for pair in PAIRS if pair[0] in CHOSEN]
+
+
+def small(norm: Norm = "post", dropout: float = 0.0, **sizes: int) -> Transformer:
+    given: dict[str, Any] = {
+        "layers": LAYERS,
+        "width": WIDTH,
+        "heads": HEADS,
+        "feed_forward": HIDDEN,
+        "decoder_layers": DECODER_LAYERS,
+    }
+    return transformer(VOCABULARY, norm=norm, dropout=dropout, **(given | sizes))
+
+
+def words(*shape: int) -> Tensor:
+    return torch.randint(1, VOCABULARY, shape)
+
+
+def converted(scheme: str, norm: Norm, dropout: float = 0.0) -> Transformer:
+    model = small(norm, dropout)
+    return nl.convert(model, scheme, *model.example_inputs())
+
+
+def loss_of(net: nn.Module, source: Tensor, target: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(net(source, target).flatten(0, 1), labels.flatten())
+
+
+def pairs(chosen: list[tuple[str, Norm]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("scheme", "norm"), chosen, ids=["-".join(pair) for pair in chosen])
+
+
+@pairs([(scheme, norm) for scheme, refused in REFUSALS.items() for norm in refused])
+def test_refused_with_a_reason(scheme: str, norm: Norm) -> None:
+    with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme][norm]):
+        converted(scheme, norm)
+
+
+@pairs(PAIRS)
+def test_it_learns_and_the_original_is_untouched(scheme: str, norm: Norm) -> None:
+    model = small(norm, dropout=0.1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    net = nl.convert(model, scheme, *model.example_inputs())
+    assert isinstance(net, Transformer)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert net.classifier.weight is net.embedding.weight
+    assert not net.embedding.weight[0].any()
+    source, target, labels = words(6, 7), words(6, 5), words(6, 5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        losses.append(loss_of(net, source, target, labels))
+        losses[-1].backward()
+        optimizer.step()
+    assert all(math.isfinite(loss.item()) for loss in losses)
+    if scheme in WITHOUT_NORMS:
+        assert not [name for name, module in net.named_modules() if isinstance(module, nn.LayerNorm)]
+        assert nl.residual_map(net).norms == {}
+
+
+@pairs([pair for pair in PAIRS if pair[0] in IDENTITY_AT_START])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_every_block_starts_as_its_skip_path_bit_for_bit(scheme: str, norm: Norm, training: bool) -> None:
+    net = converted(scheme, norm, dropout=0.2).train(training)
+    seen: dict[str, bool] = {}
+    for name, module in net.named_modules():
+        if isinstance(module, ResidualSum):
+            module.register_forward_hook(
+                lambda _, inputs, output, name=name: seen.update({name: torch.equal(inputs[0], output)})
+            )
+    net(words(3, 6), words(3, 4))
+    assert len(seen) == BLOCKS
+    assert all(seen.values())
+    # Then the memory is the embedded source, and the logits look up the embedded target.
+    net.eval()
+    source, target = words(3, 6), words(3, 4)
+    states = net._embedded(target)
+    assert torch.equal(net.encode(source).states, net._embedded(source))
+    if not scheme.startswith("zeroinit"):
+        torch.testing.assert_close(net(source, target), states @ net.embedding.weight.T)
+
+
+@pairs([pair for pair in PAIRS if pair[0] in [*CHOSEN, "zeroinit", "fixup(multiplier=False)", "fixup(biases=False)"]])
+def test_multipliers_and_scalar_biases(scheme: str, norm: Norm) -> None:
+    """By hand: a bias before each of an attention's 4 layers, a feed-forward's 3 and the classifier."""
+    every, biases = BLOCKS, 4 * ATTENTIONS + 3 * FEED_FORWARDS + 1
+    expected = {
+        "fixup": (every, biases),
+        "fixup(multiplier=False)": (0, biases),
+        "fixup(biases=False)": (every, 0),
+        "skipinit": (every, 0),
+        "rezero": (every, 0),
+        "zeroinit": (every, 0),
+    }
+    net = converted(scheme, norm)
+    single = [name.rpartition(".")[2] for name, one in net.named_parameters() if one.numel() == 1]
+    found = (single.count("multiplier"), single.count("input_bias") + single.count("output_bias"))
+    assert found == expected.get(scheme, (0, 0))
+    assert len(single) == sum(found)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("gain", [1.0, 0.1])
+def test_fixup_rescales_value_and_first_layer_alone(norm: Norm, gain: float) -> None:
+    """m = 2 on every branch: L^(-1/2) on all its weights but queries and keys, of which the last is zero."""
+    model = small(norm)
+    net = nl.convert(model, f"fixup(gain={gain})")
+    for name, before in model.named_modules():
+        if not isinstance(before, nn.Linear):
+            continue
+        after = net.get_submodule(name)
+        last = name.rpartition(".")[2]
+        if last in ("output", "linear2"):
+            assert not after.weight.any(), name
+        else:
+            factor = gain * BLOCKS**-0.5 if last in ("value", "linear1") else 1.0
+            torch.testing.assert_close(after.weight, before.weight * factor, msg=name)
+    assert torch.equal(net.embedding.weight, model.embedding.weight)
+
+
+@pytest.mark.parametrize("scheme", ["none", "xavier", "t_fixup"])
+def test_queries_keys_and_embeddings_have_the_deviations_they_should(scheme: str) -> None:
+    model = small("post", width=64, heads=4, feed_forward=128)
+    net = nl.convert(model, scheme)
+    table = net.embedding.weight[1:].std().item()
+    assert table == pytest.approx(64**-0.5 * ((9 * LAYERS) ** -0.25 if scheme == "t_fixup" else 1), rel=0.06)
+    query = net.decoder.layers[0].cross_attention.attention.query.weight
+    assert query.var().item() == pytest.approx(1 / 64, rel=0.06)
+    value = net.decoder.layers[0].cross_attention.attention.value.weight
+    beta = (9 * DECODER_LAYERS) ** -0.5 if scheme == "t_fixup" else 1
+    assert value.var().item() == pytest.approx(beta / 64, rel=0.06)
+
+
+def test_deepnorm_scales_the_skip_paths_of_encoder_and_decoder() -> None:
+    """Wang et al. 2022, figure 2: 0.81·(N⁴M)^(1/16) in the encoder, (3M)^(1/4) in the decoder."""
+    net = converted("deepnorm", "post")
+    for name, module in net.named_modules():
+        if isinstance(module, ResidualSum):
+            encoder = 0.81 * (LAYERS**4 * DECODER_LAYERS) ** (1 / 16)
+            expected = encoder if name.startswith("encoder") else (3 * DECODER_LAYERS) ** 0.25
+            assert module.skip_factor == pytest.approx(expected), name
+
+
+@pairs(CHOSEN_PAIRS)
+def test_each_example_is_computed_on_its_own(scheme: str, norm: Norm) -> None:
+    net = perturbed(converted(scheme, norm).double())
+    source, target = words(5, 6), words(5, 4)
+    source[2, 3:] = 0
+    together = net(source, target)
+    alone = torch.cat([net(source[[row]], target[[row]]) for row in range(5)])
+    assert together.std() > 1e-3
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
+    if (scheme, norm) in (("fixup", "pre"), ("none", "post")):
+        assert not nl.mixes_examples(net, source, target)
+
+
+@pairs(CHOSEN_PAIRS)
+def test_cached_decoding_of_a_converted_network(scheme: str, norm: Norm) -> None:
+    net = perturbed(converted(scheme, norm).double())
+    source, target = words(3, 6), words(3, 5)
+    memory, cache, logits = net.encode(source), None, []
+    for step in range(5):
+        new, cache = net.decode(target[:, [step]], memory, cache)
+        logits.append(new)
+    torch.testing.assert_close(torch.cat(logits, 1), net(source, target), rtol=1e-9, atol=1e-9)
+
+
+@pairs(CHOSEN_PAIRS)
+def test_every_parameter_has_a_gradient_once_the_branches_are_open(scheme: str, norm: Norm) -> None:
+    """Those of the decoder after one step; what the encoder makes is read only then, so its own follow one later."""
+    net = converted(scheme, norm).double()
+    source, target, labels = words(8, 7), words(8, 5), words(8, 5)
+    for step in range(3):
+        net.zero_grad()
+        loss_of(net, source, target, labels).backward()
+        idle = {name for name, one in net.named_parameters() if one.grad.abs().max() < 1e-14}
+        # What shifts all keys alike shifts all scores of a query alike, and the softmax takes that away.
+        idle -= {name for name, _ in net.named_parameters() if name.endswith("key.input_bias")}
+        if step == 1:
+            assert {name for name in idle if not name.startswith("encoder")} == set()
+        if step == 2:
+            assert idle == set()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.1 * parameter.grad
+
+
+@pairs([pair for pair in CHOSEN_PAIRS if pair[0] not in ("none", "xavier")])
+def test_200_layers_deep_outputs_and_gradients_are_finite(scheme: str, norm: Norm) -> None:
+    model = transformer(VOCABULARY, 100, 8, 2, 8, norm=norm)
+    net = nl.convert(model, scheme)
+    assert nl.residual_map(net).depth == 500
+    loss = loss_of(net, words(2, 5), words(2, 4), words(2, 4))
+    assert loss.item() < 3 * math.log(VOCABULARY)
+    loss.backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+def test_a_saved_one_computes_the_same(tmp_path: Path) -> None:
+    text = "normless:transformer(vocabulary=30, layers=1, width=8, heads=2, feed_forward=8)"
+    net = perturbed(nl.convert(transformer(30, 1, 8, 2, 8), "fixup")).eval()
+    nl.save(net, tmp_path / "net", text)
+    again = nl.load(tmp_path / "net")
+    source, target = words(3, 6), words(3, 4)
+    assert torch.equal(again(source, target), net(source, target))
+    assert again.classifier.weight is again.embedding.weight

@@ -1,0 +1,344 @@
+"""The transformer against torch's own layers, its masks, its cache, its embeddings, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from copy import deepcopy
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+from normless.models import Transformer, transformer
+from normless.models.attention import Attention
+from normless.models.spec import build_model, build_with_inputs
+from normless.models.transformer import Cache, sinusoids
+
+Norm = Literal["pre", "post"]
+VOCABULARY, WIDTH, HEADS, HIDDEN = 23, 12, 3, 20
+NORMS = st.sampled_from(["pre", "post"])
+
+
+def small(norm: Norm = "post", layers: int = 2, decoder_layers: int = 3, dropout: float = 0.0) -> Transformer:
+    """In float64, with noise on every parameter, so that no zero hides a mistake."""
+    model = transformer(VOCABULARY, layers, WIDTH, HEADS, HIDDEN, norm, dropout, decoder_layers).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def words(*shape: int) -> Tensor:
+    return torch.randint(1, VOCABULARY, shape)
+
+
+# --- torch's own layers, given the same weights ------------------------------------------------------------------
+
+
+def copied(theirs: nn.MultiheadAttention, ours: Attention) -> None:
+    theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key.weight, ours.value.weight])
+    theirs.in_proj_bias.data = torch.cat([ours.query.bias, torch.zeros(WIDTH).double(), ours.value.bias])
+    theirs.out_proj.load_state_dict(ours.output.state_dict())
+
+
+def reference(model: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
+    first = model.encoder.norm is not None
+    sizes = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": HIDDEN, "dropout": 0.0}
+    kind = {"batch_first": True, "norm_first": first, "dtype": torch.float64}
+    last = [nn.LayerNorm(WIDTH).double() if first else None for _ in range(2)]
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes, **kind), len(model.encoder.layers), last[0], enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes, **kind), len(model.decoder.layers), last[1])
+    for theirs, ours in zip(encoder.layers, model.encoder.layers, strict=True):
+        copied(theirs.self_attn, ours.self_attention.attention)
+        blocks = (ours.self_attention, ours.feed_forward)
+        for norm, block in zip((theirs.norm1, theirs.norm2), blocks, strict=True):
+            norm.load_state_dict(block.norm.state_dict())
+        theirs.linear1.load_state_dict(ours.feed_forward.linear1.state_dict())
+        theirs.linear2.load_state_dict(ours.feed_forward.linear2.state_dict())
+    for theirs, ours in zip(decoder.layers, model.decoder.layers, strict=True):
+        copied(theirs.self_attn, ours.self_attention.attention)
+        copied(theirs.multihead_attn, ours.cross_attention.attention)
+        blocks = (ours.self_attention, ours.cross_attention, ours.feed_forward)
+        for norm, block in zip((theirs.norm1, theirs.norm2, theirs.norm3), blocks, strict=True):
+            norm.load_state_dict(block.norm.state_dict())
+        theirs.linear1.load_state_dict(ours.feed_forward.linear1.state_dict())
+        theirs.linear2.load_state_dict(ours.feed_forward.linear2.state_dict())
+    if first:
+        encoder.norm.load_state_dict(model.encoder.norm.state_dict())
+        decoder.norm.load_state_dict(model.decoder.norm.state_dict())
+    return encoder, decoder
+
+
+def embedded(table: Tensor, tokens: Tensor) -> Tensor:
+    places = torch.tensor(
+        [
+            [
+                (math.sin if feature % 2 == 0 else math.cos)(place / 10000 ** (2 * (feature // 2) / WIDTH))
+                for feature in range(WIDTH)
+            ]
+            for place in range(tokens.shape[1])
+        ],
+        dtype=torch.float64,
+    )
+    return table[tokens] * math.sqrt(WIDTH) + places
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_logits_and_gradients_are_those_of_torchs_layers(norm: Norm) -> None:
+    model = small(norm)
+    encoder, decoder = reference(model)
+    source, target = words(4, 7), words(4, 5)
+    source[1, 4:], source[3, 2:] = 0, 0
+    table = model.embedding.weight.detach().clone().requires_grad_()
+    padded = source == 0
+    memory = encoder(embedded(table, source), src_key_padding_mask=padded)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    states = decoder(embedded(table, target), memory, tgt_mask=later, memory_key_padding_mask=padded)
+    expected = states @ table.T
+    actual = model(source, target)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)  # positions are computed in float32
+    labels = words(4, 5)
+    F.cross_entropy(expected.flatten(0, 1), labels.flatten()).backward()
+    F.cross_entropy(actual.flatten(0, 1), labels.flatten()).backward()
+    pairs = {
+        "table": (model.embedding.weight.grad[1:], table.grad[1:]),
+        "value": (
+            model.encoder.layers[0].self_attention.attention.value.weight.grad,
+            encoder.layers[0].self_attn.in_proj_weight.grad[2 * WIDTH :],
+        ),
+        "key": (
+            model.decoder.layers[1].cross_attention.attention.key.weight.grad,
+            decoder.layers[1].multihead_attn.in_proj_weight.grad[WIDTH : 2 * WIDTH],
+        ),
+        "norm": (model.decoder.layers[2].feed_forward.norm.weight.grad, decoder.layers[2].norm3.weight.grad),
+        "hidden": (model.encoder.layers[1].feed_forward.linear1.weight.grad, encoder.layers[1].linear1.weight.grad),
+    }
+    for name, (ours, theirs) in pairs.items():
+        assert theirs.any(), name
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7, msg=name)
+
+
+# --- shapes, masks, cache ----------------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6)),
+    norm=NORMS,
+    heads=st.sampled_from([1, 2, 4]),
+    layers=st.tuples(st.integers(1, 2), st.none() | st.integers(1, 2)),
+    padding=st.integers(0, 4),
+)
+@settings(deadline=None, max_examples=15)
+def test_any_sentences(
+    sizes: tuple[int, int, int], norm: Norm, heads: int, layers: tuple[int, int | None], padding: int
+) -> None:
+    batch, length, target = sizes
+    model = transformer(11, layers[0], 8, heads, 10, norm=norm, decoder_layers=layers[1], padding=padding)
+    assert len(model.decoder.layers) == (layers[1] or layers[0])
+    logits = model(torch.randint(11, (batch, length)), torch.randint(11, (batch, target)))
+    assert logits.shape == (batch, target, 11)
+    assert logits.isfinite().all()
+
+
+@given(norm=NORMS, lengths=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=2, max_size=4))
+@settings(deadline=None, max_examples=15)
+def test_a_batch_is_its_sentences_and_padding_is_not_looked_at(norm: Norm, lengths: list[tuple[int, int]]) -> None:
+    model = small(norm)
+    pairs = [(words(1, source), words(1, target)) for source, target in lengths]
+    sources, targets = (
+        torch.cat([F.pad(pair[side], (0, 6 - pair[side].shape[1])) for pair in pairs]) for side in (0, 1)
+    )
+    together = model(sources, targets)
+    for row, (source, target) in enumerate(pairs):
+        torch.testing.assert_close(together[row, : target.shape[1]], model(source, target)[0], rtol=1e-9, atol=1e-9)
+
+
+@given(norm=NORMS, at=st.integers(1, 5))
+@settings(deadline=None, max_examples=10)
+def test_no_position_sees_a_later_one(norm: Norm, at: int) -> None:
+    model, source, target = small(norm), words(2, 4), words(2, 6)
+    other = target.clone()
+    other[:, at:] = torch.where(target[:, at:] == 1, 2, 1)
+    one, two = model(source, target), model(source, other)
+    assert torch.equal(one[:, :at], two[:, :at])
+    assert not torch.isclose(one[:, at:], two[:, at:]).all(-1).any()
+
+
+@given(norm=NORMS, steps=st.lists(st.integers(1, 4), min_size=1, max_size=5))
+@settings(deadline=None, max_examples=20)
+def test_cached_decoding_equals_the_uncached(norm: Norm, steps: list[int]) -> None:
+    model = small(norm)
+    source, target = words(3, 5), words(3, sum(steps))
+    source[0, 3:] = 0
+    memory = model.encode(source)
+    logits, cache = [], None
+    for tokens in target.split(steps, 1):
+        new, cache = model.decode(tokens, memory, cache)
+        logits.append(new)
+    torch.testing.assert_close(torch.cat(logits, 1), model(source, target), rtol=1e-9, atol=1e-9)
+
+
+def test_cache_and_memory_can_be_reordered_by_the_batch() -> None:
+    model, source, target = small(), words(3, 5), words(3, 4)
+    source[2, 3:] = 0
+    order = torch.tensor([2, 2, 0, 1])
+    memory = model.encode(source)
+    _, cache = model.decode(target[:, :3], memory)
+    chosen: Cache = tree_map(lambda one: one[order], cache)
+    logits, _ = model.decode(target[order, 3:], tree_map(lambda one: one[order], memory), chosen)
+    torch.testing.assert_close(logits[:, 0], model(source[order], target[order])[:, 3], rtol=1e-9, atol=1e-9)
+
+
+def test_keys_and_values_of_the_memory_are_computed_once() -> None:
+    model, memory = small(), small().encode(words(2, 5))
+    _, cache = model.decode(words(2, 1), memory)
+    ran: list[str] = []
+    for name, module in model.named_modules():
+        if name.endswith("cross_attention.attention.key"):
+            module.register_forward_hook(lambda *_, name=name: ran.append(name))
+    _, later = model.decode(words(2, 1), memory, cache)
+    assert ran == []
+    assert later[0].memory.keys is cache[0].memory.keys
+    assert later[0].own.values.shape == (2, HEADS, 2, WIDTH // HEADS)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_row_of_padding_alone_is_finite_and_harms_no_other(norm: Norm) -> None:
+    model, source, target = small(norm), words(3, 5), words(3, 4)
+    source[1] = 0
+    logits = model(source, target)
+    torch.testing.assert_close(logits[::2], model(source[::2], target[::2]))
+    logits.square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_attention_takes_a_mask_and_earlier_positions_together() -> None:
+    """Against the formula: softmax over what both the mask and the order of positions allow."""
+    attention = Attention(8, 2).double()
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    mask = (torch.rand(2, 1, 1, 6) < 0.6) | (torch.arange(6) == 0)
+    _, known = attention.attend(x[:, :4], x[:, :4], causal=True)
+    found, _ = attention.attend(x[:, 4:], x[:, 4:], known=known, mask=mask, causal=True)
+    heads = [layer(x).view(2, 6, 2, 4).transpose(1, 2) for layer in (attention.query, attention.key, attention.value)]
+    scores = heads[0] @ heads[1].mT / 2
+    allowed = mask & (torch.arange(6)[:, None] >= torch.arange(6))
+    mixed = scores.masked_fill(~allowed, -math.inf).softmax(-1) @ heads[2]
+    torch.testing.assert_close(found, attention.output(mixed.transpose(1, 2).reshape(2, 6, 8))[:, 4:])
+
+
+# --- embeddings, initialization, numbers of parameters -----------------------------------------------------------
+
+
+def test_one_matrix_embeds_both_languages_and_makes_the_logits() -> None:
+    model = transformer(5000, 1, 64, 2, 32, padding=3)
+    assert model.classifier.weight is model.embedding.weight
+    assert sum(name.endswith(("embedding.weight", "classifier.weight")) for name, _ in model.named_parameters()) == 1
+    assert model.embedding.weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    assert not model.embedding.weight[3].any()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_number_of_parameters(norm: Norm) -> None:
+    """By hand: attention 4d² + 3d, feed-forward 2dh + d + h, norms 2d each, one table."""
+    d, h, v, encoder, decoder = 16, 40, 30, 2, 3
+    model = transformer(v, encoder, d, 4, h, norm=norm, decoder_layers=decoder)
+    attention, feed_forward = 4 * d * d + 3 * d, 2 * d * h + d + h
+    blocks = 2 * encoder + 3 * decoder
+    expected = v * d + (encoder + 2 * decoder) * attention + (encoder + decoder) * feed_forward
+    expected += 2 * d * (blocks + (2 if norm == "pre" else 0))
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+def test_linear_layers_have_xavier_variance_and_no_bias_at_first() -> None:
+    for name, module in transformer(20, 1, 128, 4, 256).named_modules():
+        if isinstance(module, nn.Linear) and name != "classifier":
+            expected = 2 / (module.in_features + module.out_features)
+            assert module.weight.var().item() == pytest.approx(expected, rel=0.05), name
+            assert module.bias is None if name.endswith("key") else not module.bias.any(), name
+
+
+@given(start=st.integers(0, 400), count=st.integers(1, 5), width=st.sampled_from([2, 6, 16]))
+@settings(deadline=None, max_examples=20)
+def test_positions_go_on_where_they_stopped(start: int, count: int, width: int) -> None:
+    assert torch.equal(sinusoids(start, count, width), sinusoids(0, start + count, width)[start:])
+
+
+def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:
+    model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN, dropout=0.3)
+    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+    assert set(rates.values()) == {0.3}
+    assert len(rates) == 2 + 2 * 2 + 3 * 2
+    source, target = model.example_inputs()
+    assert not torch.equal(model(source, target), model(source, target))
+    model.eval()
+    assert torch.equal(model(source, target), model(source, target))
+
+
+# --- copies, text ------------------------------------------------------------------------------------------------
+
+
+def test_copies_compute_the_same_and_stay_tied() -> None:
+    model = small(dropout=0.1).eval()
+    source, target = words(2, 5), words(2, 4)
+    expected = model(source, target)
+    for copy in (deepcopy(model), pickle.loads(pickle.dumps(model)), small(dropout=0.1).eval()):
+        copy.load_state_dict(model.state_dict())
+        assert copy.classifier.weight is copy.embedding.weight
+        assert torch.equal(copy(source, target), expected)
+
+
+def test_it_can_be_exported_and_run_under_autocast() -> None:
+    model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN).eval()
+    inputs = model.example_inputs()
+    program = torch.export.export(model, inputs, strict=False)
+    other = (words(2, 7), words(2, 5))
+    torch.testing.assert_close(program.module()(*other), model(*other))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = model(*other).float()
+    assert (rounded - model(*other)).norm() < 0.05 * rounded.norm()
+
+
+def test_it_is_named_by_text_and_brings_its_inputs() -> None:
+    text = "normless:transformer(vocabulary=13, layers=1, width=8, heads=2, feed_forward=8, norm=pre, padding=4)"
+    model, inputs = build_with_inputs(text)
+    assert isinstance(model, Transformer)
+    assert model.encoder.norm is not None
+    assert isinstance(inputs, tuple)
+    source, target = inputs
+    assert (source.shape, target.shape, source.dtype) == ((2, 7), (2, 5), torch.int64)
+    assert all(one.min() >= 0 and one.max() < 13 and not (one == 4).any() for one in inputs)
+    assert all(torch.equal(one, other) for one, other in zip(inputs, model.example_inputs(), strict=True))
+    assert model(*inputs).shape == (2, 5, 13)
+    assert isinstance(build_model(text, classes=10, image_shape=(3, 8, 8)), Transformer)
+    with pytest.raises(ValueError, match=r"transformer\(vocabulary=13.* takes no images"):
+        build_with_inputs(text, image_shape=(3, 8, 8))
+    with pytest.raises(ValueError, match=r"transformer needs vocabulary, as in normless:transformer\(vocabulary=…\)"):
+        build_with_inputs("normless:transformer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"layers": 0},
+            "at least one layer in its encoder and one in its decoder, got layers=0 and decoder_layers=0",
+        ),
+        ({"decoder_layers": 0}, "got layers=6 and decoder_layers=0"),
+        ({"width": 9, "heads": 3}, "even, a sine and a cosine each, got width=9"),
+        ({"heads": 5}, "divides its width into equal heads, got width=512 and heads=5"),
+        ({"norm": "before"}, "lie pre or post, not 'before'"),
+        ({"padding": 10}, "got padding=10 and vocabulary=10"),
+    ],
+)
+def test_impossible_networks_are_refused(arguments: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        transformer(10, **arguments)  # type: ignore[arg-type]
