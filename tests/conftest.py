@@ -6,6 +6,11 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run; `--hypothesis-profile=default` draws new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 # Several workers share the cores; more threads than cores make each of them slower.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
