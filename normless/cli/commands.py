@@ -27,6 +27,11 @@ COMMANDS = MappingProxyType(
             "normless.training.command",
             'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
         ),
+        "train-translation": Command(
+            "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
+            "normless.training.translation.command",
+            "normless train-translation --data grammar --scheme fixup",
+        ),
         "inspect": Command(
             "show the residual map of a network: its blocks and the roles of its normalizations",
             "normless.cli.inspect",

@@ -24,7 +24,8 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 def main_help() -> str:
     """What ``normless --help`` prints: the table of commands."""
-    commands = "\n".join(f"  {name:<10}{command.help}" for name, command in COMMANDS.items())
+    width = max(map(len, COMMANDS)) + 2
+    commands = "\n".join(f"  {name:<{width}}{command.help}" for name, command in COMMANDS.items())
     return dedent(
         """\
         usage: normless COMMAND [options]

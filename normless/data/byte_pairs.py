@@ -48,7 +48,7 @@ class BytePairs:
 
         Raises:
             ValueError: the size has no room for the special tokens and the bytes of the texts.
-            ImportError: tokenizers is not installed.
+            ModuleNotFoundError: tokenizers is not installed.
         """
         _require_tokenizers()
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -73,7 +73,7 @@ class BytePairs:
 
         Raises:
             DataFormatError: the file is no vocabulary, or has other special tokens.
-            ImportError: tokenizers is not installed.
+            ModuleNotFoundError: tokenizers is not installed.
         """
         _require_tokenizers()
         from tokenizers import Tokenizer
@@ -120,6 +120,6 @@ def _require_tokenizers() -> None:
     try:
         import tokenizers  # noqa: F401
     except ImportError as error:
-        raise ImportError(
+        raise ModuleNotFoundError(
             'Byte pairs need tokenizers, which is not installed: pip install "normless[translation]".'
         ) from error

@@ -30,22 +30,33 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
 
     Raises:
         ValueError: there are no translations, or not as many references.
-        ImportError: sacrebleu is not installed.
+        ModuleNotFoundError: sacrebleu is not installed.
     """
     if not translations or len(translations) != len(references):
         raise ValueError(
             f"BLEU compares each translation with its reference, got {len(translations)} translations and "
             f"{len(references)} references."
         )
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-    except ImportError as error:
-        raise ImportError(
-            'BLEU needs sacrebleu, which is not installed: pip install "normless[translation]".'
-        ) from error
+    require_sacrebleu()
+    from sacrebleu.metrics.bleu import BLEU
+
     # The corpus counts as not tokenized, whatever its sentences end in: that is what the signature says.
     metric = BLEU(force=True)
     found = metric.corpus_score(list(translations), [list(references)])
     # Rounding lifts the mean of four times 100 above it.
     score = min(100.0, float(found.score))
     return Bleu(score, tuple(map(float, found.precisions)), float(found.bp), str(metric.get_signature()))
+
+
+def require_sacrebleu() -> None:
+    """See that BLEU can be computed, before hours are spent on what it is to be of.
+
+    Raises:
+        ModuleNotFoundError: sacrebleu is not installed.
+    """
+    try:
+        import sacrebleu.metrics.bleu  # noqa: F401
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            'BLEU needs sacrebleu, which is not installed: pip install "normless[translation]".'
+        ) from error

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from normless.training.result import EpochRow as EpochRow
     from normless.training.result import RunResult as RunResult
     from normless.training.run import train as train
+    from normless.training.translation.config import TranslationConfig as TranslationConfig
+    from normless.training.translation.result import TranslationResult as TranslationResult
+    from normless.training.translation.result import TranslationRow as TranslationRow
+    from normless.training.translation.run import train_translation as train_translation
+    from normless.training.translation.run import trained_translator as trained_translator
 
 _HOME = {
     "EpochRow": "normless.training.result",
@@ -28,8 +33,13 @@ _HOME = {
     "RunListener": "normless.training.listener",
     "RunResult": "normless.training.result",
     "TrainConfig": "normless.training.config",
+    "TranslationConfig": "normless.training.translation.config",
+    "TranslationResult": "normless.training.translation.result",
+    "TranslationRow": "normless.training.translation.result",
     "train": "normless.training.run",
+    "train_translation": "normless.training.translation.run",
     "trained_network": "normless.training.assembly",
+    "trained_translator": "normless.training.translation.run",
 }
 
 __all__ = list(_HOME)

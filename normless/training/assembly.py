@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -20,23 +21,24 @@ from normless.optim import param_groups
 from normless.residual import residual_map
 from normless.saving import load
 from normless.schemes import Scheme, parse_scheme
-from normless.training.checkpoint import load_weights
+from normless.training.checkpoint import restored
 from normless.training.config import TrainConfig
-from normless.training.directory import RunDirectory, RunDirectoryError
+from normless.training.directory import RunDirectory
 from normless.training.saved import check_saved, is_saved
+from normless.training.settings import Settings
 
 
-def make_fabric(config: TrainConfig) -> Fabric:
+def make_fabric(config: Settings, devices: int) -> Fabric:
     """The Fabric that runs the training: one process, or those that torchrun started.
 
     Raises:
         ValueError: cuda is asked for and not there, or the number of processes is not `devices`.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started != config.devices:
+    if started != devices:
         raise ValueError(
-            f"Expected {config.devices} processes for devices={config.devices}, but {started} runs this. Start it "
-            f"with: torchrun --nproc-per-node {config.devices} -m normless train … --devices {config.devices}"
+            f"Expected {devices} processes for devices={devices}, but {started} runs this. Start it "
+            f"with: torchrun --nproc-per-node {devices} -m normless {config.COMMAND} … --devices {devices}"
         )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
@@ -124,21 +126,25 @@ def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:
     return next(iter(batches)).inputs.to(torch.get_default_dtype())
 
 
+def groups_of_config(config: Settings, network: nn.Module, *inputs: Tensor) -> list[dict[str, Any]]:
+    """The groups of parameters by the configuration's decay policy; `inputs` are what the network is traced on."""
+    return param_groups(
+        network,
+        lr=config.rate,
+        weight_decay=config.weight_decay,
+        policy=config.decay_policy,
+        scalar_lr_scale=config.scalar_rate_scale,
+        example_inputs=inputs,
+    )
+
+
 def build_optimizer(config: TrainConfig, network: nn.Module, inputs: Tensor) -> Optimizer:
     """Stochastic gradient descent with heavy-ball momentum on the groups of the decay policy.
 
     One fused kernel updates all tensors: on a CPU core, for the 1,195 tensors of a 400-layer Wide-ResNet, it
     takes 0.3 of the time of `foreach`, and no longer on any network.
     """
-    groups = param_groups(
-        network,
-        lr=config.rate,
-        weight_decay=config.weight_decay,
-        policy=config.decay_policy,
-        scalar_lr_scale=config.scalar_rate_scale,
-        example_inputs=(inputs,),
-    )
-    return SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
+    return SGD(groups_of_config(config, network, inputs), lr=config.rate, momentum=config.momentum, fused=True)
 
 
 def clipped_parameters(config: TrainConfig, network: nn.Module, inputs: Tensor) -> tuple[nn.Parameter, ...]:
@@ -158,12 +164,8 @@ def trained_network(directory: Path) -> nn.Module:
     """
     place = RunDirectory(Path(directory))
     config = place.stored_config()
-    if not place.checkpoint.exists():
-        raise RunDirectoryError(f"The run in {directory} has no checkpoint: it finished no epoch of its own.")
+    place.check_trained()
     with torch.random.fork_rng(devices=[]):
         data = load_config_data(config)
         network = build_network(config, data, example_inputs(config, data))
-    weights = load_weights(place.checkpoint)
-    kind = next(weights[name].dtype for name, _ in network.named_parameters())
-    network.to(kind).load_state_dict(weights)
-    return network.eval()
+    return restored(network, place.checkpoint)

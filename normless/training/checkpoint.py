@@ -39,3 +39,11 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     """Weights and buffers in a checkpoint, on the CPU."""
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
     return weights
+
+
+def restored(network: nn.Module, path: Path) -> nn.Module:
+    """A network of the same structure with the weights of a checkpoint and their type, in evaluation mode."""
+    weights = load_weights(path)
+    kind = next(weights[name].dtype for name, _ in network.named_parameters())
+    network.to(kind).load_state_dict(weights)
+    return network.eval()

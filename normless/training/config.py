@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from normless.training.settings import DecayPolicy, Device, Precision, Settings
 
 Schedule = Literal["hold_then_halve", "step", "cosine", "constant"]
-DecayPolicy = Literal["guidelines", "all", "weights"]
-Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
-Device = Literal["auto", "cpu", "cuda"]
-
-# Where a run is executed does not make it another run: it may be resumed elsewhere.
-_PLACE = ("data_root", "device")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """One training run of one network on one data set, by stochastic gradient descent with heavy-ball momentum.
 
     Args:
@@ -59,6 +52,8 @@ class TrainConfig:
         ValueError: a setting is out of its range or does not go with another; names both and what came.
     """
 
+    COMMAND: ClassVar[str] = "train"
+
     model: str = "normless:wide_resnet(depth=16, width=4)"
     scheme: str = "batch_norm"
     data: str = "digits"
@@ -90,9 +85,9 @@ class TrainConfig:
     devices: int = 1
 
     def __post_init__(self) -> None:
-        from normless.training.validation import checked_settings
+        from normless.training.image_settings import checked_image_settings
 
-        for name, value in checked_settings(self).items():
+        for name, value in checked_image_settings(self).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -101,30 +96,3 @@ class TrainConfig:
         if self.ghost_batch_size is None:
             return self.scheme
         return f"ghost_batch_norm(size={self.ghost_batch_size})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every field as plain data, ready for YAML and JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """The configuration with these fields, the others at their defaults.
-
-        Raises:
-            ValueError: a key is no field, or a value is out of its range.
-        """
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(f"A training run has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
-        return cls(**values)
-
-    def identity(self) -> dict[str, Any]:
-        """The fields that decide what run it is: all but where its data lies and the kind of processor."""
-        return {name: value for name, value in self.to_dict().items() if name not in _PLACE}
-
-    @property
-    def hash(self) -> str:
-        """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
-        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()

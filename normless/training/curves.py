@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pandas as pd
 
-from normless.training.directory import RunDirectory
+from normless.training.directory import Directory
 from normless.training.files import replaced
-from normless.training.result import EpochRow
+from normless.training.report import Row
 
 if TYPE_CHECKING:
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-_EPOCH_COLUMNS = tuple(EpochRow.__dataclass_fields__)
+SomeRow = TypeVar("SomeRow", bound=Row)
 
 
-class Curves:
+class Curves(Generic[SomeRow]):
     """Collects rows and writes them; after an interruption, rows of unfinished epochs are forgotten.
 
     Args:
         directory: of the run.
+        kind: of its rows.
         finished: number of epochs whose rows are kept from before.
         steps_per_epoch: optimizer steps in an epoch.
         writes: whether this process writes; the others keep the rows only.
     """
 
-    def __init__(self, directory: RunDirectory, *, finished: int, steps_per_epoch: int, writes: bool) -> None:
+    def __init__(
+        self,
+        directory: Directory[Any, Any],
+        kind: type[SomeRow],
+        *,
+        finished: int,
+        steps_per_epoch: int,
+        writes: bool,
+    ) -> None:
         self._directory = directory
+        self._kind = kind
         self._steps_per_epoch = steps_per_epoch
-        self.rows: list[EpochRow] = read_epochs(directory.epochs, finished) if finished else []
+        self.rows: list[SomeRow] = read_epochs(directory.epochs, kind, finished) if finished else []
         self.losses: list[float] = []
         if finished:
             self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
@@ -46,7 +56,7 @@ class Curves:
             for step, loss in enumerate(losses, first):
                 self._board.log_metrics({"step/loss": loss}, step)
 
-    def add_epoch(self, row: EpochRow) -> None:
+    def add_epoch(self, row: SomeRow) -> None:
         """A finished epoch."""
         self.rows.append(row)
         if self._board is not None:
@@ -57,7 +67,7 @@ class Curves:
         """Write both tables, each at once, and what TensorBoard shows."""
         if self._board is None:
             return
-        _write(self._directory.epochs, epochs_table(self.rows))
+        _write(self._directory.epochs, epochs_table(self.rows, self._kind))
         _write(self._directory.steps, self._steps_table())
         self._board.save()
 
@@ -85,21 +95,22 @@ class Curves:
         return TensorBoardLogger(path.parent, name="", version=path.name, purge_step=len(self.losses) + 1)
 
 
-def epochs_table(rows: Sequence[EpochRow]) -> pd.DataFrame:
-    """The rows as a table with the fields of `EpochRow` as columns; a missing top-5 accuracy is NaN."""
-    table = pd.DataFrame([asdict(row) for row in rows], columns=list(_EPOCH_COLUMNS))
-    return table.astype({name: "int64" if name == "epoch" else "float64" for name in _EPOCH_COLUMNS})
+def epochs_table(rows: Sequence[SomeRow], kind: type[SomeRow]) -> pd.DataFrame:
+    """The rows as a table with the fields of their kind as columns; what is None is NaN there."""
+    columns = [field.name for field in fields(kind)]
+    table = pd.DataFrame([asdict(row) for row in rows], columns=columns)
+    return table.astype({name: "int64" if name == "epoch" else "float64" for name in columns})
 
 
-def read_epochs(path: Path, finished: int) -> list[EpochRow]:
+def read_epochs(path: Path, kind: type[SomeRow], finished: int) -> list[SomeRow]:
     """The rows of the first `finished` epochs in a written table."""
+    may_be_none = [field.name for field in fields(kind) if str(field.type).endswith("None")]
     rows = []
     for values in pd.read_parquet(path).to_dict("records"):
         named = {str(name): value for name, value in values.items()}
-        if pd.isna(named["test_accuracy_top5"]):
-            named["test_accuracy_top5"] = None
+        named.update({name: None for name in may_be_none if pd.isna(named[name])})
         if named["epoch"] <= finished:
-            rows.append(EpochRow(**named))
+            rows.append(kind(**named))
     return rows
 
 

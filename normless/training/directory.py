@@ -5,27 +5,38 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import yaml
 
 from normless.errors import NormlessError
 from normless.training.config import TrainConfig
 from normless.training.files import replaced
+from normless.training.report import Report
 from normless.training.result import RunResult
+from normless.training.settings import Settings
+
+Config = TypeVar("Config", bound=Settings)
+Result = TypeVar("Result", bound=Report)
 
 
 class RunDirectoryError(NormlessError, ValueError):
     """A directory cannot take a run; the message says what it holds and what to do."""
 
 
-class RunDirectory:
-    """Where a run keeps its files.
+class Directory(Generic[Config, Result]):
+    """Where a run of any kind keeps its files.
 
     `config.yaml` says which run it is, `result.json` how it ended, `checkpoint.pt` holds its last finished epoch,
     `epochs.parquet` and `steps.parquet` its curves, `tensorboard/` the same for TensorBoard, `probes/` what probes
-    measured along it; a run whose epochs are doubled keeps each training in its own `epochs-N/`.
+    measured along it.
+
+    Attributes:
+        CONFIG, RESULT: what `config.yaml` and `result.json` hold.
     """
+
+    CONFIG: ClassVar[type[Settings]]
+    RESULT: ClassVar[type[Report]]
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +48,7 @@ class RunDirectory:
         self.tensorboard = path / "tensorboard"
         self.probes = path / "probes"
 
-    def check(self, config: TrainConfig) -> None:
+    def check(self, config: Config) -> None:
         """See that the directory holds nothing, or this very run.
 
         Raises:
@@ -62,7 +73,7 @@ class RunDirectory:
                 "resume=False (--restart)."
             )
 
-    def begin(self, config: TrainConfig) -> None:
+    def begin(self, config: Config) -> None:
         """Make the directory and write which run it holds."""
         self.path.mkdir(parents=True, exist_ok=True)
         with replaced(self.config) as part:
@@ -78,18 +89,18 @@ class RunDirectory:
             else:
                 file.unlink(missing_ok=True)
 
-    def stored_result(self) -> RunResult | None:
+    def stored_result(self) -> Result | None:
         """How the run ended, or None where it has not."""
         if not self.result.exists():
             return None
-        return RunResult.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
+        return cast(Result, self.RESULT.from_dict(json.loads(self.result.read_text(encoding="utf-8"))))
 
-    def store_result(self, result: RunResult) -> None:
+    def store_result(self, result: Result) -> None:
         """Write how the run ended."""
         with replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
-    def stored_config(self) -> TrainConfig:
+    def stored_config(self) -> Config:
         """Which run the directory holds.
 
         Raises:
@@ -99,13 +110,32 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()
 
-    def _stored_config(self) -> TrainConfig:
+    def check_trained(self) -> None:
+        """See that the run has weights to show.
+
+        Raises:
+            RunDirectoryError: it finished no epoch.
+        """
+        if not self.checkpoint.exists():
+            raise RunDirectoryError(f"The run in {self.path} has no checkpoint: it finished no epoch of its own.")
+
+    def _stored_config(self) -> Config:
         try:
             values: Any = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-            return TrainConfig.from_dict(dict(values))
+            return cast(Config, self.CONFIG.from_dict(dict(values)))
         except (yaml.YAMLError, ValueError, TypeError) as error:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
     def _files(self) -> list[Path]:
         fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
-        return fixed + sorted(self.path.glob("*.part")) + sorted(self.path.glob("epochs-*[0-9]"))
+        return fixed + sorted(self.path.glob("*.part"))
+
+
+class RunDirectory(Directory[TrainConfig, RunResult]):
+    """Where an image run keeps its files; one whose epochs are doubled keeps each training in its own `epochs-N/`."""
+
+    CONFIG = TrainConfig
+    RESULT = RunResult
+
+    def _files(self) -> list[Path]:
+        return super()._files() + sorted(self.path.glob("epochs-*[0-9]"))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from normless.training.config import TrainConfig
-from normless.training.result import EpochRow, RunResult
+from normless.training.report import Report, Row
+from normless.training.settings import Settings
+
+Finished = TypeVar("Finished", bound=Row, covariant=True)
+# A listener to any row and report is one to those of a kind of run too.
+SomeRow = TypeVar("SomeRow", bound=Row, contravariant=True)
+SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
 
 
 @dataclass(frozen=True)
-class RunStart:
+class RunStart(Generic[Finished]):
     """What is known when training starts.
 
     Attributes:
@@ -19,36 +25,36 @@ class RunStart:
         finished: rows of the epochs done before an interruption; empty for a new run.
     """
 
-    config: TrainConfig
+    config: Settings
     steps_per_epoch: int
-    finished: tuple[EpochRow, ...]
+    finished: tuple[Finished, ...]
 
 
-class RunListener:
+class RunListener(Generic[SomeRow, SomeReport]):
     """Is told what happens in a run, by its first process alone; override what is of interest.
 
     An exception in a listener ends the run, which can then be resumed from its last finished epoch.
     """
 
-    def on_start(self, start: RunStart) -> None:
+    def on_start(self, start: RunStart[SomeRow]) -> None:
         """Training starts, or goes on; with doubled epochs, once for each training."""
 
     def on_step(self, step: int, loss: float) -> None:
         """The loss (nats) of a step, counted from 1, is known; on CUDA several steps come at once."""
 
-    def on_epoch(self, row: EpochRow) -> None:
+    def on_epoch(self, row: SomeRow) -> None:
         """An epoch is finished and saved."""
 
-    def on_end(self, result: RunResult) -> None:
+    def on_end(self, result: SomeReport) -> None:
         """A training has ended; a stored result that is only read again is told too."""
 
 
-class CallOnEpoch(RunListener):
+class CallOnEpoch(RunListener[SomeRow, Any]):
     """Calls a function with the row of every epoch."""
 
-    def __init__(self, call: Callable[[EpochRow], None]) -> None:
+    def __init__(self, call: Callable[[SomeRow], None]) -> None:
         self._call = call
 
-    def on_epoch(self, row: EpochRow) -> None:
+    def on_epoch(self, row: SomeRow) -> None:
         """Pass the row on."""
         self._call(row)

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from normless.training.listener import RunListener, RunStart
-from normless.training.result import EpochRow, RunResult
+from normless.training.report import Report, Row
 
 
-class ProgressBar(RunListener):
-    """Shows steps, epoch, the last loss and the last test accuracy; a context manager.
+class ProgressBar(RunListener[Row, Report]):
+    """Shows steps, epoch, the last loss and how good the network was last; a context manager.
 
     Args:
         console: to draw on; standard error if None, so that standard output stays free for results.
@@ -23,7 +23,7 @@ class ProgressBar(RunListener):
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(),
             TextColumn("loss {task.fields[loss]}"),
-            TextColumn("test accuracy {task.fields[accuracy]}"),
+            TextColumn("{task.fields[score]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console or Console(stderr=True),
@@ -40,7 +40,7 @@ class ProgressBar(RunListener):
     ) -> None:
         self._progress.stop()
 
-    def on_start(self, start: RunStart) -> None:
+    def on_start(self, start: RunStart[Row]) -> None:
         """A new bar, filled by what was done before."""
         self._epochs = start.config.epochs
         done = len(start.finished)
@@ -51,7 +51,7 @@ class ProgressBar(RunListener):
             epoch=min(done + 1, self._epochs),
             epochs=self._epochs,
             loss="–",
-            accuracy=_percent(start.finished[-1].test_accuracy) if start.finished else "–",
+            score=start.finished[-1].score if start.finished else "",
         )
 
     def on_step(self, step: int, loss: float) -> None:
@@ -59,18 +59,14 @@ class ProgressBar(RunListener):
         assert self._task is not None
         self._progress.update(self._task, completed=step, loss=f"{loss:.3g}")
 
-    def on_epoch(self, row: EpochRow) -> None:
-        """Show the epoch's test accuracy."""
+    def on_epoch(self, row: Row) -> None:
+        """Show how good the network is now."""
         assert self._task is not None
         following = min(row.epoch + 1, self._epochs)
-        self._progress.update(self._task, epoch=following, accuracy=_percent(row.test_accuracy))
+        self._progress.update(self._task, epoch=following, score=row.score)
 
-    def on_end(self, result: RunResult) -> None:
+    def on_end(self, result: Report) -> None:
         """Leave the bar as it is: full, or where the run diverged."""
         if self._task is not None:
-            self._progress.update(self._task, accuracy=_percent(result.test_accuracy))
+            self._progress.update(self._task, score=result.score)
             self._progress.stop_task(self._task)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}%"

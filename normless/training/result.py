@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from normless.training.outcome import Outcome
+from normless.training.report import Report
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,14 @@ class EpochRow:
     test_accuracy_top5: float | None
     seconds: float
 
+    @property
+    def score(self) -> str:
+        """What the progress bar shows."""
+        return f"test accuracy {self.test_accuracy:.2%}"
+
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Report):
     """How a run ended.
 
     Attributes:
@@ -59,6 +62,8 @@ class RunResult:
         epochs: a row for every finished epoch.
     """
 
+    ROW = EpochRow
+
     outcome: Outcome
     test_accuracy: float
     test_accuracy_top5: float | None
@@ -75,27 +80,7 @@ class RunResult:
     config_hash: str
     epochs: tuple[EpochRow, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The result as plain data, ready for JSON; a number that is not finite becomes its name as text."""
-        values = asdict(self)
-        values["epochs"] = [_to_json(row) for row in values["epochs"]]
-        return _to_json(values)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunResult:
-        """The inverse of `to_dict`."""
-        rows = tuple(EpochRow(**_from_json(EpochRow, row)) for row in values["epochs"])
-        return cls(**_from_json(cls, values) | {"epochs": rows})
-
-
-def _to_json(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity and no NaN; their names (`inf`, `nan`) stand for them."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
-
-
-def _from_json(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    real = {field.name for field in fields(kind) if str(field.type).startswith("float")}
-    return {name: float(value) if name in real and value is not None else value for name, value in values.items()}
+    @property
+    def score(self) -> str:
+        """What the progress bar shows."""
+        return f"test accuracy {self.test_accuracy:.2%}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,15 +22,15 @@ from normless.training.assembly import (
     load_config_data,
     make_fabric,
 )
-from normless.training.checkpoint import load_checkpoint, save_checkpoint
 from normless.training.config import TrainConfig
-from normless.training.curves import Curves
 from normless.training.directory import RunDirectory
-from normless.training.listener import CallOnEpoch, RunListener, RunStart
-from normless.training.loop import Pieces, train_epoch
+from normless.training.execution import own_run, train_once
+from normless.training.image_task import ImageTask
+from normless.training.listener import CallOnEpoch, RunListener
 from normless.training.measuring import Measuring, check_measurable
 from normless.training.result import EpochRow, RunResult
-from normless.training.summary import epoch_row, evaluated, run_result
+
+ImageListener = RunListener[EpochRow, RunResult]
 
 
 def train(
@@ -40,7 +39,7 @@ def train(
     *,
     resume: bool = True,
     on_epoch: Callable[[EpochRow], None] | None = None,
-    listeners: Sequence[RunListener] = (),
+    listeners: Sequence[ImageListener] = (),
     ride_along: RideAlong | None = None,
 ) -> RunResult:
     """Carry out a run in a directory and return how it ended.
@@ -66,15 +65,10 @@ def train(
         check_measurable(config)
     place = RunDirectory(Path(directory))
     told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
-    fabric = make_fabric(config)
+    fabric = make_fabric(config, config.devices)
     if not fabric.is_global_zero:
         told = []
-    if resume:
-        place.check(config)
-    elif fabric.is_global_zero:
-        place.clear()
-    fabric.barrier()
-    with _own_random_state(config, fabric):
+    with own_run(config, fabric, place, resume=resume):
         return _train_until_plateau(config, fabric, place, told, ride_along if fabric.is_global_zero else None)
 
 
@@ -82,12 +76,12 @@ def _train_until_plateau(
     config: TrainConfig,
     fabric: Fabric,
     place: RunDirectory,
-    listeners: Sequence[RunListener],
+    listeners: Sequence[ImageListener],
     ride_along: RideAlong | None,
 ) -> RunResult:
     """Train; where the configuration asks for it, anew with twice the epochs until the training loss plateaus."""
     if not config.epochs_until_plateau:
-        return _train_once(config, fabric, place, listeners, ride_along, lambda: place.begin(config))
+        return _train_once(config, fabric, place, listeners, ride_along, lambda _: place.begin(config))
     for doublings in range(config.max_doublings + 1):
         epochs = config.epochs * 2**doublings
         attempt = replace(config, epochs=epochs, epochs_until_plateau=False)
@@ -102,7 +96,9 @@ def _train_until_plateau(
     return result
 
 
-def _begin_both(outer: RunDirectory, config: TrainConfig, inner: RunDirectory, attempt: TrainConfig) -> None:
+def _begin_both(
+    outer: RunDirectory, config: TrainConfig, inner: RunDirectory, attempt: TrainConfig, task: ImageTask
+) -> None:
     outer.begin(config)
     inner.begin(attempt)
 
@@ -111,56 +107,15 @@ def _train_once(
     config: TrainConfig,
     fabric: Fabric,
     place: RunDirectory,
-    listeners: Sequence[RunListener],
+    listeners: Sequence[ImageListener],
     ride_along: RideAlong | None,
-    begin: Callable[[], None],
+    begin: Callable[[ImageTask], None],
 ) -> RunResult:
-    """One training with a fixed number of epochs; `begin` is called once all its pieces could be built."""
-    result = place.stored_result()
-    if result is None:
-        pieces = _assemble(config, fabric, place, ride_along)
-        if fabric.is_global_zero:
-            begin()
-        result = _trained(pieces, place, listeners)
-        if fabric.is_global_zero:
-            place.store_result(result)
-        fabric.barrier()
-    for listener in listeners:
-        listener.on_end(result)
-    return result
+    """One training with a fixed number of epochs."""
+    return train_once(fabric, place, lambda: _assemble(config, fabric, place, ride_along), begin, listeners)
 
 
-def _trained(pieces: Pieces, place: RunDirectory, listeners: Sequence[RunListener]) -> RunResult:
-    """Go through the epochs that are left."""
-    config, fabric = pieces.config, pieces.fabric
-    finished = load_checkpoint(fabric, place.checkpoint, pieces.network, pieces.optimizer)
-    steps = pieces.steps_per_epoch
-    curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
-    for listener in listeners:
-        listener.on_start(RunStart(config, steps, tuple(curves.rows)))
-    try:
-        for epoch in range(finished, config.epochs):
-            training = train_epoch(pieces, epoch, listeners)
-            curves.add_losses(training.losses)
-            if training.diverged is not None:
-                curves.write()
-                if pieces.measuring is not None:
-                    pieces.measuring.write(epoch + 1)
-                return run_result(pieces, curves, training)
-            row = epoch_row(epoch + 1, training, evaluated(pieces))
-            curves.add_epoch(row)
-            curves.write()
-            if pieces.measuring is not None:
-                pieces.measuring.write(epoch + 1)
-            save_checkpoint(fabric, place.checkpoint, pieces.network, pieces.optimizer, epoch + 1)
-            for listener in listeners:
-                listener.on_epoch(row)
-        return run_result(pieces, curves)
-    finally:
-        curves.close()
-
-
-def _assemble(config: TrainConfig, fabric: Fabric, place: RunDirectory, ride_along: RideAlong | None) -> Pieces:
+def _assemble(config: TrainConfig, fabric: Fabric, place: RunDirectory, ride_along: RideAlong | None) -> ImageTask:
     """Build everything anew from the configuration."""
     data = load_config_data(config)
     inputs = example_inputs(config, data)
@@ -174,18 +129,6 @@ def _assemble(config: TrainConfig, fabric: Fabric, place: RunDirectory, ride_alo
     measuring = None
     if ride_along is not None:
         measuring = Measuring(ride_along, network, residual_map(network, inputs), place.probes)
-    return Pieces(config, fabric, data, augmentation_of(config, data), wrapped, wrapped_optimizer, clipped, measuring)
-
-
-@contextmanager
-def _own_random_state(config: TrainConfig, fabric: Fabric) -> Iterator[None]:
-    """Keep the caller's generators, and the type of numbers torch makes, as they were."""
-    before = torch.get_default_dtype()
-    devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        if config.precision == "64-true":
-            torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
+    return ImageTask(
+        config, fabric, wrapped, wrapped_optimizer, measuring, data, augmentation_of(config, data), clipped
+    )

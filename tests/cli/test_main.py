@@ -67,7 +67,7 @@ def test_every_command_offers_json_and_ends_its_help_with_an_example(
     ("words", "said"),
     [
         (["inspec"], "'inspec' is no command; did you mean inspect?"),
-        (["zzz"], "'zzz' is no command: it is one of demo, train, inspect"),
+        (["zzz"], "'zzz' is no command: it is one of demo, train, train-translation, inspect"),
         (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
         (["demo", "--epochs", "many"], "Parser key \"epochs\": Expected a <class 'int'>. Got value: many; see"),
         (["demo", "--depths", "17"], "got depth=17; the nearest is 16."),

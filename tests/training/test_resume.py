@@ -16,6 +16,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from normless.training import EpochRow, RunListener, RunResult, TrainConfig, train
+from normless.training import execution as execution_module
 from normless.training import run as run_module
 
 STEPS = 5  # 1437 digits in batches of 256
@@ -113,7 +114,7 @@ def test_killed_around_saving(
     tmp_path: Path, uninterrupted: tuple[Path, RunResult], monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     """The tables are written before the checkpoint: their extra rows are not counted twice."""
-    real = run_module.save_checkpoint
+    real = execution_module.save_checkpoint
 
     def interrupted(*arguments: Any) -> None:
         if not before:
@@ -124,7 +125,7 @@ def test_killed_around_saving(
             real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "save_checkpoint", interrupted)
+        patch.setattr(execution_module, "save_checkpoint", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(CONFIG, tmp_path)
     assert len(epochs(tmp_path)) == 2
@@ -143,7 +144,7 @@ def test_killed_between_the_last_epoch_and_the_result(
 
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, tmp_path, listeners=[LastEpoch()])
-    monkeypatch.setattr(run_module, "train_epoch", None)  # nothing is trained any more
+    monkeypatch.setattr(execution_module, "train_epoch", None)  # nothing is trained any more
     assert without_seconds(train(CONFIG, tmp_path)) == without_seconds(uninterrupted[1])
 
 

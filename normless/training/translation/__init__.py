@@ -1,0 +1,1 @@
+"""Training a network to translate: its configuration, what a step is, BLEU, and what the run leaves behind."""
