@@ -7,8 +7,9 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from normless.diagnosis.examination import Examination, ParameterGradients
+from normless.diagnosis.examination import Examination, gradient_norms
 from normless.diagnosis.finding import Check, Cure, Finding
+from normless.probes.forward.moments import GradientMoments
 from normless.probes.watching.observe import observe
 from normless.residual import ResidualBlock
 
@@ -50,10 +51,10 @@ def _gradients(examination: Examination) -> dict[str, float]:
     weight = drawn.get_submodule(classifier).get_parameter("weight")
     with torch.no_grad():
         weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-    watcher = ParameterGradients()
+    watcher = GradientMoments()
     e = examination
     observe(drawn, [watcher], e.inputs, e.targets, loss=e.loss, residual_map=e.map)
-    return watcher.norms
+    return gradient_norms(watcher.table())
 
 
 def _parameters(examination: Examination, block: ResidualBlock) -> list[str]:

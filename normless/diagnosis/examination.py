@@ -18,6 +18,7 @@ from normless.conversion import plan, scheme_of
 from normless.errors import NormlessError
 from normless.probes.backward.block_gradients import BlockGradients
 from normless.probes.backward.logits import LogitGradients
+from normless.probes.forward.moments import GradientMoments
 from normless.probes.forward.predicted import measured_tables
 from normless.probes.forward.signal import Signal
 from normless.probes.watching.channels import channel_axis
@@ -25,21 +26,6 @@ from normless.probes.watching.observe import Loss
 from normless.probes.watching.watcher import Watcher
 from normless.residual import Layer, ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
-
-
-@dataclass
-class ParameterGradients(Watcher):
-    """The norm of every parameter's gradient, by qualified name."""
-
-    norms: dict[str, float] = field(default_factory=dict, init=False)
-
-    def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        """Note it."""
-        self.norms[name] = float(gradient.double().norm())
-
-    def table(self) -> pd.DataFrame:
-        """A row per parameter that has a gradient."""
-        return pd.DataFrame({"parameter": list(self.norms), "norm": list(self.norms.values())})
 
 
 @dataclass
@@ -131,7 +117,7 @@ def examine(
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     signal, backward, classes = Signal(), BlockGradients(), LogitGradients()
-    gradients, statistics = ParameterGradients(), StatisticsSizes()
+    gradients, statistics = GradientMoments(), StatisticsSizes()
     watchers: dict[str, Watcher] = {"signal": signal, "backward": backward, "classes": classes}
     watchers |= {"gradients": gradients, "statistics": statistics}
     value, tables = measured_tables(model, watchers, inputs, targets, loss=loss, residual_map=found)
@@ -146,7 +132,12 @@ def examine(
         tables["signal"],
         tables["backward"],
         tables["classes"],
-        gradients.norms,
+        gradient_norms(tables["gradients"]),
         statistics,
         tuple(dict.fromkeys(item for watcher in watchers.values() for item in watcher.missed)),
     )
+
+
+def gradient_norms(moments: pd.DataFrame) -> dict[str, float]:
+    """The norm of every parameter's gradient by qualified name, of the table of `GradientMoments`."""
+    return dict(zip(moments["parameter"], moments["norm"], strict=True))

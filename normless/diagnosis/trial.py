@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import repeat
 
-import torch
-
-from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.finding import Check, Cure, Finding
 from normless.divergence import first_diverged, has_diverged
 from normless.probes.forward.signal import Signal
+from normless.probes.updates.divergence import descend
 from normless.probes.watching.observe import observe
 from normless.probes.watching.undisturbed import undisturbed
-from normless.probes.watching.watch import logits_of
 
 NAME = "first steps"
 
@@ -49,25 +47,14 @@ def _tried(examination: Examination, steps: int) -> tuple[list[float], tuple[str
     # Copied together, so that the copied optimizer holds the copied parameters.
     model, optimizer = deepcopy((e.model, e.optimizer))
     assert optimizer is not None
-    positional, named = arguments_of(e.inputs)
-    losses = []
-    with undisturbed(model, training=True), torch.enable_grad():
-        for _ in range(steps + 1):
-            optimizer.zero_grad()
-            output = logits_of(model(*positional, **named))
-            assert output is not None
-            loss = e.loss(output, e.targets)
-            losses.append(float(loss.detach()))
-            if has_diverged(losses[-1]) or len(losses) > steps:
-                break
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    if not e.map.blocks or has_diverged(losses[-1]):
-        return losses, ()
     signal = Signal()
-    observe(model, [signal], e.inputs, residual_map=e.map)
+    with undisturbed(model, training=True):
+        losses = list(descend(model, repeat((e.inputs, e.targets), steps), optimizer, loss=e.loss))
+        if has_diverged(losses[-1]):
+            return losses, ()
+        losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=e.map))
     table = signal.table()
-    return losses, tuple(table.loc[table["branch_variance"] == 0, "name"])
+    return losses, () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])
 
 
 def _diverged(e: Examination, losses: list[float], rate: float) -> Finding:

@@ -73,14 +73,7 @@ class Lifted:
         return self.moved[key]
 
     def _function(self, layer: Layer) -> str:
-        path, _, name = layer.path.partition(":")
-        function, index = _numbered(name)
-        earlier = self._earlier(path, function, index)
-        lifter = self._lifter(path)
-        found = lifter.functions(function)
-        if not 0 <= index - earlier < len(found):
-            raise LiftError(f"no call of {function} was found in the forward code of {path or 'the network'}")
-        node = found[index - earlier]
+        path, function, lifter, node = self._call_of(layer)
         first, *rest = node.args
         if not isinstance(first, Node) or any(isinstance(one, Node) for one in (*rest, *node.kwargs.values())):
             raise LiftError(f"{function} takes more than one tensor there")
@@ -91,20 +84,25 @@ class Lifted:
 
     def drop(self, layer: Layer) -> None:
         """Take a function out of forward code, and the parameters it alone reads out of the module."""
-        path, _, name = layer.path.partition(":")
-        function, index = _numbered(name)
-        earlier = self._earlier(path, function, index)
-        lifter = self._lifter(path)
-        found = lifter.functions(function)
-        if not 0 <= index - earlier < len(found):
-            raise LiftError(f"no single call of {function} was found in {path or 'the network'}")
-        lifter.bypass(found[index - earlier])
+        _, _, lifter, node = self._call_of(layer)
+        lifter.bypass(node)
         lifter.finish()
         self.moved[layer.path, layer.call] = ""
         others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
         for parameter in set(layer.parameters) - others:
             owner, _, last = parameter.rpartition(".")
             delattr(self.model.get_submodule(owner), last)
+
+    def _call_of(self, layer: Layer) -> tuple[str, str, Lifter, Node]:
+        """Where a layer that is a function is called: module path, function, the module's code and the node in it."""
+        path, _, name = layer.path.partition(":")
+        function, index = _numbered(name)
+        at = index - self._earlier(path, function, index)
+        lifter = self._lifter(path)
+        found = lifter.functions(function)
+        if not 0 <= at < len(found):
+            raise LiftError(f"no call of {function} was found in the forward code of {path or 'the network'}")
+        return path, function, lifter, found[at]
 
     def _earlier(self, path: str, function: str, index: int) -> int:
         """How many earlier calls of a function in a module's code were lifted or dropped."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from normless.arguments import arguments_of
 from normless.optim.roles import GROUPS, parameter_roles
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -90,12 +91,8 @@ def param_groups(
 
 
 def _map(model: nn.Module, example_inputs: Any) -> ResidualMap:
-    if example_inputs is None:
-        return find_residual_map(model)
-    if isinstance(example_inputs, Mapping):
-        return find_residual_map(model, **example_inputs)
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    return find_residual_map(model, *inputs)
+    positional, named = arguments_of(example_inputs)
+    return find_residual_map(model, *positional, **named)
 
 
 def _decays(policy: str | Mapping[str, bool | float], weight_decay: float) -> dict[str, float]:

@@ -70,14 +70,14 @@ class _LayerHook:
 
     def __init__(self, layers: Mapping[int, Layer], watchers: Sequence[Watcher], counter: Counter[str]) -> None:
         self.layers = layers
+        self.path = next(iter(layers.values())).path
         self.counter = counter
         self.forward = [one for one in watchers if overrides(one, "on_layer")]
         self.back = [one for one in watchers if overrides(one, "on_layer_gradient")]
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        path = next(iter(self.layers.values())).path
-        layer = self.layers.get(self.counter[path])
-        self.counter[path] += 1
+        layer = self.layers.get(self.counter[self.path])
+        self.counter[self.path] += 1
         x, y = first_tensor((args, kwargs)), first_tensor(output)
         if layer is None or x is None or y is None:
             return
