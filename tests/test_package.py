@@ -55,7 +55,9 @@ LAYERS = [
     {"decoding"},
     {"training", "inspection", "diagnosis"},
     {"report"},
-    {"lab", "bench"},
+    {"lab"},
+    {"papers"},
+    {"bench"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,83 @@
+"""What carrying out an artefact gives: numbers, checks of the claim, the setup behind them, and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.papers.verdict import Check
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an artefact's function returns.
+
+    Attributes:
+        measured: a tidy table, one observation a row. Columns with the names of published ones are set beside them.
+        checks: of the claim, at least one.
+        setup: how it was measured: network, data set with its provenance, seeds, epochs, whatever decides the numbers.
+        on: the columns by which a published row finds its measured row, such as ("method", "depth"); ("quantity",)
+            where the published numbers are single quantities. Empty where nothing is published as numbers.
+        draw: draws the figure and returns its axes; None only where there is nothing to see.
+        remarks: what a reader must know to read the numbers right.
+    """
+
+    measured: pd.DataFrame
+    checks: tuple[Check, ...]
+    setup: Mapping[str, Any]
+    on: tuple[str, ...] = ()
+    draw: Callable[[], Axes] | None = None
+    remarks: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.checks:
+            raise ValueError("An artefact's claim needs at least one check.")
+        missing = [name for name in self.on if name not in self.measured.columns]
+        if missing:
+            raise ValueError(
+                f"The measured table has no column {', '.join(missing)} to set beside the published one; it has "
+                f"{', '.join(map(str, self.measured.columns))}."
+            )
+
+
+def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
+    """Published and measured numbers in one table: a row per published row, and then what only was measured.
+
+    Args:
+        rows: published ones; lists in them are written as text.
+        measured: columns of the same name as published ones become `NAME_measured` beside `NAME_published`.
+        on: the columns that find each other's rows; compared as text.
+
+    Returns:
+        The columns of `on` first. A published row without a measured one has NaN there, and the other way round.
+    """
+    if not rows or not on:
+        return measured.copy()
+    printed = pd.DataFrame([{name: _cell(value) for name, value in row.items()} for row in rows])
+    left, right = printed.copy(), measured.copy()
+    for name in on:
+        left[name], right[name] = left[name].map(_key), right[name].map(_key)
+    merged = left.merge(right, how="outer", on=list(on), suffixes=("_published", "_measured"), sort=False)
+    order = {key: place for place, key in enumerate(left[list(on)].itertuples(index=False, name=None))}
+    places = [order.get(key, len(order)) for key in merged[list(on)].itertuples(index=False, name=None)]
+    merged = merged.assign(_place=places).sort_values("_place", kind="stable").drop(columns="_place")
+    return merged[[*on, *(name for name in merged.columns if name not in on)]].reset_index(drop=True)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {held}" for name, held in value.items())
+    return value
+
+
+def _key(value: Any) -> str:
+    """Numbers of equal value are equal keys: 16 and 16.0."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)

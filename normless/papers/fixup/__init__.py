@@ -1,0 +1,1 @@
+"""The artefacts of Fixup (Zhang et al. 2019)."""

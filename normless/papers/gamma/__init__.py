@@ -1,0 +1,1 @@
+"""The artefacts of Guidelines for the Regularization of Gammas (Kim et al.)."""

@@ -1,0 +1,1 @@
+"""The artefacts of SkipInit (De & Smith 2020)."""

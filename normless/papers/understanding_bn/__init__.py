@@ -1,0 +1,1 @@
+"""The artefacts of Understanding Batch Normalization (Bjorck et al. 2018)."""

@@ -1,0 +1,1 @@
+"""The artefacts of ZeroInit (De & Smith 2019)."""
