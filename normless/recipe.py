@@ -17,7 +17,7 @@ from normless.errors import RecipeError
 
 RECIPE_FILE = "recipe.json"
 FORMAT = 1
-ZOOS = ("torchvision", "timm")
+ZOOS = ("torchvision", "timm", "transformers")
 _TENSOR = {"shape", "dtype"}
 
 

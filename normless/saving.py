@@ -16,6 +16,8 @@ from normless.arguments import arguments_of
 from normless.conversion import convert, scheme_of
 from normless.errors import RecipeError
 from normless.models.spec import Inputs, Shape, build_model, build_with_inputs
+from normless.models.text_classifier import SOURCE as TRANSFORMERS
+from normless.models.text_classifier import is_path
 from normless.recipe import RECIPE_FILE, Recipe, described, example_of, read_recipe, versions_with
 from normless.schemes import parse_scheme
 
@@ -152,6 +154,8 @@ def _absolute(model: str) -> str:
     source, separator, call = model.strip().partition(":")
     if not separator:
         raise ValueError(f"Expected the text of a model, as torchvision:resnet50, got {model!r}.")
+    if source == TRANSFORMERS and is_path(call):
+        return f"{source}:{Path(call.strip()).resolve()}"
     return f"{Path(source).resolve()}:{call}" if source.endswith(".py") else model.strip()
 
 

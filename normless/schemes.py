@@ -21,6 +21,7 @@ from normless.edits import (
     DeepNorm,
     Edit,
     HeadDropout,
+    KeepLayerNorms,
     LayerScale,
     NormOnSkip,
     OnlyFinalNorm,
@@ -132,6 +133,7 @@ def _layer_scale(init: float = 1e-4) -> Edits:
 
 SCHEMES: Mapping[str, Callable[..., Edits]] = {
     # With normalization.
+    "as_written": lambda: (),
     "batch_norm": _batch_norm,
     "ghost_batch_norm": _ghost_batch_norm,
     "partial_batch_norm": _partial_batch_norm,
@@ -155,7 +157,8 @@ SCHEMES: Mapping[str, Callable[..., Edits]] = {
     "fixup": _fixup,
     "remove_branches": lambda: (RemoveNorms(), RemoveBranches()),
     "nf_resnet": _nf_resnet,
-    # Of transformers: the first keeps its post-norms, the second has none.
+    # Of transformers: the first two keep their norms, the second needs post-norms, the third has none.
+    "layer_norm": lambda: (KeepLayerNorms(),),
     "deepnorm": lambda: (DeepNorm(),),
     "t_fixup": lambda: (RemoveNorms(), TFixup()),
     "rezero": lambda: (RemoveNorms(), BranchMultiplier(0.0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -50,16 +50,8 @@ def measure_step(bench: StepBench) -> pd.DataFrame:
     labels = torch.randint(10, (bench.batch_size,))
     networks: dict[str, nn.Module] = {scheme: convert(network, scheme) for scheme in (BARE, *bench.schemes)}
     networks["hand-written fixup"] = HandWrittenFixup(network)
-    steps = {name: _step(net, images, labels) for name, net in networks.items()}
-    for step in steps.values():
-        step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(bench.rounds):
-        for name, step in steps.items():
-            start = perf_counter()
-            step()
-            times[name].append(perf_counter() - start)
-    seconds = pd.DataFrame(times)
+    steps = {name: training_step(net, images, labels) for name, net in networks.items()}
+    seconds = seconds_in_turns(steps, bench.rounds)
     ratios = seconds.div(seconds[BARE], axis=0)
     return pd.DataFrame(
         {
@@ -72,7 +64,21 @@ def measure_step(bench: StepBench) -> pd.DataFrame:
     )
 
 
-def _step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+def seconds_in_turns(actions: Mapping[str, Callable[[], None]], rounds: int) -> pd.DataFrame:
+    """Time actions in turns, each once before that; a row per round and a column of seconds per action."""
+    for action in actions.values():
+        action()
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            start = perf_counter()
+            action()
+            times[name].append(perf_counter() - start)
+    return pd.DataFrame(times)
+
+
+def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+    """Forward, backward and a step of SGD with momentum, of a network on one batch; on CUDA, waited for."""
     # A rate at which no network moves far: the arithmetic is the same at any.
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-6, momentum=0.9)
 
@@ -80,5 +86,7 @@ def _step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], No
         optimizer.zero_grad()
         F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        if images.is_cuda:
+            torch.cuda.synchronize(images.device)
 
     return step

@@ -8,7 +8,10 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its line in the main help, the module with ``add_arguments`` and ``run``, an example."""
+    """One command: its line in the main help, the module with ``add_arguments`` and ``run``, an example.
+
+    A command of two words is one of a group, whose name is the first.
+    """
 
     help: str
     module: str
@@ -32,6 +35,11 @@ COMMANDS = MappingProxyType(
             "normless.training.translation.command",
             "normless train-translation --data grammar --scheme fixup",
         ),
+        "train-text": Command(
+            "train one transformer to tell classes of sentences, from YAML and flags; resumes after an interruption",
+            "normless.training.text.command",
+            "normless train-text --data sentiment --scheme fixup",
+        ),
         "inspect": Command(
             "show the residual map of a network: its blocks and the roles of its normalizations",
             "normless.cli.inspect",
@@ -51,6 +59,41 @@ COMMANDS = MappingProxyType(
             "say what keeps a network from training: evidence, theory, and the edit that mends it",
             "normless.cli.diagnose",
             "normless diagnose torchvision:resnet50 --scheme none --batch-size 8 --apply",
+        ),
+        "reproduce": Command(
+            "carry out artefacts of the papers: published beside measured, and a verdict on each claim",
+            "normless.cli.reproduce",
+            "normless reproduce fixup/equation-1 --budget smoke",
+        ),
+        "report": Command(
+            "write one page of all results that normless reproduce left in a folder",
+            "normless.cli.report",
+            "normless report normless-results",
+        ),
+        "sweep run": Command(
+            "carry out a set of runs from YAML, on this machine or on several; goes on after an interruption",
+            "normless.cli.sweep.run",
+            "normless sweep run depth.yaml --workers 2",
+        ),
+        "sweep status": Command(
+            "show where a sweep stands: runs by outcome, runs in flight, errors",
+            "normless.cli.sweep.status",
+            "normless sweep status depth.yaml",
+        ),
+        "sweep export": Command(
+            "write the table of a sweep's finished runs, or of their epochs, as Parquet or CSV",
+            "normless.cli.sweep.export",
+            "normless sweep export depth.yaml runs.parquet",
+        ),
+        "sweep retry": Command(
+            "carry out the failed runs of a sweep again",
+            "normless.cli.sweep.retry",
+            "normless sweep retry depth.yaml",
+        ),
+        "sweep prune": Command(
+            "throw away the runs that none of some sweeps asks for",
+            "normless.cli.sweep.prune",
+            "normless sweep prune depth.yaml width.yaml --yes",
         ),
         "bench": Command(
             "measure speed and memory, each as a ratio against a rival in the same run",

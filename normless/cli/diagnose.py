@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--momentum", type=float, default=0.9, help="of that SGD")
     parser.add_argument("--weight-decay", type=float, default=5e-4, help="of that SGD")
     parser.add_argument(
-        "--decay-policy", type=str, default="guidelines", help="what that SGD decays: guidelines, all or weights"
+        "--decay-policy", type=str, default="guidelines", help="what that SGD decays, as guidelines or weights+last"
     )
     parser.add_argument(
         "--apply", action="store_true", help="convert by the scheme that mends the worst finding, and measure again"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from textwrap import dedent
@@ -24,8 +25,6 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 def main_help() -> str:
     """What ``normless --help`` prints: the table of commands."""
-    width = max(map(len, COMMANDS)) + 2
-    commands = "\n".join(f"  {name:<{width}}{command.help}" for name, command in COMMANDS.items())
     return dedent(
         """\
         usage: normless COMMAND [options]
@@ -42,7 +41,38 @@ def main_help() -> str:
         example:
           normless demo
         """
-    ).format(commands=commands)
+    ).format(commands=_table(COMMANDS))
+
+
+def group_help(group: str) -> str:
+    """What ``normless GROUP --help`` prints: the commands of a group, such as those of a sweep."""
+    names = [name for name in COMMANDS if _group_of(name) == group]
+    return dedent(
+        """\
+        usage: normless {group} COMMAND [options]
+
+        commands:
+        {commands}
+
+        options:
+          -h, --help  show this help, or that of a command: normless {first} --help
+
+        example:
+          {example}
+        """
+    ).format(group=group, commands=_table(names), first=names[0], example=COMMANDS[names[0]].example)
+
+
+def _table(names: Iterable[str]) -> str:
+    listed = list(names)
+    width = max(map(len, listed)) + 2
+    return "\n".join(f"  {name:<{width}}{COMMANDS[name].help}" for name in listed)
+
+
+def _group_of(name: str) -> str | None:
+    """The first of a command's two words; None of a command of one word."""
+    first, _, second = name.partition(" ")
+    return first if second else None
 
 
 def command_parser(name: str) -> ArgumentParser:
@@ -64,16 +94,27 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
     Raises:
         CommandLineError: the command is unknown, or its arguments cannot be read.
-        SystemExit: help was asked for and has been printed.
+        SystemExit: help was asked for, or a group's command is missing; help has been printed.
     """
-    name, *rest = words
-    if name not in COMMANDS:
-        close = get_close_matches(name, COMMANDS, n=1)
-        meant = f"; did you mean {close[0]}?" if close else f": it is one of {', '.join(COMMANDS)}."
-        raise CommandLineError(f"{name!r} is no command{meant}")
+    name, rest = _command(words)
     parser = command_parser(name)
     try:
         namespace = parser.parse_args(rest)
     except ArgumentError as error:
         raise CommandLineError(f"{str(error).rstrip('.')}; see normless {name} --help.") from error
     return import_module(COMMANDS[name].module).run, namespace
+
+
+def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The name of the command that words begin with, and the words behind it."""
+    groups = {_group_of(name) for name in COMMANDS}
+    length = 2 if words[0] in groups else 1
+    if length == 2 and (len(words) == 1 or words[1] in ("-h", "--help")):
+        sys.stdout.write(group_help(words[0]))
+        raise SystemExit(0 if len(words) > 1 else 2)
+    name = " ".join(words[:length])
+    if name not in COMMANDS:
+        close = get_close_matches(name, COMMANDS, n=1)
+        meant = f"; did you mean {close[0]}?" if close else f": it is one of {', '.join(COMMANDS)}."
+        raise CommandLineError(f"{name!r} is no command{meant}")
+    return name, words[length:]

@@ -1,4 +1,4 @@
-"""Byte-pair encoding (Sennrich et al. 2016), one vocabulary for both languages, by ``tokenizers``."""
+"""Byte-pair encoding (Sennrich et al. 2016), one vocabulary for all texts, by ``tokenizers``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BytePairs:
         """Learn the merges of some texts, the same for the same texts in any order.
 
         Args:
-            texts: sentences of both languages.
+            texts: sentences, of both languages where there are two.
             size: number of tokens, the special ones included; fewer where no more pairs come twice.
 
         Raises:
@@ -114,6 +114,11 @@ class BytePairs:
         if SPECIAL_TOKENS.end in tokens:
             tokens = tokens[: tokens.index(SPECIAL_TOKENS.end)]
         return [token for token in tokens if token not in (SPECIAL_TOKENS.padding, SPECIAL_TOKENS.start)]
+
+
+def stored_byte_pairs(path: Path) -> BytePairs | None:
+    """The byte pairs that a run left in a file, or None where there is none."""
+    return BytePairs.load(path) if path.exists() else None
 
 
 def _require_tokenizers() -> None:

@@ -18,26 +18,30 @@ from normless.data.unpickling import read_batch
 _AUGMENTATION = Augmentation(crop=4, flip=True)
 
 
-def cifar10(*, root: Path, download: bool) -> ImageData:
+def cifar10(*, root: Path, download: bool, side: int = 32) -> ImageData:
     """Load CIFAR-10 from ``cifar-10-batches-py``, from Parquet, or by download.
 
+    ``side`` 16 or 8 averages the pixels of squares, for smaller images.
+
     Raises:
+        ValueError: the side does not divide 32.
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    return load_small_images(_CIFAR10, root, download=download)
+    return load_small_images(_CIFAR10, root, download=download, side=side)
 
 
-def cifar100(*, root: Path, download: bool, coarse: bool = False) -> ImageData:
+def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = 32) -> ImageData:
     """Load CIFAR-100 from ``cifar-100-python``, from Parquet, or by download.
 
-    ``coarse`` takes the 20 superclasses in place of the 100 classes.
+    ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` is as in `cifar10`.
 
     Raises:
+        ValueError: the side does not divide 32.
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    return load_small_images(_CIFAR100_COARSE if coarse else _CIFAR100, root, download=download)
+    return load_small_images(_CIFAR100_COARSE if coarse else _CIFAR100, root, download=download, side=side)
 
 
 def _read_official(

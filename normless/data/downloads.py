@@ -43,6 +43,26 @@ def fetch_svhn(folder: Path) -> None:
             download_url(url, str(staging), filename, checksum)
 
 
+def fetch_archives(folder: Path, address: str, digests: Mapping[str, str]) -> None:
+    """Download archives that lie beside each other, and unpack them into a folder.
+
+    Args:
+        folder: where their content goes.
+        address: what precedes each name.
+        digests: for each archive's name its MD5, in hexadecimal.
+
+    Raises:
+        DataNotFoundError: torchvision is not installed, or a download failed; nothing of that archive is left behind.
+    """
+    _torchvision_datasets()
+    for name, digest in digests.items():
+        url = address + name
+        with _staged(folder, url) as staging:
+            from torchvision.datasets.utils import download_and_extract_archive
+
+            download_and_extract_archive(url, str(staging), filename=name, md5=digest, remove_finished=True)
+
+
 def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
     """Download files that lie beside each other into a folder.
 

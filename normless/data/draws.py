@@ -50,20 +50,30 @@ class Draws:
         return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
-def draw_epoch(
-    seed: int, epoch: int, *, examples: int, image_shape: tuple[int, ...], augmentation: Augmentation
-) -> Draws:
-    """Draw one epoch: a pure function of its arguments.
+def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
+    """What all random choices of an epoch (from 0) of a run come from: `SeedSequence(seed, spawn_key=(epoch,))`.
 
-    The streams are the children of ``numpy.random.SeedSequence(seed, spawn_key=(epoch,))``, which mixes the
-    two numbers so that (0, 1) and (1, 0) have nothing in common.
+    It mixes the two numbers, so that (0, 1) and (1, 0) have nothing in common.
 
     Raises:
         ValueError: seed or epoch is negative.
     """
     if seed < 0 or epoch < 0:
         raise ValueError(f"seed and epoch must not be negative, got seed={seed}, epoch={epoch}.")
-    children = np.random.SeedSequence(seed, spawn_key=(epoch,)).spawn(6)
+    return np.random.SeedSequence(seed, spawn_key=(epoch,))
+
+
+def draw_epoch(
+    seed: int, epoch: int, *, examples: int, image_shape: tuple[int, ...], augmentation: Augmentation
+) -> Draws:
+    """Draw one epoch: a pure function of its arguments.
+
+    The streams are the children of `epoch_sequence`.
+
+    Raises:
+        ValueError: seed or epoch is negative.
+    """
+    children = epoch_sequence(seed, epoch).spawn(6)
     order, seeds, shift, flip, hole, weight = (np.random.default_rng(child) for child in children)
     draws = Draws(
         order=torch.from_numpy(order.permutation(examples)),

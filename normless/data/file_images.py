@@ -40,6 +40,14 @@ class Files(NamedTuple):
         return Files(tuple(self.paths[row] for row in chosen), tuple(self.labels[row] for row in chosen))
 
 
+class Listing(NamedTuple):
+    """The files of a data set: of training, of test, and the number of classes."""
+
+    train: Files
+    test: Files
+    classes: int
+
+
 @dataclass(frozen=True)
 class CropSizes:
     """How files of any size become images of one size; see `image_folder` for the fields.
@@ -66,12 +74,10 @@ class FileImages(ImageData):
     it. Flip, cutout and mixup happen on the device.
     """
 
-    def __init__(
-        self, train: Files, test: Files, *, classes: int, source: str, sizes: CropSizes, workers: int | None
-    ) -> None:
+    def __init__(self, listing: Listing, *, name: str, source: str, sizes: CropSizes, workers: int | None) -> None:
         super().__init__(
-            name="image_folder",
-            classes=classes,
+            name=name,
+            classes=listing.classes,
             image_shape=(3, sizes.size, sizes.size),
             source=source,
             default_augmentation=Augmentation(flip=True),
@@ -79,8 +85,8 @@ class FileImages(ImageData):
             std=torch.tensor(IMAGENET_STD),
             full=255.0,
         )
-        self._train, self._test = train, test
-        self._train_labels, self._test_labels = torch.tensor(train.labels), torch.tensor(test.labels)
+        self._train, self._test = listing.train, listing.test
+        self._train_labels, self._test_labels = (torch.tensor(files.labels) for files in (self._train, self._test))
         self._sizes = sizes
         self._workers = workers
         self._random_crop, self._centre_crop = _transforms(sizes)
@@ -129,9 +135,8 @@ class FileImages(ImageData):
 
     def _restricted(self, train_rows: Tensor, test_rows: Tensor, *, source: str) -> FileImages:
         return FileImages(
-            self._train.take(train_rows),
-            self._test.take(test_rows),
-            classes=self.classes,
+            Listing(self._train.take(train_rows), self._test.take(test_rows), self.classes),
+            name=self.name,
             source=source,
             sizes=self._sizes,
             workers=self._workers,

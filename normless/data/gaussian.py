@@ -34,9 +34,7 @@ def gaussian(
     if not whole or len(image_shape) not in (1, 3):
         raise ValueError(f"image_shape of gaussian is (C, H, W) or (features,), got {image_shape!r}.")
     shape = tuple(image_shape)
-    for name, count in (("classes", classes), ("train", train), ("test", test)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} of gaussian is a whole number from 1, got {count!r}.")
+    require_counts("gaussian", classes=classes, train=train, test=test)
     generator = torch.Generator().manual_seed(seed)
     splits = Splits(*(_split(size, shape, classes, generator) for size in (train, test)))
     return TensorImages(
@@ -47,6 +45,17 @@ def gaussian(
         default_augmentation=Augmentation(),
         statistics=(torch.zeros(shape[0]), torch.ones(shape[0])),
     )
+
+
+def require_counts(source: str, **counts: int) -> None:
+    """Refuse counts of a generated data set that are no whole numbers from 1.
+
+    Raises:
+        ValueError: the first such count, by its name.
+    """
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} of {source} is a whole number from 1, got {count!r}.")
 
 
 def _split(size: int, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> Split:

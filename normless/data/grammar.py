@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
+from normless.data.dice import Dice
 from normless.data.grammar_lexicon import (
     ADJECTIVES,
     ADVERBS,
@@ -29,8 +30,6 @@ DEPTH = 2
 LONGEST = 20
 
 _PATIENCE = 1000
-
-Item = TypeVar("Item")
 
 
 def grammar(
@@ -119,17 +118,8 @@ def _words(*sentences: str) -> list[str]:
     return [word for sentence in sentences for word in sentence.split()]
 
 
-class _Draw:
-    """Draws parts of sentences; only ``random()`` is asked, whose numbers Python promises to keep."""
-
-    def __init__(self, generator: random.Random) -> None:
-        self._generator = generator
-
-    def chance(self, probability: float) -> bool:
-        return self._generator.random() < probability
-
-    def one_of(self, items: Sequence[Item]) -> Item:
-        return items[int(self._generator.random() * len(items))]
+class _Draw(Dice):
+    """Draws parts of sentences."""
 
     def clause(self, depth: int) -> Clause:
         """A clause within `depth` others."""
@@ -153,7 +143,7 @@ class _Draw:
     def tense(self) -> Literal["present", "perfect"] | int:
         if self.chance(0.5):
             return "present"
-        return "perfect" if self.chance(0.5) else int(self._generator.random() * len(MODALS))
+        return "perfect" if self.chance(0.5) else self.one_of(range(len(MODALS)))
 
     def noun_phrase(self, nouns: Sequence[Noun], depth: int) -> NounPhrase:
         """A noun phrase within `depth` clauses."""

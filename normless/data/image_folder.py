@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from normless.data.errors import DataFormatError, DataNotFoundError
-from normless.data.file_images import CropSizes, FileImages, Files
+from normless.data.file_images import CropSizes, FileImages, Files, Listing
 from normless.data.images import ImageData
+from normless.data.pets import is_pets, read_pets
 
 _TEST_FOLDERS = ("val", "test")
-
-
-class _Listing(NamedTuple):
-    train: Files
-    test: Files
-    classes: int
 
 
 def image_folder(
@@ -51,24 +45,23 @@ def image_folder(
     sizes = CropSizes(size=size, resize=resize, scale=(scale[0], scale[1]))
     if (root / "train").is_dir():
         listing = _class_folders(root)
-    elif (root / "annotations" / "trainval.txt").is_file():
-        listing = _pets(root)
+    elif is_pets(root):
+        listing = read_pets(root)
     else:
         raise DataNotFoundError(
             f"{root} has neither train/<class>/ with {' or '.join(_TEST_FOLDERS)}/<class>/, nor images/ with "
             "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Name the right folder with root."
         )
     return FileImages(
-        listing.train,
-        listing.test,
-        classes=listing.classes,
+        listing,
+        name="image_folder",
         source=f"image files of {root.resolve().name}",
         sizes=sizes,
         workers=workers,
     )
 
 
-def _class_folders(root: Path) -> _Listing:
+def _class_folders(root: Path) -> Listing:
     tests = [root / name for name in _TEST_FOLDERS if (root / name).is_dir()]
     if not tests:
         raise DataNotFoundError(
@@ -82,7 +75,7 @@ def _class_folders(root: Path) -> _Listing:
             f"The class folders of {root / 'train'} and {tests[0]} differ, for instance in {difference}."
         )
     train, test = (_files_by_class(folder, names) for folder in (root / "train", tests[0]))
-    return _Listing(train, test, len(names))
+    return Listing(train, test, len(names))
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -108,33 +101,4 @@ def _files_by_class(folder: Path, names: list[str]) -> Files:
             raise DataFormatError(f"{folder / name} holds no image.")
         paths.extend(found)
         labels.extend([label] * len(found))
-    return Files(tuple(paths), tuple(labels))
-
-
-def _pets(root: Path) -> _Listing:
-    train, test = (_pet_list(root, root / "annotations" / name) for name in ("trainval.txt", "test.txt"))
-    return _Listing(train, test, max(train.labels) + 1)
-
-
-def _pet_list(root: Path, file: Path) -> Files:
-    """Read lines ``Abyssinian_100 1 1 1``: image, class from 1, and two columns of no use here."""
-    if not file.is_file():
-        raise DataNotFoundError(f"{file} is missing.")
-    paths: list[str] = []
-    labels: list[int] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.split()
-        if not words or line.startswith("#"):
-            continue
-        if len(words) < 2 or not words[1].isdigit() or int(words[1]) < 1:
-            raise DataFormatError(
-                f"Line {number} of {file} is {line!r}; expected an image's name and its class from 1."
-            )
-        path = root / "images" / f"{words[0]}.jpg"
-        if not path.is_file():
-            raise DataFormatError(f"{path} is missing, but line {number} of {file} names it.")
-        paths.append(str(path))
-        labels.append(int(words[1]) - 1)
-    if not paths:
-        raise DataFormatError(f"{file} names no images.")
     return Files(tuple(paths), tuple(labels))

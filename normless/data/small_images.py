@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
+
 from normless.data.augmentation import Augmentation
 from normless.data.errors import DataNotFoundError
 from normless.data.hub_parquet import read_parquet
 from normless.data.images import ImageData
-from normless.data.tensor_images import Splits, TensorImages
+from normless.data.tensor_images import Split, Splits, TensorImages
 
 IMAGE_SHAPE = (3, 32, 32)
 
@@ -40,14 +43,28 @@ class Recipe:
     default_augmentation: Augmentation
 
 
-def load_small_images(recipe: Recipe, root: Path, *, download: bool) -> ImageData:
+def load_small_images(recipe: Recipe, root: Path, *, download: bool, side: int = IMAGE_SHAPE[1]) -> ImageData:
     """Load the set from ``root/name`` or ``root``, downloading it into ``root/name`` when it is in neither.
 
+    Args:
+        recipe: which set.
+        root: where it lies or goes.
+        download: whether it may be downloaded.
+        side: of the images that come out, in pixels: each is the mean over a square of the stored ones.
+
     Raises:
+        ValueError: the side does not divide that of the stored images.
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
+    if not isinstance(side, int) or side < 1 or IMAGE_SHAPE[1] % side:
+        raise ValueError(
+            f"The side of {recipe.name}'s images must divide their {IMAGE_SHAPE[1]} pixels, got {side!r}."
+        )
     splits, source = _found(recipe, root) or _fetched(recipe, root, download=download)
+    if side != IMAGE_SHAPE[1]:
+        splits = Splits(*(_averaged(split, side) for split in splits))
+        source = f"{source}, averaged to {side}×{side}"
     return TensorImages(
         splits,
         name=recipe.name,
@@ -55,6 +72,12 @@ def load_small_images(recipe: Recipe, root: Path, *, download: bool) -> ImageDat
         source=source,
         default_augmentation=recipe.default_augmentation,
     )
+
+
+def _averaged(split: Split, side: int) -> Split:
+    """The same images with smaller sides: means over squares, rounded to bytes."""
+    means = [F.adaptive_avg_pool2d(part.float(), side) for part in split.images.split(1000)]
+    return Split(torch.cat([mean.round().to(torch.uint8) for mean in means]), split.labels)
 
 
 def _found(recipe: Recipe, root: Path) -> tuple[Splits, str] | None:

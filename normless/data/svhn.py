@@ -14,14 +14,17 @@ from normless.data.small_images import IMAGE_SHAPE, Recipe, load_small_images
 from normless.data.tensor_images import Split, Splits, checked_split
 
 
-def svhn(*, root: Path, download: bool) -> ImageData:
+def svhn(*, root: Path, download: bool, side: int = 32) -> ImageData:
     """Load SVHN, without 'extra', from ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download.
 
+    ``side`` 16 or 8 averages the pixels of squares, for smaller images.
+
     Raises:
+        ValueError: the side does not divide 32.
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    return load_small_images(_SVHN, root, download=download)
+    return load_small_images(_SVHN, root, download=download, side=side)
 
 
 def _read_official(folder: Path) -> Splits | None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normless.data.draws import epoch_sequence
+
 Integers = NDArray[np.int64]
 
 
@@ -55,9 +57,7 @@ def bucket_epoch(lengths: NDArray[Any], max_tokens: int, *, seed: int, epoch: in
     Raises:
         ValueError: seed or epoch is negative, or a sentence is longer than a batch.
     """
-    if seed < 0 or epoch < 0:
-        raise ValueError(f"seed and epoch must not be negative, got seed={seed}, epoch={epoch}.")
-    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
+    generator = np.random.default_rng(epoch_sequence(seed, epoch))
     order = generator.permutation(len(lengths))
     order = order[np.argsort(lengths[order], kind="stable")]
     buckets = token_buckets(lengths[order], max_tokens)

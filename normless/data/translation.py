@@ -14,6 +14,7 @@ from torch import Tensor
 
 from normless.data.byte_pairs import BytePairs
 from normless.data.parallel_text import Pairs, ParallelText
+from normless.data.ragged import Ragged, ragged
 from normless.data.special_tokens import SPECIAL_TOKENS
 from normless.data.token_buckets import Integers, bucket_epoch, sorted_buckets, token_buckets
 
@@ -157,36 +158,11 @@ def joint_vocabulary(text: ParallelText, size: int) -> BytePairs:
 
 
 @dataclass(frozen=True)
-class _Ragged:
-    """Sentences of tokens end to end: tokens [Σ length], and where each begins and the last ends [N + 1]."""
-
-    tokens: Integers
-    bounds: Integers
-
-    @property
-    def lengths(self) -> Integers:
-        """[N]."""
-        return np.diff(self.bounds)
-
-    def take(self, rows: Integers) -> _Ragged:
-        """The sentences at some rows."""
-        return _ragged([self.tokens[self.bounds[row] : self.bounds[row + 1]] for row in rows])
-
-    def padded(self, rows: Integers) -> Tensor:
-        """The sentences at some rows [B] as int64 [B, longest], the rest of each row padding."""
-        lengths = self.lengths[rows]
-        filled = np.arange(lengths.max()) < lengths[:, None]
-        padded = np.full(filled.shape, SPECIAL_TOKENS.padding)
-        padded[filled] = self.tokens[(self.bounds[rows][:, None] + np.arange(lengths.max()))[filled]]
-        return torch.from_numpy(padded)
-
-
-@dataclass(frozen=True)
 class _Encoded:
     """Sentence pairs as tokens, each sentence with its end."""
 
-    source: _Ragged
-    target: _Ragged
+    source: Ragged
+    target: Ragged
 
     @property
     def size(self) -> int:
@@ -212,9 +188,4 @@ def _encoded(pairs: Pairs, vocabulary: BytePairs) -> _Encoded:
         [np.array([*tokens, SPECIAL_TOKENS.end]) for tokens in vocabulary.encode(side)]
         for side in (pairs.source, pairs.target)
     )
-    return _Encoded(*map(_ragged, ended))
-
-
-def _ragged(sentences: list[Integers]) -> _Ragged:
-    bounds = np.cumsum([0, *map(len, sentences)])
-    return _Ragged(np.concatenate(sentences) if sentences else np.empty(0, np.int64), bounds)
+    return _Encoded(*map(ragged, ended))

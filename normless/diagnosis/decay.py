@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from normless.decay import POLICIES
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.finding import Check, Cure, Finding
-from normless.optim.groups import POLICIES
 from normless.optim.roles import parameter_roles
 
 NAME = "optimizer"

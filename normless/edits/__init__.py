@@ -14,6 +14,7 @@ from normless.edits.edit import Edit as Edit
 from normless.edits.head import HeadDropout as HeadDropout
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.lsuv import LSUV as LSUV
+from normless.edits.norms import KeepLayerNorms as KeepLayerNorms
 from normless.edits.norms import NormOnSkip as NormOnSkip
 from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm

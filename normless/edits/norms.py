@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, Surgery
 from normless.residual.classify import describe
@@ -20,6 +21,23 @@ class RemoveNorms(Edit):
         """Put an identity in the place of every norm."""
         for path in surgery.map.norms:
             _remove(surgery, path)
+
+
+@dataclass(frozen=True)
+class KeepLayerNorms(Edit):
+    """Nothing changes; a network whose norms are no layer norms but batch norms is refused."""
+
+    def apply(self, surgery: Surgery) -> None:
+        """Look at every norm."""
+        for path in surgery.map.norms:
+            norm = surgery.get(path) if ":" not in path else None
+            if isinstance(norm, _BatchNorm):
+                raise surgery.unsupported(
+                    path,
+                    f"it is a {describe(norm)}, and this is the scheme of transformers as they are written; for a "
+                    "network with batch norms as it is written there is batch_norm, and group_norm(groups=1) "
+                    "normalizes each of its examples by itself",
+                )
 
 
 @dataclass(frozen=True)

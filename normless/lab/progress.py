@@ -14,7 +14,14 @@ from rich.text import Text
 
 from normless.lab.run import DemoRun, RunState
 
-COLOURS = {"waiting": "dim", "running": "cyan", "trained": "green", "chance": "yellow", "diverged": "red"}
+COLOURS = {
+    "waiting": "dim",
+    "running": "cyan",
+    "trained": "green",
+    "chance": "yellow",
+    "diverged": "red",
+    "failed": "magenta",
+}
 
 
 class PlainProgress(AbstractContextManager["PlainProgress"]):

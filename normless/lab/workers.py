@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeVar
 
-from pebble import ProcessExpired, ProcessPool
-
 from normless.errors import NormlessError
+from normless.lab.executors.local import LocalExecutor
+from normless.lab.executors.warm import CONTEXT
 
 Job = TypeVar("Job")
 Event = TypeVar("Event")
@@ -21,7 +17,7 @@ Result = TypeVar("Result")
 
 POLL_SECONDS = 0.1
 
-# The way back to the parent; set once in every worker process by `_prepare_worker`, never in the parent.
+# The way back to the parent; set once in every worker process by `_prepare_events`, never in the parent.
 # A simple queue writes before it returns: what a job emits is there before its result is.
 _events: SimpleQueue[tuple[int, Any]] | None = None
 
@@ -50,25 +46,17 @@ def run_in_workers(
         RunFailedError: a job raised or its process died. The other workers are ended first, as they are for
             whatever else is raised here, Ctrl-C included.
     """
-    context = get_context("spawn")
-    events: SimpleQueue[tuple[int, Any]] = context.SimpleQueue()
-    pool = ProcessPool(
-        max_workers=min(workers, len(jobs)), initializer=_prepare_worker, initargs=(events,), context=context
-    )
+    events: SimpleQueue[tuple[int, Any]] = CONTEXT.SimpleQueue()
+    executor = LocalExecutor(min(workers, len(jobs)), prepare=_prepare_events, prepare_args=(events,))
     try:
-        results = _collect(pool, function, jobs, events, on_event, on_result)
-        pool.close()  # type: ignore[no-untyped-call]
-    except BaseException:
-        pool.stop()  # type: ignore[no-untyped-call]
-        raise
+        with executor:
+            return _collect(executor, function, jobs, events, on_event, on_result)
     finally:
-        pool.join()
         events.close()
-    return results
 
 
 def _collect(
-    pool: ProcessPool,
+    executor: LocalExecutor,
     function: Callable[[Job, Callable[[Event], None]], Result],
     jobs: Sequence[Job],
     events: SimpleQueue[tuple[int, Any]],
@@ -77,7 +65,7 @@ def _collect(
 ) -> list[Result]:
     """Pass on events and results until every job has one."""
     futures: dict[Future[Result], int] = {
-        pool.schedule(_run_job, args=(function, index, job)): index for index, job in enumerate(jobs)
+        executor.submit(_run_job, function, index, job): index for index, job in enumerate(jobs)
     }
     pending = set(futures)
     results: dict[int, Result] = {}
@@ -95,29 +83,16 @@ def _collect(
 def _result(future: Future[Result], job: object) -> Result:
     try:
         return future.result()
-    except ProcessExpired as error:
-        raise RunFailedError(
-            f"The run {job} failed: its process died with exit code {error.exitcode}; "
-            "a process that needs more memory than there is ends like this, and fewer workers need less."
-        ) from error
-    except BrokenProcessPool as error:
-        raise RunFailedError(
-            f"The run {job} failed: no worker process could start; a script that starts them needs its own "
-            'statements under if __name__ == "__main__", since every worker imports the script.'
-        ) from error
+    except NormlessError as error:
+        raise RunFailedError(f"The run {job} failed: {error}") from error
     except Exception as error:
         raise RunFailedError(f"The run {job} failed: {type(error).__name__}: {error}") from error
 
 
-def _prepare_worker(events: SimpleQueue[tuple[int, Any]]) -> None:
-    """Make this process a quiet worker of one thread: standard output stays the parent's alone."""
+def _prepare_events(events: SimpleQueue[tuple[int, Any]]) -> None:
+    """Take down the way back to the parent."""
     global _events
     _events = events
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _run_job(function: Callable[[Job, Callable[[Event], None]], Result], index: int, job: Job) -> Result:

@@ -121,12 +121,14 @@ class ResNet(nn.Module):
         groups: groups of every 3×3 convolution; 32 in ResNeXt.
         width_per_group: channels of each group in the first stage, doubled by every further stage: 4 in
             ResNeXt-50 32×4d, 8 in ResNeXt-101 32×8d; 128, with one group, in the wide ResNet-50-2 and 101-2.
+        channels: of the stem and the first stage, doubled by every further stage; fewer than the published 64 make a
+            small network. A group's channels stay in proportion.
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 
     Raises:
-        ValueError: the depth is none of these, groups or width_per_group is below 1, or a network of two-layer
-            blocks is to be grouped or widened.
+        ValueError: the depth is none of these, groups, width_per_group or channels is below 1, or a network of
+            two-layer blocks is to be grouped or widened.
     """
 
     def __init__(
@@ -136,18 +138,22 @@ class ResNet(nn.Module):
         in_channels: int = 3,
         groups: int = 1,
         width_per_group: int = 64,
+        channels: int = CHANNELS[0],
     ) -> None:
         super().__init__()
+        if channels < 1:
+            raise ValueError(f"A ResNet has at least one channel in its first stage, got channels={channels}.")
         block, expansion = _block(depth, groups, width_per_group)
-        counts, widths = BLOCKS[depth], [channels * expansion for channels in CHANNELS]
-        self.conv1 = conv(in_channels, CHANNELS[0], 7, 2)
-        self.bn1 = nn.BatchNorm2d(CHANNELS[0])
+        inner = [channels * wide // CHANNELS[0] for wide in CHANNELS]
+        counts, widths = BLOCKS[depth], [inside * expansion for inside in inner]
+        self.conv1 = conv(in_channels, channels, 7, 2)
+        self.bn1 = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = _stage(block, counts[0], CHANNELS[0], CHANNELS[0], widths[0], 1)
-        self.layer2 = _stage(block, counts[1], widths[0], CHANNELS[1], widths[1], 2)
-        self.layer3 = _stage(block, counts[2], widths[1], CHANNELS[2], widths[2], 2)
-        self.layer4 = _stage(block, counts[3], widths[2], CHANNELS[3], widths[3], 2)
+        self.layer1 = _stage(block, counts[0], channels, inner[0], widths[0], 1)
+        self.layer2 = _stage(block, counts[1], widths[0], inner[1], widths[1], 2)
+        self.layer3 = _stage(block, counts[2], widths[1], inner[2], widths[2], 2)
+        self.layer4 = _stage(block, counts[3], widths[2], inner[3], widths[3], 2)
         self.avgpool = GlobalAveragePool()
         self.fc = nn.Linear(widths[3], classes)
 
@@ -173,10 +179,15 @@ class ResNet(nn.Module):
 
 
 def resnet(
-    depth: int = 50, classes: int = 1000, in_channels: int = 3, groups: int = 1, width_per_group: int = 64
+    depth: int = 50,
+    classes: int = 1000,
+    in_channels: int = 3,
+    groups: int = 1,
+    width_per_group: int = 64,
+    channels: int = CHANNELS[0],
 ) -> ResNet:
     """A ResNet-V1, ResNeXt or wide ResNet for ImageNet with batch normalization; see `ResNet`."""
-    return ResNet(depth, classes, in_channels, groups, width_per_group)
+    return ResNet(depth, classes, in_channels, groups, width_per_group, channels)
 
 
 def _block(depth: int, groups: int, width_per_group: int) -> tuple[BlockBuilder, int]:

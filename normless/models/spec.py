@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from normless.models import dense, resnet, resnet_cifar, resnet_v2, transformer, wide_resnet
+from normless.models.text_classifier import SOURCE as TRANSFORMERS
+from normless.models.text_classifier import is_path, text_classifier
 from normless.spec import parse_call
 
 REFERENCE: dict[str, Callable[..., nn.Module]] = {
@@ -46,9 +48,10 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
     """Build the network that `spec` names, fitted to a data set where its shape is given.
 
     Args:
-        spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`, or
-            `FILE.py:FUNCTION`, whose code is run and which may return inputs beside the network; they are left
-            out here. Arguments in the text win over the data set's.
+        spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
+            `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
+            sentences, see `text_classifier`); or `FILE.py:FUNCTION`, whose code is run and which may return inputs
+            beside the network; they are left out here. Arguments in the text win over the data set's.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
@@ -100,6 +103,8 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
         ValueError: as `build_model` does for a text of another form or an unknown model of normless.
     """
     source, _, call = spec.strip().partition(":")
+    if source == TRANSFORMERS and (classes is None or is_path(call)):
+        return spec.strip()
     shape = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
     name, given = parse_call(call)
     fitted = _fitted(source, name, classes, shape)
@@ -130,9 +135,11 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
     source, separator, call = spec.strip().partition(":")
     if not separator:
         raise ValueError(
-            "Expected normless:NAME, torchvision:NAME, timm:NAME, FILE.py:FUNCTION or the folder of a saved network, "
-            f"got {spec!r}; the networks of normless are {', '.join(REFERENCE)}."
+            "Expected normless:NAME, torchvision:NAME, timm:NAME, transformers:KIND, FILE.py:FUNCTION or the folder "
+            f"of a saved network, got {spec!r}; the networks of normless are {', '.join(REFERENCE)}."
         )
+    if source == TRANSFORMERS:
+        return text_classifier(call, classes=classes), None
     name, arguments = parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
     if source == "normless":
@@ -143,7 +150,9 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
         return _timm(name, fitted), None
     if source.endswith(".py"):
         return _from_file(Path(source), name, arguments)
-    raise ValueError(f"Unknown source of models {source!r} in {spec!r}: normless, torchvision, timm or a file.")
+    raise ValueError(
+        f"Unknown source of models {source!r} in {spec!r}: normless, torchvision, timm, transformers or a file."
+    )
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
@@ -154,6 +163,8 @@ def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) ->
             fitted |= {"in_channels": shape[0], "in_features": prod(shape)}
         known = inspect.signature(_reference_named(name)).parameters
         return {key: value for key, value in fitted.items() if key in known}
+    if source == TRANSFORMERS and classes is not None:
+        return {"num_labels": classes}
     if source not in ("torchvision", "timm"):
         return {}
     fitted = {} if classes is None else {"num_classes": classes}

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
 
 from normless.arguments import arguments_of
-from normless.optim.roles import GROUPS, parameter_roles
+from normless.decay import GROUPS, Policy, decays_of
+from normless.optim.roles import parameter_roles
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
-
-POLICIES: Mapping[str, frozenset[str]] = {
-    # The guidelines 1 to 4: decay weights, γ_last and γ_others; neither γ_down nor γ_0, nor β, biases and scalars.
-    # The guidelines do not speak of the other groups. Gains and layer scales are multipliers, as scalars are: a decay
-    # would pull a whole channel to zero, whatever its weights. In `rest`, tokens and positions are added to
-    # activations, as biases are, and torch advises against a decay of PReLU's slopes.
-    "guidelines": frozenset({"weights", "gamma_last", "gamma_other"}),
-    # PyTorch's default: everything.
-    "all": frozenset(GROUPS),
-    # TensorFlow's practice: weights only.
-    "weights": frozenset({"weights"}),
-}
-
-# The roles of a γ as the residual map names them.
-_SHORT = {name.removeprefix("gamma_"): name for name in GROUPS if name.startswith("gamma_")}
 
 
 def param_groups(
@@ -33,7 +19,7 @@ def param_groups(
     *,
     lr: float,
     weight_decay: float,
-    policy: str | Mapping[str, bool | float] = "guidelines",
+    policy: Policy = "guidelines",
     scalar_lr_scale: float = 1.0,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
@@ -48,19 +34,21 @@ def param_groups(
         lr: the base learning rate; a group's own is lr · lr_scale, and `lr_scale` stays in the group so that a
             schedule can multiply the base rate.
         weight_decay: λ of the groups that the policy decays; 0 for the others.
-        policy: `guidelines` (weights, γ_last and γ_others decayed, nothing else), `all`, or `weights`; or a mapping
-            from names in `GROUPS`, or roles of γ (`last`, `down`, `stem`, `other`), to whether that group is
-            decayed, or to a λ of its own. Groups that a mapping leaves out are not decayed.
+        policy: `guidelines` (weights, γ_last and γ_others decayed, nothing else), `all`, or `weights`; several of
+            them, groups, roles of γ and patterns of parameters' names joined by +, as in `weights+last`; or a mapping
+            from these to whether they decay, or to a λ of their own: see `normless.decay.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 is the Fixup paper's with Mixup.
         residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
         example_inputs: what the network's forward takes: one tensor, a tuple of positional arguments, or a mapping
             of keyword arguments.
 
     Returns:
-        Dictionaries with keys params, name, lr, lr_scale, weight_decay; empty groups are left out.
+        Dictionaries with keys params, name, lr, lr_scale, weight_decay; empty groups are left out. What a pattern
+        takes out of a group is one of its own, named `GROUP:PATTERN`.
 
     Raises:
-        ValueError: an unknown policy or group name, a negative rate or decay, or a map of another network.
+        ValueError: an unknown policy or group name, a pattern that no parameter matches, a negative rate or decay,
+            or a map of another network.
         UnresolvedStructureError: the network must be traced, and no inputs came or it cannot be exported.
     """
     if not (lr >= 0 and weight_decay >= 0 and scalar_lr_scale >= 0):
@@ -68,51 +56,38 @@ def param_groups(
             f"Rates and decay are not negative, got lr={lr}, weight_decay={weight_decay}, "
             f"scalar_lr_scale={scalar_lr_scale}."
         )
-    decays = _decays(policy, weight_decay)
+    decays = decays_of(policy, weight_decay)
     found = _map(model, example_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
-    members: dict[str, list[nn.Parameter]] = {name: [] for name in GROUPS}
+    members: dict[tuple[str, str | None], list[nn.Parameter]] = {(name, None): [] for name in GROUPS}
     for name, group in parameter_roles(model, found).items():
-        members[group].append(named[name])
+        members.setdefault((group, decays.pattern_of(name)), []).append(named[name])
+    _check_matched(decays.patterns, {pattern for _, pattern in members}, named)
     groups = []
-    for name, parameters in members.items():
-        if parameters:
-            scale = scalar_lr_scale if name == "scalars" else 1.0
+    for group, pattern in sorted(members, key=lambda member: GROUPS.index(member[0])):
+        if members[group, pattern]:
+            scale = scalar_lr_scale if group == "scalars" else 1.0
             groups.append(
                 {
-                    "params": parameters,
-                    "name": name,
+                    "params": members[group, pattern],
+                    "name": group if pattern is None else f"{group}:{pattern}",
                     "lr": lr * scale,
                     "lr_scale": scale,
-                    "weight_decay": decays.get(name, 0.0),
+                    "weight_decay": decays.groups.get(group, 0.0) if pattern is None else decays.patterns[pattern],
                 }
             )
     return groups
 
 
+def _check_matched(patterns: Collection[str], matched: Collection[str | None], names: Collection[str]) -> None:
+    idle = [pattern for pattern in patterns if pattern not in matched]
+    if idle:
+        raise ValueError(
+            f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
+            f"its names are such as {', '.join(list(names)[:3])}."
+        )
+
+
 def _map(model: nn.Module, example_inputs: Any) -> ResidualMap:
     positional, named = arguments_of(example_inputs)
     return find_residual_map(model, *positional, **named)
-
-
-def _decays(policy: str | Mapping[str, bool | float], weight_decay: float) -> dict[str, float]:
-    """λ by group; a group that is not decayed may be missing."""
-    if isinstance(policy, str):
-        if policy not in POLICIES:
-            raise ValueError(f"There is no decay policy {policy!r}; the policies are {', '.join(POLICIES)}.")
-        return dict.fromkeys(POLICIES[policy], weight_decay)
-    unknown = sorted(set(policy) - set(GROUPS) - set(_SHORT))
-    if unknown:
-        raise ValueError(
-            f"There is no parameter group {', '.join(unknown)}; the groups are {', '.join(GROUPS)}, "
-            f"and {', '.join(_SHORT)} for those of γ."
-        )
-    decays: dict[str, float] = {}
-    for key, decay in policy.items():
-        name = _SHORT.get(key, key)
-        if name in decays:
-            raise ValueError(f"The policy names the group {name} twice, once by its short name {key!r}: keep one.")
-        decays[name] = weight_decay * decay if isinstance(decay, bool) else float(decay)
-        if not decays[name] >= 0:
-            raise ValueError(f"A decay is not negative, got {decay} for the group {name}.")
-    return decays

@@ -10,19 +10,6 @@ from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import NORMS, kind_of
 
-GROUPS = (
-    "weights",
-    "gamma_last",
-    "gamma_down",
-    "gamma_stem",
-    "gamma_other",
-    "gains",
-    "layer_scale",
-    "biases",
-    "scalars",
-    "rest",
-)
-
 # Their parameters other than biases are weights, of whatever shape.
 _WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
 

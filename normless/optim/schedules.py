@@ -33,6 +33,11 @@ def cosine(fraction: float) -> float:
     return (1.0 + math.cos(math.pi * fraction)) / 2.0
 
 
+def linear(fraction: float) -> float:
+    """A straight line from 1 to 0: 1 − fraction (Devlin et al. 2019, appendix A.2, behind a warm-up)."""
+    return 1.0 - fraction
+
+
 def constant(fraction: float) -> float:
     """Always 1."""
     return 1.0
@@ -42,6 +47,7 @@ SCHEDULES: Mapping[str, Schedule] = {
     "hold_then_halve": hold_then_halve,
     "step": step,
     "cosine": cosine,
+    "linear": linear,
     "constant": constant,
 }
 

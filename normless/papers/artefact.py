@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Concatenate, Literal, ParamSpec, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from normless.lab.laboratory import Laboratory
+from normless.papers.budget import BUDGETS as BUDGETS
+from normless.papers.budget import Budget as Budget
 from normless.papers.evidence import Evidence
 from normless.papers.published import Published, published, published_as
 
-Budget = Literal["smoke", "small", "paper"]
-BUDGETS: tuple[Budget, ...] = get_args(Budget)
+if TYPE_CHECKING:
+    from normless.lab.laboratory import Laboratory
 
 # A file or package per paper; each registers its artefacts when it is imported.
 MODULES = MappingProxyType(

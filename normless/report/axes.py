@@ -17,6 +17,12 @@ def new_axes(width: float = 4.9, height: float = 3.4) -> Axes:
     return style_axes(figure.add_subplot())
 
 
+def new_panels(columns: int, rows: int = 1, *, width: float = 4.4, height: float = 3.4) -> list[Axes]:
+    """Several empty, styled Axes on one figure, row by row; ``width`` and ``height`` (inches) are of each."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained", facecolor=PAPER.light)
+    return [style_axes(axes) for axes in figure.subplots(rows, columns, squeeze=False).flat]
+
+
 def style_axes(axes: Axes) -> Axes:
     """Quiet spines and a horizontal grid behind the data; returns the same Axes."""
     axes.set_facecolor("none")
@@ -30,9 +36,14 @@ def style_axes(axes: Axes) -> Axes:
     return axes
 
 
+def title_axes(axes: Axes, title: str) -> None:
+    """The title above the plot at the left, in place of another."""
+    axes.set_title(f"{title}\n", loc="left", fontsize=FONT_SIZE + 1, fontweight="bold", color=TEXT.light, pad=4)
+
+
 def name_axes(axes: Axes, *, title: str, across: str, up: str) -> None:
     """The title and the upright name of the vertical axis above the plot at the left, the other below."""
-    axes.set_title(f"{title}\n", loc="left", fontsize=FONT_SIZE + 1, fontweight="bold", color=TEXT.light, pad=4)
+    title_axes(axes, title)
     axes.annotate(
         up,
         xy=(0, 1),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from normless.report.palette import css_variables
@@ -71,6 +71,12 @@ class Page:
 
 def render_page(page: Page) -> str:
     """The page as one HTML document that loads nothing: style, figures and tables are inside it."""
+    figures = [(Markup(figure.svg), figure.caption) for figure in page.figures]
+    return template("page.html.j2").render(page=page, figures=figures, colours=css_variables())
+
+
+def template(name: str) -> Template:
+    """A template of this package; whatever is put into it is escaped, and a name that it lacks is an error."""
     environment = Environment(
         loader=PackageLoader("normless.report"),
         autoescape=True,
@@ -78,8 +84,7 @@ def render_page(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    figures = [(Markup(figure.svg), figure.caption) for figure in page.figures]
-    return environment.get_template("page.html.j2").render(page=page, figures=figures, colours=css_variables())
+    return environment.get_template(name)
 
 
 def write_page(page: Page, path: Path) -> Path:

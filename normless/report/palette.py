@@ -36,6 +36,16 @@ SCHEME_INKS = MappingProxyType(
 )
 OTHER_SCHEME = Ink("#3d4652", "#d5dbe2", "*")
 
+# What became of a claim; the marker is a character here. Text on the paper, 4.5 : 1 or better in both.
+VERDICT_INKS = MappingProxyType(
+    {
+        "holds": Ink("#00694c", "#45d3a3", "✓"),
+        "fails": Ink("#b3261e", "#ff9189", "✗"),
+        "inconclusive": Ink("#7a5900", "#e9c546", "?"),
+        "error": Ink("#6b3fa0", "#c9a6f5", "!"),
+    }
+)
+
 # What is neither paper nor scheme: text, quiet text, grid lines.
 TEXT = Ink("#1b222b", "#e9edf2")
 QUIET = Ink("#5a6673", "#a3aebb")

@@ -1,11 +1,9 @@
-"""Figures written to files, and as SVG inside a page where they follow its colours."""
+"""Figures written to files, and as SVG inside a page."""
 
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -13,10 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from normless.report.palette import css_variables
-
-SVG = "{http://www.w3.org/2000/svg}"
-LINK = "{http://www.w3.org/1999/xlink}href"
+from normless.report.inline import inline_svg_text
 
 
 def save_png(axes: Axes, path: Path, *, dpi: int = 200) -> Path:
@@ -32,25 +27,8 @@ def save_svg(axes: Axes, path: Path) -> Path:
 
 
 def inline_svg(axes: Axes, *, name: str, description: str) -> str:
-    """The figure of ``axes`` as an ``<svg>`` element for a page.
-
-    Colours of `normless.report.palette` become style-sheet variables with the light colour behind them, so
-    that the figure turns dark with the page; ids carry ``name``, so that two figures of one page do not collide;
-    the ``description`` is what a screen reader says.
-    """
-    root = ElementTree.fromstring(_svg(axes))
-    for metadata in root.findall(f"{SVG}metadata"):
-        root.remove(metadata)
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(SVG)
-        if LINK in element.attrib:
-            element.set("href", element.attrib.pop(LINK))
-        for attribute, value in element.attrib.items():
-            element.set(attribute, _follow_page(_own_ids(attribute, value, name)))
-    del root.attrib["width"], root.attrib["height"]
-    root.set("role", "img")
-    root.set("aria-label", description)
-    return ElementTree.tostring(root, encoding="unicode")
+    """The figure of ``axes`` as an ``<svg>`` element for a page; see `normless.report.inline.inline_svg_text`."""
+    return inline_svg_text(_svg(axes), name=name, description=description)
 
 
 def _svg(axes: Axes) -> str:
@@ -65,17 +43,3 @@ def _figure(axes: Axes) -> Figure:
     if figure is None:
         raise ValueError("Expected Axes on a figure, but these Axes were removed from theirs; draw them again.")
     return figure
-
-
-def _own_ids(attribute: str, value: str, name: str) -> str:
-    if attribute == "id":
-        return f"{name}-{value}"
-    if attribute == "href":
-        return re.sub(r"^#", f"#{name}-", value)
-    return re.sub(r"url\(#", f"url(#{name}-", value)
-
-
-def _follow_page(value: str) -> str:
-    for variable, ink in css_variables().items():
-        value = re.sub(re.escape(ink.light), f"var(--{variable}, {ink.light})", value, flags=re.IGNORECASE)
-    return value

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from normless.training.result import EpochRow as EpochRow
     from normless.training.result import RunResult as RunResult
     from normless.training.run import train as train
+    from normless.training.text.config import TextConfig as TextConfig
+    from normless.training.text.result import TextResult as TextResult
+    from normless.training.text.run import train_text as train_text
+    from normless.training.text.run import trained_text_classifier as trained_text_classifier
     from normless.training.translation.config import TranslationConfig as TranslationConfig
     from normless.training.translation.result import TranslationResult as TranslationResult
     from normless.training.translation.result import TranslationRow as TranslationRow
@@ -32,13 +36,17 @@ _HOME = {
     "RunDirectoryError": "normless.training.directory",
     "RunListener": "normless.training.listener",
     "RunResult": "normless.training.result",
+    "TextConfig": "normless.training.text.config",
+    "TextResult": "normless.training.text.result",
     "TrainConfig": "normless.training.config",
     "TranslationConfig": "normless.training.translation.config",
     "TranslationResult": "normless.training.translation.result",
     "TranslationRow": "normless.training.translation.result",
     "train": "normless.training.run",
+    "train_text": "normless.training.text.run",
     "train_translation": "normless.training.translation.run",
     "trained_network": "normless.training.assembly",
+    "trained_text_classifier": "normless.training.text.run",
     "trained_translator": "normless.training.translation.run",
 }
 

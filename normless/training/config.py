@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from normless.training.settings import DecayPolicy, Device, Precision, Settings
+from normless.training.settings import ClassificationSettings, DecayPolicy, Device, Precision
 
-Schedule = Literal["hold_then_halve", "step", "cosine", "constant"]
+Schedule = Literal["hold_then_halve", "step", "cosine", "linear", "constant"]
 
 
 @dataclass(frozen=True)
-class TrainConfig(Settings):
+class TrainConfig(ClassificationSettings):
     """One training run of one network on one data set, by stochastic gradient descent with heavy-ball momentum.
 
     Args:
@@ -29,10 +29,13 @@ class TrainConfig(Settings):
         momentum: share of the last update kept in the next one, 0 ≤ momentum < 1.
         schedule: course of the rate, a function of the share of training done.
         warmup_epochs: epochs over which the rate first rises linearly; they count among the epochs.
+        warm_start_epochs: first epochs that are trained at a rate of their own; they count among the epochs.
+        warm_start_rate: learning rate of these, before the groups' multipliers.
         epochs_until_plateau: train anew with twice the epochs until the training loss plateaus.
         max_doublings: how often the epochs may be doubled.
         weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the rate).
-        decay_policy: which parameters decay, by the rules of normless.optim.param_groups.
+        decay_policy: which parameters decay: guidelines, all, weights, or what + joins, as in weights+last, by the
+            rules of normless.decay.
         scalar_rate_scale: rate of scalar multipliers and biases, relative to that of the weights.
         clip: adaptive gradient clipping, the most a gradient's norm may be relative to that of the weights it belongs
             to, row by row; not for the classifier. Off if null.
@@ -66,6 +69,8 @@ class TrainConfig(Settings):
     momentum: float = 0.9
     schedule: Schedule = "hold_then_halve"
     warmup_epochs: int = 0
+    warm_start_epochs: int = 0
+    warm_start_rate: float = 1e-4
     epochs_until_plateau: bool = False
     max_doublings: int = 3
     weight_decay: float = 5e-4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,29 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from normless.data import ImageData
+from normless.data import Batch
 from normless.training.objective import in_memory_order
 
 TOP = 5
+
+
+class TestedData(Protocol):
+    """Data with examples to test on."""
+
+    classes: int
+
+    @property
+    def test_size(self) -> int:
+        """Number of test examples."""
+
+    @property
+    def test_labels(self) -> Tensor:
+        """Their classes, int64 [M], on the CPU."""
+
+    def test_batches(
+        self, batch_size: int, *, device: torch.device | str, rank: int, world_size: int
+    ) -> Iterator[Batch]:
+        """Every test example once, of each batch the part of one process."""
 
 
 class Evaluation(NamedTuple):
@@ -33,7 +53,7 @@ def mean_metric(fabric: Fabric) -> MeanMetric:
 
 
 @torch.no_grad()
-def evaluate(fabric: Fabric, network: nn.Module, data: ImageData, batch_size: int) -> Evaluation:
+def evaluate(fabric: Fabric, network: nn.Module, data: TestedData, batch_size: int) -> Evaluation:
     """Pass the whole test set, each process its part, through the network in evaluation mode.
 
     Args:
@@ -53,8 +73,9 @@ def evaluate(fabric: Fabric, network: nn.Module, data: ImageData, batch_size: in
     kind = next(network.parameters()).dtype
     ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
     for inputs, targets in data.test_batches(batch_size, device=fabric.device, **ranks):
+        real = in_memory_order(inputs.to(kind)) if inputs.is_floating_point() else inputs
         with fabric.autocast():
-            logits: Tensor = network(in_memory_order(inputs.to(kind)))
+            logits: Tensor = network(real)
         logits = logits.to(torch.get_default_dtype())
         loss.update(F.cross_entropy(logits, targets, reduction="none"))
         for accuracy in accuracies.values():

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from normless.training.validation import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_ONE, checked_settings
+from normless.training.validation import (
+    ABOVE_ZERO,
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    SHARE_BELOW_ONE,
+    check_batch_shares,
+    checked_settings,
+)
 
 if TYPE_CHECKING:
     from normless.training.config import TrainConfig
@@ -12,11 +19,14 @@ if TYPE_CHECKING:
 _RANGES = {
     **dict.fromkeys(("batch_size", "micro_batch_size", "ghost_batch_size", "epochs", "devices"), AT_LEAST_ONE),
     **dict.fromkeys(
-        ("warmup_epochs", "max_doublings", "weight_decay", "scalar_rate_scale", "mixup", "cutout", "crop", "seed"),
+        (
+            *("warmup_epochs", "warm_start_epochs", "max_doublings", "weight_decay", "scalar_rate_scale"),
+            *("mixup", "cutout", "crop", "seed"),
+        ),
         NOT_NEGATIVE,
     ),
     **dict.fromkeys(("momentum", "label_smoothing", "dropout"), SHARE_BELOW_ONE),
-    **dict.fromkeys(("rate", "clip"), ABOVE_ZERO),
+    **dict.fromkeys(("rate", "warm_start_rate", "clip"), ABOVE_ZERO),
 }
 
 
@@ -33,15 +43,7 @@ def checked_image_settings(config: TrainConfig) -> dict[str, Any]:
 
 def _check_together(values: dict[str, Any]) -> None:
     """What several settings must keep among themselves."""
-    batch, devices = values["batch_size"], values["devices"]
-    if batch % devices:
-        raise ValueError(f"A batch of batch_size={batch} cannot be shared evenly by devices={devices}.")
-    micro = values["micro_batch_size"]
-    if micro is not None and micro > batch // devices:
-        raise ValueError(
-            f"Expected micro_batch_size to be at most the {batch // devices} examples of a batch that each "
-            f"process has, got {micro}."
-        )
+    check_batch_shares(values)
     if values["ghost_batch_size"] is not None and values["scheme"] != "batch_norm":
         raise ValueError(
             f"ghost_batch_size={values['ghost_batch_size']} turns scheme batch_norm into ghost batch norm, but the "
@@ -51,6 +53,11 @@ def _check_together(values: dict[str, Any]) -> None:
         raise ValueError(
             f"Expected warmup_epochs below epochs={values['epochs']}, got {values['warmup_epochs']}: "
             "the warm-up is part of the training."
+        )
+    if values["warm_start_epochs"] >= values["epochs"]:
+        raise ValueError(
+            f"Expected warm_start_epochs below epochs={values['epochs']}, got {values['warm_start_epochs']}: "
+            "the warm start is part of the training."
         )
     if values["epochs_until_plateau"] and values["epochs"] < 2:
         raise ValueError(

@@ -10,16 +10,14 @@ from torch import nn
 from normless.data import Augmentation, Batch, ImageData
 from normless.optim import adaptive_gradient_clipping
 from normless.optim.schedules import rate_multiplier
+from normless.training.classification import ClassificationTask
 from normless.training.config import TrainConfig
-from normless.training.evaluation import Evaluation, evaluate
-from normless.training.objective import accumulate_gradients
-from normless.training.outcome import chance_accuracy, finished_outcome
 from normless.training.result import EpochRow, RunResult
-from normless.training.task import EpochTraining, StepStatistics, Task
+from normless.training.task import EpochTraining
 
 
 @dataclass(frozen=True)
-class ImageTask(Task[TrainConfig, EpochRow, RunResult]):
+class ImageTask(ClassificationTask[TrainConfig, RunResult]):
     """A network that tells the classes of images; `clipped` are the parameters whose gradients are."""
 
     data: ImageData
@@ -46,67 +44,22 @@ class ImageTask(Task[TrainConfig, EpochRow, RunResult]):
     def rate(self, done: int) -> float:
         """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
         config, per_epoch = self.config, self.steps_per_epoch
+        if done < config.warm_start_epochs * per_epoch:
+            return config.warm_start_rate
         return config.rate * rate_multiplier(
             config.schedule, done, config.epochs * per_epoch, warmup=config.warmup_epochs * per_epoch
         )
-
-    def gradients(self, batch: Batch, step: int) -> StepStatistics:
-        """Add the gradient of the batch's mean cross entropy to the parameters' gradients."""
-        with self.measured(step, batch.targets):
-            statistics = accumulate_gradients(
-                self.fabric,
-                self.network,
-                batch,
-                micro_batch_size=self.config.micro_batch_size,
-                label_smoothing=self.config.label_smoothing,
-            )
-        return StepStatistics(statistics.loss, statistics.right / len(batch.inputs))
 
     def clip(self) -> None:
         """Limit the gradients relative to the weights, if the configuration says so."""
         if self.config.clip is not None:
             adaptive_gradient_clipping(self.clipped, self.config.clip)
 
-    def evaluated(self) -> Evaluation:
-        """The test set's loss and accuracies, in passes about as large as those of training."""
-        config = self.config
-        share = config.micro_batch_size or config.batch_size // config.devices
-        return evaluate(
-            self.fabric,
-            self.network.module,  # type: ignore[arg-type]
-            self.data,
-            max(64, share) * config.devices,
-        )
-
-    def row(self, epoch: int, training: EpochTraining) -> EpochRow:
-        """Test the network, and report an epoch that is finished, counted from 1."""
-        test = self.evaluated()
-        return EpochRow(
-            epoch=epoch,
-            rate=training.rate,
-            training_loss=training.loss,
-            training_loss_with_l2=training.loss_with_l2,
-            training_accuracy=training.accuracy,
-            test_loss=test.loss,
-            test_accuracy=test.accuracy,
-            test_accuracy_top5=test.accuracy_top5,
-            seconds=training.seconds,
-        )
-
     def result(self, rows: Sequence[EpochRow], steps: int, diverged: EpochTraining | None) -> RunResult:
-        """What became of the run; a diverged network is tested as it stands."""
-        labels = self.data.test_labels
-        if diverged is not None:
-            test = self.evaluated()
-        else:
-            test = Evaluation(rows[-1].test_loss, rows[-1].test_accuracy, rows[-1].test_accuracy_top5)
+        """What became of the run."""
         return RunResult(
-            outcome=finished_outcome(test.accuracy, labels) if diverged is None else "diverged",
-            test_accuracy=test.accuracy,
-            test_accuracy_top5=test.accuracy_top5,
-            test_loss=test.loss,
-            chance_accuracy=chance_accuracy(labels),
             doublings=0,
             data=self.data.provenance,
+            **self.final(rows, diverged),
             **self.course(rows, steps, diverged),
         )

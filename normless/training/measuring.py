@@ -13,6 +13,7 @@ from normless.probes.ride_along import RideAlong
 from normless.residual import ResidualMap
 from normless.training.config import TrainConfig
 from normless.training.files import replaced
+from normless.training.settings import ClassificationSettings
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,24 @@ class Measuring:
 
 
 def check_measurable(config: TrainConfig) -> None:
-    """See that probes can watch the passes of a run.
+    """See that probes can watch the passes of an image run.
 
     Raises:
         ValueError: its batches are passed in parts, or its network is compiled.
+    """
+    check_whole_batches(config)
+    if config.compile:
+        raise ValueError("Probes watch the network as it is written; leave compile out for a run that is measured.")
+
+
+def check_whole_batches(config: ClassificationSettings) -> None:
+    """See that a run passes its batches as they are.
+
+    Raises:
+        ValueError: it passes them in parts.
     """
     if config.micro_batch_size is not None and config.micro_batch_size < config.batch_size:
         raise ValueError(
             f"Probes measure whole batches, but micro_batch_size={config.micro_batch_size} passes them in parts; "
             "leave it out for a run that is measured."
         )
-    if config.compile:
-        raise ValueError("Probes watch the network as it is written; leave compile out for a run that is measured.")

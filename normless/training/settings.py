@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, Literal, Self
 
-DecayPolicy = Literal["guidelines", "all", "weights"]
+# The terms of normless.decay.
+DecayPolicy = str
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -24,7 +25,7 @@ class Settings:
         epochs: passes over the training set.
         rate: learning rate, before the schedule's and the groups' multipliers.
         weight_decay: L2 coefficient λ of the groups that decay.
-        decay_policy: which these are, by the rules of normless.optim.param_groups.
+        decay_policy: which these are, by the rules of normless.decay.
         scalar_rate_scale: rate of scalar multipliers and biases, relative to that of the weights.
         precision: numbers the network computes in, by the names of Lightning Fabric.
         seed: of all that is random in the run.
@@ -69,3 +70,35 @@ class Settings:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+class ClassificationSettings(Settings):
+    """Base of the configurations of runs that learn to tell classes.
+
+    Attributes:
+        batch_size: examples per optimizer step, of all processes together.
+        micro_batch_size: examples per forward pass of a process; the whole batch if None.
+        label_smoothing: share of each training target spread evenly over all classes.
+        devices: number of processes.
+    """
+
+    batch_size: int
+    micro_batch_size: int | None
+    label_smoothing: float
+    devices: int
+
+
+class AdamSettings(Settings):
+    """Base of the configurations of runs by Adam.
+
+    Attributes:
+        beta1: share of the mean gradient that Adam keeps.
+        beta2: share of the mean squared gradient that Adam keeps.
+        epsilon: what Adam adds to the root it divides by.
+        decoupled_decay: weights decay apart from the gradient, as AdamW has it.
+    """
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    decoupled_decay: bool

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from normless.decay import decays_of
 from normless.training.settings import Settings
 
 # A range of numbers, in words and as a test.
@@ -26,7 +27,7 @@ def checked_settings(config: Settings, ranges: Mapping[str, Range]) -> dict[str,
         ranges: the allowed range of each of its numbers.
 
     Raises:
-        ValueError: naming the setting, what was expected and what came.
+        ValueError: naming the setting, what was expected and what came, or there is no such decay policy.
     """
     hints = get_type_hints(type(config))
     values = {}
@@ -37,6 +38,7 @@ def checked_settings(config: Settings, ranges: Mapping[str, Range]) -> dict[str,
             if not holds(value):
                 raise ValueError(f"Expected {field.name} {words}, got {value}.")
         values[field.name] = value
+    decays_of(config.decay_policy, 1.0)
     return values
 
 
@@ -60,3 +62,19 @@ def _in_type(name: str, value: Any, hint: Any) -> Any:
     words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
     wanted = " or ".join(words.get(kind, "null") for kind in kinds)
     raise ValueError(f"Expected {name} to be {wanted}, got {value!r}.")
+
+
+def check_batch_shares(values: Mapping[str, Any]) -> None:
+    """See that every process has as much of a batch as the others, and no less than a micro-batch.
+
+    Raises:
+        ValueError: it has not; names the settings.
+    """
+    batch, devices, micro = values["batch_size"], values["devices"], values["micro_batch_size"]
+    if batch % devices:
+        raise ValueError(f"A batch of batch_size={batch} cannot be shared evenly by devices={devices}.")
+    if micro is not None and micro > batch // devices:
+        raise ValueError(
+            f"Expected micro_batch_size to be at most the {batch // devices} examples of a batch that each "
+            f"process has, got {micro}."
+        )

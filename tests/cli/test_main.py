@@ -34,7 +34,7 @@ def test_main_help_names_every_command_and_nothing_else(capsys: pytest.CaptureFi
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
     listed = printed.split("commands:\n")[1].split("\n\n")[0].splitlines()
-    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert [line.strip().split("  ")[0] for line in listed] == list(COMMANDS)
     for command in COMMANDS.values():
         assert command.help in printed
 
@@ -53,7 +53,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
 def test_every_command_offers_json_and_ends_its_help_with_an_example(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([name, "--help"]) == 0
+    assert main([*name.split(), "--help"]) == 0
     printed = capsys.readouterr().out
     assert "--json" in printed
     assert printed.rstrip().endswith(f"example:\n  {COMMANDS[name].example}")
@@ -63,11 +63,29 @@ def test_every_command_offers_json_and_ends_its_help_with_an_example(
     assert callable(module.run)
 
 
+def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--help"]) == 0
+    printed = capsys.readouterr().out
+    names = [name for name in COMMANDS if name.startswith("sweep ")]
+    assert [
+        line.strip().split("  ")[0] for line in printed.split("commands:\n")[1].splitlines()[: len(names)]
+    ] == names
+    assert printed.rstrip().endswith(f"example:\n  {COMMANDS['sweep run'].example}")
+    assert main(["sweep"]) == 2
+    assert capsys.readouterr().out == printed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["sweep", "statu"], "'sweep statu' is no command; did you mean sweep status?"),
+        (["sweep", "run"], "see normless sweep run --help."),
+        (["sweep", "run", "nowhere.yaml"], "nowhere.yaml"),
+        (["sweep", "run", "nowhere.yaml", "--metrics", "luck"], "There is no metric luck; there are test_accuracy,"),
+        (["sweep", "run", "nowhere.yaml", "--shard", "3/2"], "nowhere.yaml"),
+        (["sweep", "export", "nowhere.yaml", "runs.txt"], "Expected a file of name .parquet or .csv to write to"),
         (["inspec"], "'inspec' is no command; did you mean inspect?"),
-        (["zzz"], "'zzz' is no command: it is one of demo, train, train-translation, inspect"),
+        (["zzz"], "'zzz' is no command: it is one of demo, train, train-translation, train-text, "),
         (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
         (["demo", "--epochs", "many"], "Parser key \"epochs\": Expected a <class 'int'>. Got value: many; see"),
         (["demo", "--depths", "17"], "got depth=17; the nearest is 16."),

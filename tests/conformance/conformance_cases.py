@@ -38,6 +38,7 @@ CONVOLUTIONAL = [name for name, network in NETWORKS.items() if network.family !=
 SMALLEST = ["wide_10_2_gray", "cifar_8", "dense_relu_2"]
 
 WITH_NORMS = [
+    "as_written",
     "batch_norm",
     "batch_norm(initialization='xavier')",
     "ghost_batch_norm",
@@ -58,6 +59,7 @@ WITH_NORMS = [
     "only_top_norm",
     "layer_scale",
     "layer_scale(init=0.1)",
+    "layer_norm",
     "deepnorm",
 ]
 WITHOUT_NORMS = [
@@ -144,6 +146,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("fixup(zero=False)", "dense_relu_1"): _ONE_LAYER,
     ("fixup(multiplier=False)", "dense_relu_1"): _ONE_LAYER,
     ("fixup(biases=False)", "dense_relu_1"): _ONE_LAYER,
+    **{("layer_norm", network): "this is the scheme of transformers as they are" for network in NETWORKS},
     **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
     **{("t_fixup", network): "transformers" for network in NETWORKS},
 }
@@ -167,7 +170,7 @@ SCALARS: dict[str, Callable[[int], tuple[int, int]]] = {
 _TAKEN_AWAY = [
     # A shift of a linear layer's input shifts its output, which the norm behind it takes away.
     (
-        r"^(batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance)",
+        r"^(as_written|batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance)",
         "dense_linear",
         r"^blocks\.\d\.branch\.norm1\.bias$",
     ),

@@ -17,9 +17,9 @@ def test_unknown_names_and_options_list_the_known() -> None:
         load_data("mnist")
     with pytest.raises(ValueError, match=r"gaussian has no option sides; its options are image_shape, classes"):
         load_data("gaussian(sides=3)")
-    with pytest.raises(ValueError, match="digits has no option seed; it has none"):
+    with pytest.raises(ValueError, match="digits has no option seed; its options are train, test"):
         load_data("digits", seed=3)
-    assert list(SOURCES) == ["digits", "cifar10", "cifar100", "svhn", "image_folder", "gaussian"]
+    assert list(SOURCES) == ["digits", "cifar10", "cifar100", "svhn", "image_folder", "gaussian", "correlated"]
 
 
 def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -48,6 +48,13 @@ def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     shares = data.test_labels.bincount() / (data.test_labels.bincount() + data.train_labels.bincount())
     assert torch.all((shares - 360 / 1797).abs() < 0.005)
     assert load_data("digits").provenance == data.provenance
+
+
+def test_a_set_of_images_can_be_cut_by_its_text() -> None:
+    data, whole = load_data("digits(train=200, test=40)"), load_data("digits")
+    assert (data.train_size, data.test_size) == (200, 40)
+    assert data.provenance == whole.subset(train=200, test=40).provenance
+    assert load_data("digits", test=40).train_size == whole.train_size
 
 
 def test_gaussian_is_standard_normal_with_random_labels() -> None:

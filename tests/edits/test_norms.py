@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.edits import NormOnSkip, OnlyFinalNorm, OnlyTopNorm, RemoveNorms, ReplaceNorms
-from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models import dense, resnet_cifar, transformer, wide_resnet
 from normless.nn import (
     AlternatingBatchNorm1d,
     AlternatingBatchNorm2d,
@@ -351,3 +351,23 @@ def test_a_norm_that_bends_its_input_by_itself_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Bending())
     with pytest.raises(nl.UnsupportedEdit, match=r"at 1: a Bending normalizes and bends its input .*, with 1\.v"):
         nl.convert(model, "none", torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("scheme", ["layer_norm", "as_written"])
+def test_a_transformer_as_it_is_written_stays_so(scheme: str) -> None:
+    model = transformer(vocabulary=11, layers=1, width=8, heads=2, feed_forward=8, dropout=0.0)
+    net = nl.convert(model, scheme)
+    assert nl.scheme_of(net) == scheme
+    assert not added(model, net) | altered(model, net) | removed(model, net)
+    assert nl.plan(model, scheme) == ()
+
+
+def test_batch_norms_are_no_layer_norms() -> None:
+    with pytest.raises(
+        nl.UnsupportedEdit,
+        match=r"at blocks\.0\.norm1: it is a batch norm 16, .* there is batch_norm, and group_norm\(",
+    ):
+        nl.convert(wide_resnet(10, 1), "layer_norm")
+    grouped = nl.convert(wide_resnet(10, 1), "group_norm(groups=1)")
+    assert not [one for one in grouped.modules() if isinstance(one, nn.BatchNorm2d)]
+    assert nl.convert(Signals(norm=lambda width: nn.GroupNorm(1, width)), "layer_norm").block.norm.num_groups == 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normless as nl
+from normless.data.correlated import correlated_noise
 from normless.models import resnet_cifar
 
 # The paper's two networks: Xavier's weights without normalization and with it.
@@ -16,12 +16,7 @@ NORMALIZED = 'batch_norm(initialization="xavier")'
 
 def images(count: int, size: int, seed: int = 0) -> Tensor:
     """Noise on several scales, standardized per channel: (count, 3, size, size)."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.zeros(count, 3, size, size)
-    for scale in (2, 4, 8, size):
-        noise = torch.randn(count, 3, scale, scale, generator=generator)
-        x = x + F.interpolate(noise, size=(size, size), mode="bilinear", align_corners=False)
-    x = x + torch.randn(count, 1, 1, 1, generator=generator)
+    x = correlated_noise(count, (3, size, size), torch.Generator().manual_seed(seed))
     return (x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True)
 
 

@@ -148,6 +148,14 @@ def test_epochs_double_until_the_loss_plateaus(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("epochs-*")] == ["epochs-2"]
 
 
+def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    config = replace(SHORT, epochs=3, warm_start_epochs=1, warm_start_rate=0.001, schedule="constant")
+    assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.1, 0.1]
+    cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
+    first, same = (train(one, tmp_path / name).epochs[0] for name, one in (("warm", config), ("cold", cold)))
+    assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
+
+
 def test_double_precision_accumulates_exactly(tmp_path: Path) -> None:
     config = replace(SHORT, scheme="skipinit(alpha=1)", precision="64-true", epochs=2, batch_size=300)
     whole = train(config, tmp_path / "whole")

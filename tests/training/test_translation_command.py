@@ -74,7 +74,7 @@ SENTENCES = [
     ({"warmup_steps": -1}, "Expected warmup_steps 0 or more, got -1"),
     ({"beta2": 1.0}, r"Expected beta2 in \[0, 1\), got 1\.0"),
     ({"clip": 0.0}, "Expected clip above 0"),
-    ({"schedule": "linear"}, "Expected schedule to be one of inverse_square_root, hold_then_halve"),
+    ({"schedule": "polynomial"}, "Expected schedule to be one of inverse_square_root, hold_then_halve"),
     ({"epochs": 1.5}, r"Expected epochs to be a whole number, got 1\.5"),
     ({"source": "de", "target": "de"}, "source and target are both 'de'"),
     ({"longest": 2000}, "A sentence of longest=2000 tokens is no part of a batch of batch_tokens=512"),

@@ -1,1 +1,14 @@
 """The artefacts of SkipInit (De & Smith 2020)."""
+
+from normless.papers.skipinit import batch_sizes as batch_sizes
+from normless.papers.skipinit import batch_sizes_cifar100 as batch_sizes_cifar100
+from normless.papers.skipinit import batch_statistics as batch_statistics
+from normless.papers.skipinit import covariances as covariances
+from normless.papers.skipinit import depth as depth
+from normless.papers.skipinit import depth_cifar100 as depth_cifar100
+from normless.papers.skipinit import imagenet as imagenet
+from normless.papers.skipinit import initialization as initialization
+from normless.papers.skipinit import multiplier as multiplier
+from normless.papers.skipinit import normalization as normalization
+from normless.papers.skipinit import reference_code as reference_code
+from normless.papers.skipinit import regularized as regularized

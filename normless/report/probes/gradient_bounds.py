@@ -13,7 +13,9 @@ from normless.report.probes.series import series_ink
 from normless.report.tables import require_columns
 
 
-def gradient_bounds_against_block(bounds: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def gradient_bounds_against_block(
+    bounds: pd.DataFrame, ax: Axes | None = None, *, across: str = "block", by: str = "the block's input"
+) -> Axes:
     """Draw each example's gradient norm at every block's input as a point above its lower bound (logarithmic).
 
     Lines are medians over examples; a bound that is not positive says nothing and is left out.
@@ -21,6 +23,8 @@ def gradient_bounds_against_block(bounds: pd.DataFrame, ax: Axes | None = None) 
     Args:
         bounds: a row per block and example: ``block`` (1, 2, …), ``gradient_norm``, ``bound``.
         ax: where to draw; a new figure without it.
+        across: what ``block`` counts, where that is something else.
+        by: what the gradients are by.
 
     Raises:
         ValueError: a column is missing or the table is empty.
@@ -53,7 +57,7 @@ def gradient_bounds_against_block(bounds: pd.DataFrame, ax: Axes | None = None) 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(LogLocator(10))
     axes.yaxis.set_minor_locator(NullLocator())
-    name_axes(axes, title="Gradients cannot be small", across="block", up="‖gradient‖ by the block's input")
+    name_axes(axes, title="Gradients cannot be small", across=across, up=f"‖gradient‖ by {by}")
     # Names are placed by limits that no longer move.
     axes.set_ylim(axes.get_ylim())
     label_ends(axes, labels)

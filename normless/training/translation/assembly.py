@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
 
 from normless.conversion import convert
 from normless.data.byte_pairs import BytePairs
@@ -17,10 +15,7 @@ from normless.data.translation_sources import load_parallel_text
 from normless.models.spec import build_model
 from normless.schemes import parse_scheme
 from normless.spec import parse_call
-from normless.training.assembly import groups_of_config
 from normless.training.translation.config import TranslationConfig
-
-AS_WRITTEN = "layer_norm"
 
 
 def load_translation_data(config: TranslationConfig, vocabulary: BytePairs | None = None) -> TranslationData:
@@ -56,15 +51,13 @@ def build_translator(config: TranslationConfig, data: TranslationData) -> nn.Mod
             translate.
     """
     torch.manual_seed(config.seed)
-    scheme = None if config.scheme.strip() == AS_WRITTEN else parse_scheme(config.scheme)
+    scheme = parse_scheme(config.scheme)
     network = build_model(_fitted_to(config.model, data.vocabulary.size))
     if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
         raise ValueError(
             f"{config.model} is no network that translates: that has encode(source) and "
             "decode(tokens, memory, cache), as normless:transformer."
         )
-    if scheme is None:
-        return network
     return convert(network, scheme, *example_sentences(config, data))
 
 
@@ -83,15 +76,3 @@ def _fitted_to(model: str, vocabulary: int) -> str:
         raise ValueError(f"{model} sets padding, but the token that fills up sentences is {SPECIAL_TOKENS.padding}.")
     fitted = {**arguments, "vocabulary": vocabulary}
     return f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in fitted.items())})"
-
-
-def build_adam(config: TranslationConfig, network: nn.Module, inputs: tuple[Tensor, Tensor]) -> Optimizer:
-    """Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
-    groups = groups_of_config(config, network, *inputs)
-    kind = AdamW if config.decoupled_decay else Adam
-    return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
-
-
-def stored_vocabulary(path: Path) -> BytePairs | None:
-    """The vocabulary that a run left in a file, or None where there is none."""
-    return BytePairs.load(path) if path.exists() else None

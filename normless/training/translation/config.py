@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from normless.training.settings import DecayPolicy, Device, Precision, Settings
+from normless.training.settings import AdamSettings, DecayPolicy, Device, Precision
 
-TranslationSchedule = Literal["inverse_square_root", "hold_then_halve", "step", "cosine", "constant"]
+TranslationSchedule = Literal["inverse_square_root", "hold_then_halve", "step", "cosine", "linear", "constant"]
 
 
 @dataclass(frozen=True)
-class TranslationConfig(Settings):
+class TranslationConfig(AdamSettings):
     """One training run of one encoder-decoder on one parallel text, by Adam on the cross entropy per token.
 
     Args:
@@ -36,7 +36,8 @@ class TranslationConfig(Settings):
         epsilon: what Adam adds to the root it divides by.
         weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient unless it is decoupled.
         decoupled_decay: let weights decay apart from the gradient, by rate times λ, as AdamW does.
-        decay_policy: which parameters decay, by the rules of normless.optim.param_groups.
+        decay_policy: which parameters decay: guidelines, all, weights, or what + joins, as in weights+last, by the
+            rules of normless.decay.
         scalar_rate_scale: rate of scalar multipliers and biases, relative to that of the weights.
         clip: greatest norm of the gradient of all parameters together. Off if null.
         bleu_every: epochs between two BLEU scores of the validation set, by greedy search; it also has one after the

@@ -11,10 +11,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from normless.data.byte_pairs import stored_byte_pairs
 from normless.data.translation import TranslationData
 from normless.decoding.bleu import require_sacrebleu
 from normless.probes.ride_along import RideAlong
 from normless.residual import residual_map
+from normless.training.adam import build_adam
 from normless.training.assembly import make_fabric
 from normless.training.checkpoint import restored
 from normless.training.execution import own_run, train_once
@@ -22,11 +24,9 @@ from normless.training.files import replaced
 from normless.training.listener import CallOnEpoch, RunListener
 from normless.training.measuring import Measuring
 from normless.training.translation.assembly import (
-    build_adam,
     build_translator,
     example_sentences,
     load_translation_data,
-    stored_vocabulary,
 )
 from normless.training.translation.config import TranslationConfig
 from normless.training.translation.directory import TranslationDirectory
@@ -85,7 +85,7 @@ def _assemble(
 ) -> TranslationTask:
     """Build everything anew from the configuration, and the vocabulary if the run has none yet."""
     require_sacrebleu()
-    data = load_translation_data(config, stored_vocabulary(place.vocabulary))
+    data = load_translation_data(config, stored_byte_pairs(place.vocabulary))
     total = config.epochs * data.steps_per_epoch(config.batch_tokens)
     if config.warmup_steps >= total:
         raise ValueError(
@@ -95,7 +95,7 @@ def _assemble(
     network = build_translator(config, data).to(fabric.device)
     source, target = example_sentences(config, data)
     inputs = (source.to(fabric.device), target.to(fabric.device))
-    optimizer = build_adam(config, network, inputs)
+    optimizer = build_adam(config, network, *inputs)
     wrapped, wrapped_optimizer = fabric.setup(network, optimizer)
     measuring = None
     if ride_along is not None:
@@ -114,7 +114,7 @@ def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationDat
     place = TranslationDirectory(Path(directory))
     config = place.stored_config()
     place.check_trained()
-    data = load_translation_data(config, stored_vocabulary(place.vocabulary))
+    data = load_translation_data(config, stored_byte_pairs(place.vocabulary))
     with torch.random.fork_rng(devices=[]):
         network = build_translator(config, data)
     return restored(network, place.checkpoint), data

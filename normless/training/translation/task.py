@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 
 import torch
 from torch import nn
 
-from normless import __version__
 from normless.data.translation import SetName, TranslationBatch, TranslationData
 from normless.decoding import Bleu, bleu, translate
 from normless.optim.schedules import rate_multiplier
@@ -27,6 +24,7 @@ from normless.training.translation.evaluation import (
     labels_of,
 )
 from normless.training.translation.result import TranslationResult, TranslationRow
+from normless.training.versions import versions_of
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class TranslationTask(Task[TranslationConfig, TranslationRow, TranslationResult]
             data=self.data.provenance,
             data_checksum=self.data.text.checksum,
             seed=self.config.seed,
-            versions=_versions(),
+            versions=versions_of("numpy", "tokenizers", "sacrebleu"),
             **self.course(rows, steps, diverged),
         )
 
@@ -131,10 +129,3 @@ class TranslationTask(Task[TranslationConfig, TranslationRow, TranslationResult]
                 device=self.fabric.device,
             )
         return bleu(translations, self.data.pairs(name).target), translations
-
-
-def _versions() -> dict[str, str]:
-    """Of what a run's numbers depend on; torch's says how it was built too."""
-    packages = {name: version(name) for name in ("numpy", "tokenizers", "sacrebleu")}
-    own = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    return own | packages

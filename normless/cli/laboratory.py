@@ -1,0 +1,92 @@
+"""What the commands that carry out many runs share: where their table is, and what executes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+if TYPE_CHECKING:
+    from normless.lab.executors.executor import ExecutorFactory
+    from normless.lab.laboratory import Laboratory
+    from normless.lab.listener import LaboratoryListener
+
+LOCAL = "local"
+
+
+def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
+    """Add where the runs in flight and the table of finished ones are.
+
+    Args:
+        parser: of the command.
+        out: the folder if none is named.
+    """
+    parser.add_argument("--out", type=Path, default=out, help="folder of the runs in flight, and of the table")
+    parser.add_argument(
+        "--db",
+        type=str,
+        default=None,
+        metavar="URL",
+        help="database with the table of finished runs, as postgresql://USER@HOST/DATABASE; a SQLite file in the "
+        "folder if left out",
+    )
+
+
+def add_executor_arguments(parser: ArgumentParser) -> None:
+    """Add what executes the runs, and which part of them."""
+    parser.add_argument(
+        "--workers",
+        type=int | None,
+        default=None,
+        help="processes of one thread each; one per core if left out, with --ray as many as the cluster has room for",
+    )
+    parser.add_argument(
+        "--ray",
+        type=str,
+        nargs="?",
+        const=LOCAL,
+        default=None,
+        metavar="ADDRESS",
+        help="execute by Ray: on the cluster of this address, or on one of this machine if there is no address",
+    )
+    parser.add_argument(
+        "--gpus-per-run", type=float, default=0.0, help="with --ray: GPUs of each run, as 0.25 for four runs on one"
+    )
+    parser.add_argument(
+        "--shard",
+        type=str,
+        default=None,
+        metavar="I/N",
+        help="carry out one of N parts, as 2/8; for machines that share nothing but the database",
+    )
+
+
+def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
+    """The laboratory that the arguments describe; those of `add_executor_arguments` may be missing.
+
+    Raises:
+        ValueError: a number is out of range, or there is no such shard.
+        StateError: the table cannot be opened.
+    """
+    from normless.lab.laboratory import Laboratory
+    from normless.lab.shard import Shard
+
+    shard = namespace.get("shard")
+    return Laboratory(
+        namespace.out,
+        url=namespace.db,
+        workers=namespace.get("workers"),
+        executor=_ray(namespace) if namespace.get("ray") is not None else None,
+        shard=None if shard is None else Shard.from_text(shard),
+        listener=listener,
+    )
+
+
+def _ray(namespace: Namespace) -> ExecutorFactory:
+    from functools import partial
+
+    from normless.lab.executors.ray import RayExecutor
+
+    address = None if namespace.ray == LOCAL else namespace.ray
+    return partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)

@@ -1,0 +1,32 @@
+"""``normless report DIR``: one page of all results that ``normless reproduce`` left in a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from normless.output import add_json_flag, print_json
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the folder and where the page goes."""
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="folder of results, the --out of normless reproduce"
+    )
+    parser.add_argument("--page", type=Path | None, default=None, help="the page; DIR/index.html if left out")
+    add_json_flag(parser)
+
+
+def run(namespace: Namespace) -> int:
+    """Write the page and say where it is."""
+    from normless.papers.page import write_page_of
+
+    path = write_page_of(namespace.directory, namespace.page)
+    size = path.stat().st_size
+    if namespace.json:
+        print_json({"page": str(path), "bytes": size})
+    else:
+        sys.stdout.write(f"wrote {path} ({size / 1e6:.1f} MB)\n")
+    return 0

@@ -1,0 +1,1 @@
+"""``normless sweep …``: sets of runs from YAML files, carried out once, wherever there is room."""

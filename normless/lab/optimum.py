@@ -1,0 +1,102 @@
+"""The optimum of each combination of a sweep over its learning rates, as De & Smith select it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+Edge = Literal["", "lowest", "highest"]
+
+LOSSES = ("training_loss", "training_loss_with_l2", "test_loss", "validation_loss")
+
+
+def is_minimized(metric: str) -> bool:
+    """Whether less of a metric is better; so of losses, and not of accuracies and BLEU."""
+    return metric in LOSSES or metric.endswith("_loss")
+
+
+def optima(runs: pd.DataFrame, *, axes: Sequence[str], metric: str, best: int) -> pd.DataFrame:
+    """The best learning rate of each combination by one metric, and what it reaches there.
+
+    At each rate the mean m_η of the best k = `best` of the runs that did not fail is taken, or of all where there are
+    fewer. The optimum is the rate with the best m_η, the lower one of equals; its range are all rates whose mean lies
+    within one standard deviation of it. The loss of a run that diverged is infinite, whatever it was before, and
+    what is not a number is the worst there is; no rate with such a run among its best k wins against one without.
+
+    Args:
+        runs: a row per finished run: the axes' columns, `rate`, `seed`, `outcome` and the metric.
+        axes: the columns that name a combination.
+        metric: a column; losses are minimized, all else is maximized.
+        best: k, of the metric that is asked for.
+
+    Returns:
+        A row per combination, in the order of the runs: the axes' columns, `metric`, `mean` and `deviation` (sample
+        standard deviation, NaN of one run) of the best k at the optimum, their number `n`, `rate`, `rate_low` and
+        `rate_high` (its range), `edge` (`lowest` or `highest` where the optimum is an end of two or more rates, else
+        empty), the numbers of all `runs` and of those `diverged`, at `chance` and `failed`, and `trainable`: whether
+        k of the runs (or all where there are fewer) trained at some rate. Where no rate has a finite mean, mean and
+        rates are NaN and the edge is the lowest rate, since only lower ones could do better.
+
+    Raises:
+        ValueError: a column is missing, or `best` is below 1.
+    """
+    missing = [name for name in (*axes, "rate", "outcome", metric) if name not in runs.columns]
+    if missing:
+        raise ValueError(f"The table of runs has no column {', '.join(missing)}; it has {', '.join(runs.columns)}.")
+    if best < 1:
+        raise ValueError(f"Expected the best 1 or more runs of a rate, got {best}.")
+    groups = runs.groupby(list(axes), sort=False) if axes else [((), runs)]
+    rows = [dict(zip(axes, labels, strict=True)) | _optimum(group, metric, best) for labels, group in groups]
+    return pd.DataFrame(rows, columns=[*axes, *_COLUMNS])
+
+
+_COLUMNS = (
+    *("metric", "mean", "deviation", "n", "rate", "rate_low", "rate_high", "edge"),
+    *("runs", "diverged", "chance", "failed", "trainable"),
+)
+
+
+def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
+    """The row of one combination."""
+    sign = -1.0 if is_minimized(metric) else 1.0
+    counts = runs["outcome"].value_counts()
+    row: dict[str, Any] = {"metric": metric, "runs": len(runs)}
+    row |= {outcome: int(counts.get(outcome, 0)) for outcome in ("diverged", "chance", "failed")}
+    row["trainable"] = any(_trains(group, best) for _, group in runs.groupby("rate"))
+    kept = {
+        float(rate): _best(group, metric, best)  # type: ignore[arg-type]
+        for rate, group in runs[runs["outcome"] != "failed"].groupby("rate")
+    }
+    means = {rate: sign * float(np.mean(values)) for rate, values in kept.items()}
+    rates = sorted(means)
+    finite = [rate for rate in rates if math.isfinite(means[rate])]
+    ends: dict[float, Edge] = {rates[0]: "lowest", rates[-1]: "highest"} if len(rates) > 1 else {}
+    if not finite:
+        nothing = dict.fromkeys(("mean", "deviation", "rate", "rate_low", "rate_high"), math.nan)
+        return row | nothing | {"n": 0, "edge": "lowest" if ends else ""}
+    rate = max(finite, key=means.__getitem__)
+    values = kept[rate]
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    slack = 0.0 if math.isnan(deviation) else deviation
+    near = [one for one in finite if means[one] >= means[rate] - slack]
+    row |= {"mean": float(np.mean(values)), "deviation": deviation, "n": len(values), "rate": rate}
+    return row | {"rate_low": min(near), "rate_high": max(near), "edge": ends.get(rate, "")}
+
+
+def _trains(runs: pd.DataFrame, best: int) -> bool:
+    """Whether so many of the runs at a rate trained that the mean over the best is one over trained runs."""
+    return bool((runs["outcome"] == "trained").sum() >= min(best, len(runs)))
+
+
+def _best(runs: pd.DataFrame, metric: str, best: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The best values at one rate, the best first."""
+    minimized = is_minimized(metric)
+    worst = math.inf if minimized else -math.inf
+    values = runs[metric].astype(float).fillna(worst)
+    if minimized:
+        values = values.mask(runs["outcome"] == "diverged", math.inf)
+    return np.asarray(values.sort_values(ascending=minimized).iloc[:best], dtype=np.float64)

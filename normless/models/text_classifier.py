@@ -1,0 +1,216 @@
+"""The transformers of Hugging Face that tell classes of sentences, from a configuration or a local checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from normless.spec import parse_call
+
+SOURCE = "transformers"
+CONFIG_FILE = "config.json"
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
+
+
+class TokenNumbers(NamedTuple):
+    """What a network has to know of the tokens it reads.
+
+    Attributes:
+        vocabulary: number of tokens.
+        padding: the token that fills up shorter sentences.
+        start, end: the tokens around each sentence, None where the vocabulary of a checkpoint has its own.
+    """
+
+    vocabulary: int
+    padding: int
+    start: int | None = None
+    end: int | None = None
+
+
+class TextClassifier(nn.Module):
+    """A classifier of sentences of ``transformers`` as a function from tokens to logits.
+
+    Args:
+        network: one of its models for sequence classification.
+        padding: the token that is not looked at.
+
+    Shapes: tokens (B, S), int64, to logits (B, classes).
+    """
+
+    def __init__(self, network: nn.Module, padding: int) -> None:
+        super().__init__()
+        self.network = network
+        self.padding = padding
+        # Keys and values are for generating; nothing here does.
+        takes = inspect.signature(network.forward).parameters
+        self._fixed = {"use_cache": False} if "use_cache" in takes else {}
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The logits of each sentence; its padding is masked."""
+        mask = (tokens != self.padding).long()
+        logits: Tensor = self.network(input_ids=tokens, attention_mask=mask, **self._fixed).logits
+        return logits
+
+    def example_inputs(self) -> tuple[Tensor]:
+        """Random sentences (2, 7) without padding, always the same."""
+        embedding: Any = self.network.get_input_embeddings()  # type: ignore[operator]
+        config: Any = self.network.config
+        end = getattr(config, "eos_token_id", None)
+        free = torch.tensor([token for token in range(len(embedding.weight)) if token not in (self.padding, end)])
+        tokens = free[torch.randint(len(free), (2, 7), generator=torch.Generator().manual_seed(0))]
+        if end is not None:
+            tokens[:, -1] = end
+        return (tokens.to(embedding.weight.device),)
+
+
+def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbers | None = None) -> TextClassifier:
+    """Build the classifier that a text names, without asking the network for anything.
+
+    Args:
+        text: behind ``transformers:``: a kind of model with settings of its configuration, as
+            ``bert(num_hidden_layers=2, hidden_size=64)``; the JSON file of a configuration; or the folder of a
+            checkpoint, whose weights are read (safetensors alone).
+        classes: number of logits; the configuration's own if None.
+        tokens: those of the data, in place of the configuration's own.
+
+    Raises:
+        ValueError: there is no such kind, setting, file or checkpoint, or it does not go with the data.
+        ModuleNotFoundError: transformers is not installed.
+    """
+    library = _library()
+    path = Path(text.strip())
+    with _quiet():
+        if is_path(text):
+            folder, config = _read_config(library, path)
+        else:
+            folder, config = None, _named_config(library, *parse_call(text))
+        if classes is not None:
+            config.num_labels = classes
+        if tokens is not None:
+            _fit(config, tokens, text, checkpoint=folder is not None)
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0
+        if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = config.pad_token_id
+        network = _built(library, text, config) if folder is None else _loaded(library, folder, config)
+    return TextClassifier(network.to(torch.get_default_dtype()), int(config.pad_token_id))
+
+
+def is_path(text: str) -> bool:
+    """Whether the text behind ``transformers:`` is a file or folder, and no kind of model."""
+    stripped = text.strip()
+    return stripped.endswith(".json") or "/" in stripped.partition("(")[0] or Path(stripped).is_dir()
+
+
+def checkpoint_folder(model: str) -> Path | None:
+    """The folder of the checkpoint that a model's whole text names, None where it names none."""
+    source, _, rest = model.strip().partition(":")
+    return Path(rest.strip()) if source == SOURCE and is_path(rest) and not rest.strip().endswith(".json") else None
+
+
+def _library() -> Any:
+    try:
+        return import_module(SOURCE)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "transformers is not installed; install it with: pip install 'normless[zoo]'", name=SOURCE
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither progress bars nor remarks of the library, which says that a new classifier has new weights."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
+    """The configuration of a kind of model with some settings of its own."""
+    try:
+        plain = library.AutoConfig.for_model(kind)
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"transformers has no kind of model {kind!r}; bert, distilbert, roberta, gpt2 and t5 are some, and "
+            "transformers:FOLDER or transformers:FILE.json names one on this machine."
+        ) from error
+    unknown = [name for name in settings if not hasattr(plain, name)]
+    if unknown:
+        raise ValueError(
+            f"The configuration of {kind} in transformers has no setting {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(set(plain.to_dict()) | set(plain.attribute_map)))}."
+        )
+    return library.AutoConfig.for_model(kind, **settings)
+
+
+def _read_config(library: Any, path: Path) -> tuple[Path | None, Any]:
+    """The folder of a checkpoint, None for a configuration alone, and the configuration."""
+    folder = None if path.suffix == ".json" else path
+    file = path if folder is None else folder / CONFIG_FILE
+    if not file.is_file():
+        raise ValueError(
+            f"There is no file {file}: expected the folder of a checkpoint of transformers, or the JSON file of a "
+            "configuration. Nothing is downloaded."
+        )
+    if folder is not None and not any((folder / name).is_file() for name in WEIGHT_FILES):
+        raise ValueError(
+            f"{folder} has no {WEIGHT_FILES[0]}; other files of weights are not opened, as that may run code. "
+            f"Save it anew by save_pretrained, or name {file} for its network with random weights."
+        )
+    try:
+        return folder, library.AutoConfig.from_pretrained(str(file), local_files_only=True)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{file} is no configuration of a model of transformers: {error}") from error
+
+
+def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> None:
+    """Give a configuration the tokens of the data."""
+    config.pad_token_id = tokens.padding
+    if checkpoint:
+        if tokens.vocabulary > config.vocab_size:
+            raise ValueError(
+                f"The checkpoint {text} has {config.vocab_size} tokens, but its sentences are written in "
+                f"{tokens.vocabulary}; limit those that are learned by the setting vocabulary of the run."
+            )
+        return
+    config.vocab_size = tokens.vocabulary
+    around = {"bos_token_id": tokens.start, "cls_token_id": tokens.start}
+    around |= {"eos_token_id": tokens.end, "sep_token_id": tokens.end}
+    for name, token in around.items():
+        if token is not None and hasattr(config, name):
+            setattr(config, name, token)
+
+
+def _built(library: Any, text: str, config: Any) -> nn.Module:
+    """A network with random weights, drawn from torch's global generator."""
+    try:
+        network: nn.Module = library.AutoModelForSequenceClassification.from_config(config)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"transformers cannot build {text.strip()} as a classifier of sentences: {error}") from error
+    return network
+
+
+def _loaded(library: Any, folder: Path, config: Any) -> nn.Module:
+    """The network of a checkpoint; what that has no weights for, as a new classifier, is drawn."""
+    try:
+        network: nn.Module = library.AutoModelForSequenceClassification.from_pretrained(
+            str(folder), config=config, local_files_only=True, use_safetensors=True
+        )
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise ValueError(f"The checkpoint {folder} cannot be read as a classifier of sentences: {error}") from error
+    return network

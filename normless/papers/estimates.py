@@ -1,0 +1,84 @@
+"""Numbers of several draws of a network as estimates, and claims about every draw or about a range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from normless.papers.verdict import Check, Estimate, check
+
+
+def over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:
+    """Mean and sample standard deviation over independent draws; of a single draw the deviation is not known, NaN.
+
+    Raises:
+        ValueError: there is no draw.
+    """
+    held = np.asarray(list(values), dtype=float)
+    if not len(held):
+        raise ValueError("An estimate needs at least one draw, got none.")
+    return Estimate(float(held.mean()), float(held.std(ddof=1)) if len(held) > 1 else math.nan, len(held))
+
+
+def decades_over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:
+    """`over_draws` of log₁₀: for ratios and sizes that differ from draw to draw by orders of magnitude.
+
+    A value that is 0 gives -∞ and one below it NaN, which decide no claim in its favour.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithms = np.log10(np.asarray(list(values), dtype=float))
+        return over_draws(logarithms)
+
+
+def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
+    """low ≤ mean ≤ high, told from the nearer bound by two standard errors; inconclusive where it cannot be told.
+
+    An exact estimate (deviation 0) is always decided, one of unknown error (NaN) never is.
+
+    Raises:
+        ValueError: the bounds are the wrong way round.
+    """
+    if low > high:
+        raise ValueError(
+            f"The range of the claim {claim!r} is from {low} to {high}: the bounds are the wrong way round."
+        )
+    error = estimate.deviation / math.sqrt(estimate.n)
+    numbers = {"measured": estimate.mean, "low": low, "high": high, "standard_error": error}
+    inside = min(estimate.mean - low, high - estimate.mean)
+    if math.isnan(inside) or math.isnan(error) or (error > 0 and abs(inside) <= 2 * error):
+        return check(claim, None, **numbers)
+    return check(claim, inside >= 0, **numbers)
+
+
+def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:
+    """Whether something was so in every draw: fails from half of them on downwards, inconclusive between.
+
+    Raises:
+        ValueError: there is no draw.
+    """
+    flags = [bool(draw) for draw in draws]
+    if not flags:
+        raise ValueError(f"The claim {claim!r} is about every draw, and there is none.")
+    share = sum(flags) / len(flags)
+    holds = True if share == 1 else False if share <= 0.5 else None
+    return check(claim, holds, share_of_draws=share, draws=len(flags), **numbers)
+
+
+def undecided(failing: Check, reason: str) -> Check:
+    """A check that failed where the set-up could not have decided it, as inconclusive with the reason; or unchanged."""
+    if failing.verdict != "fails":
+        return failing
+    return Check(f"{failing.claim} Not decided here: {reason}", "inconclusive", failing.numbers)
+
+
+def quantity_table(quantities: Mapping[str, Estimate | float]) -> pd.DataFrame:
+    """A row per quantity: `quantity`, `value` (the mean), `deviation` over draws (0 if exact) and `n` draws."""
+    held = {name: one if isinstance(one, Estimate) else Estimate(float(one)) for name, one in quantities.items()}
+    rows = [
+        {"quantity": name, "value": one.mean, "deviation": one.deviation, "n": one.n} for name, one in held.items()
+    ]
+    return pd.DataFrame(rows, columns=["quantity", "value", "deviation", "n"])

@@ -1,0 +1,133 @@
+"""How the runs of a sweep ended, as estimates over replicates, and which learning rates they trained at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from normless.papers.estimates import over_draws
+from normless.papers.published import published_as
+from normless.papers.verdict import Estimate
+
+if TYPE_CHECKING:
+    from normless.lab.laboratory import Laboratory, SweepResult
+
+OUTCOMES = ("trained", "chance", "diverged", "failed")
+
+
+def final_table(result: SweepResult) -> pd.DataFrame:
+    """A row per run, its accuracies in percent.
+
+    Returns:
+        The columns of the table of runs, `test_accuracy` in percent; and `test_error` and `training_accuracy` (of the
+        last epoch's minibatches), both in percent, and `gap`, training less test accuracy, in points.
+    """
+    table = result.runs.copy()
+    table["training_accuracy"] = math.nan
+    if len(result.epochs):
+        last = result.epochs.sort_values("epoch", kind="stable").groupby("hash")["training_accuracy"].last()
+        table["training_accuracy"] = 100 * table["hash"].map(last).astype(float)
+    table["test_accuracy"] = 100 * table["test_accuracy"].astype(float)
+    table["test_error"] = 100 - table["test_accuracy"]
+    table["gap"] = table["training_accuracy"] - table["test_accuracy"]
+    return table
+
+
+def chosen(table: pd.DataFrame, **labels: Any) -> pd.DataFrame:
+    """The rows with these values in the columns of these names."""
+    for name, value in labels.items():
+        table = table[table[name] == value]
+    return table
+
+
+def estimate(runs: pd.DataFrame, column: str) -> Estimate:
+    """Mean and deviation over the runs that have the number; NaN where none has, the deviation NaN for one."""
+    values = runs[column].astype(float).dropna()
+    return over_draws(values) if len(values) else Estimate(math.nan, math.nan, 1)
+
+
+def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """A row per combination, in the order of the table.
+
+    Args:
+        table: a row per run.
+        by: the columns that name a combination.
+        columns: numbers of each run.
+
+    Returns:
+        The columns of `by`; each number's mean over replicates under its own name and sample standard deviation (NaN
+        of a single run) with `_deviation`; `n`, how many runs there are, and how many of them ended in each outcome.
+    """
+    rows = []
+    for labels, runs in table.groupby(list(by), sort=False):
+        row: dict[str, Any] = dict(zip(by, labels, strict=True))
+        for column in columns:
+            found = estimate(runs, column)
+            row |= {column: found.mean, f"{column}_deviation": found.deviation}
+        counts = runs["outcome"].value_counts()
+        rows.append(row | {"n": len(runs)} | {name: int(counts.get(name, 0)) for name in OUTCOMES})
+    return pd.DataFrame(rows)
+
+
+def highest_trained_rate(runs: pd.DataFrame) -> float:
+    """The largest learning rate at which every run trained; 0 where there is none, NaN where all runs failed."""
+    kept = runs[runs["outcome"] != "failed"]
+    if kept.empty:
+        return math.nan
+    trained = (kept["outcome"] == "trained").groupby(kept["rate"]).all()
+    return float(max(trained.index[trained], default=0.0))
+
+
+def setup_of(lab: Laboratory, *results: SweepResult) -> dict[str, Any]:
+    """How some sweeps were measured: what their configurations share, what they differ in, seeds, data."""
+    setup: dict[str, Any] = {}
+    for result in results:
+        sweep = result.sweep
+        rows = lab.carry_out([sweep.points()[0].config])
+        report = (rows[0].result or {}) if rows else {}
+        setup |= {name: value for name, value in sweep.base.items() if value is not None and name != "data_root"}
+        setup |= {axis: {label: dict(held) for label, held in labels.items()} for axis, labels in sweep.axes.items()}
+        setup |= {
+            "learning rates": sorted({float(rate) for rate in result.runs["rate"]}),
+            "replicates": sweep.replicates,
+            "seeds": f"{sweep.seed} to {sweep.seed + sweep.replicates - 1}",
+            "data": report.get("data", sweep.base.get("data")),
+        }
+    setup["runs"] = sum(len(result.runs) for result in results)
+    return setup
+
+
+def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
+    """The rows of a summary as `beside_published` draws them.
+
+    Args:
+        name: of the artefact with the published rows.
+        measured: as `summary` gives it.
+        on: the columns that find each other's rows, and name them.
+        column: the number.
+
+    Returns:
+        `name`, `measured`, `deviation`, and `published`, NaN where nothing is printed.
+    """
+    printed = {tuple(str(row[one]) for one in on): row[column] for row in published_as(name).rows}
+    keys = [tuple(map(str, key)) for key in measured[list(on)].itertuples(index=False, name=None)]
+    return pd.DataFrame(
+        {
+            "name": [", ".join(key) for key in keys],
+            "measured": measured[column],
+            "deviation": measured[f"{column}_deviation"],
+            "published": [printed.get(key, math.nan) for key in keys],
+        }
+    )
+
+
+def failures(*results: SweepResult) -> tuple[str, ...]:
+    """A sentence on the runs that raised, with the first one's error; nothing where there are none."""
+    table = pd.concat([result.runs for result in results], ignore_index=True)
+    failed = table[table["outcome"] == "failed"]
+    if failed.empty:
+        return ()
+    return (f"{len(failed)} of {len(table)} runs failed, the first with: {failed['error'].iloc[0]}",)

@@ -1,0 +1,126 @@
+"""What multipliers are for: norms, angles and multipliers over steps, with decay and a drop of the rate."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+
+from normless import convert, param_groups, residual_map
+from normless.models import dense
+from normless.papers.artefact import Context, artefact
+from normless.papers.draws import seeded
+from normless.papers.evidence import Evidence
+from normless.papers.verdict import Check, Estimate, check, larger
+from normless.probes import WeightDynamics
+from normless.report.panels import stacked_axes
+from normless.report.probes.weight_dynamics import multipliers_against_step, weight_norms_against_step
+
+WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
+
+
+@artefact(
+    "fixup/multiplier-dynamics",
+    smoke={"steps": 500, "drop": 250, "draws": 2, "width": 24, "decay": 0.02},
+    small={"steps": 12000, "drop": 6000, "draws": 8, "width": 32, "decay": 0.005},
+    paper={"steps": 60000, "drop": 30000, "draws": 15, "width": 64, "decay": 0.001},
+)
+def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, width: int, decay: float) -> Evidence:
+    """Gradient ⊥ weight; behind the drop norms shrink, the multiplier grows, and with it the rate of other layers."""
+    tables = []
+    for draw in range(draws):
+        for scheme in (WITH, WITHOUT):
+            with seeded(context.seed + draw):
+                tables.append(_trained(scheme, steps, drop, width, decay).assign(scheme=scheme, draw=draw))
+    table = pd.concat(tables, ignore_index=True)
+    branch = table[table["place"] == "branch"]
+    marks = [mark for mark in (drop // 2, drop, (steps + drop) // 2, steps) if mark in set(branch["step"])]
+    columns = ["weight_norm", "multiplier", "cosine", "relative_rate"]
+    rows = branch[branch["step"].isin(marks)].groupby(["scheme", "step"], sort=False)[columns].mean().reset_index()
+    return Evidence(
+        measured=rows,
+        checks=tuple(_checks(branch, drop, steps)),
+        setup={
+            "network": f"dense, 3 blocks of width {width}, two ReLU → linear on each branch, by {WITH} and {WITHOUT}",
+            "data": "prototypes of 10 classes and N(0, 1) noise in 16 dimensions, half of the labels drawn anew",
+            "training": f"{steps} steps of 16 examples at rate 0.1, a tenth of it from step {drop + 1} on, L2 "
+            f"{decay:g} on the weights and not on the scalars",
+            "draws": draws,
+            "seed": context.seed,
+        },
+        draw=lambda: _panels(branch),
+        remarks=(
+            "The paper argues and observes this; it publishes no figure. The relative rate is α²η/‖W‖², the "
+            "effective rate of a branch's weight, over η.",
+            "As α ∂l/∂α = ⟨∂l/∂W, W⟩, the gradient changes α² and ‖W‖² alike and decay takes from ‖W‖² alone: α² - "
+            "‖W‖² grows by 2ηλ‖W‖² a step, before the drop as behind it.",
+        ),
+    )
+
+
+def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd.DataFrame:
+    """Every tenth step's weights, gradients and multipliers; the rate is a tenth behind `drop`."""
+    prototypes = torch.randn(10, 16)
+    network = convert(dense(3, width, in_features=16, branch_layers=2), scheme)
+    optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay), lr=0.1)
+    recorder = WeightDynamics(network, residual_map(network), when=lambda step: step % 10 == 0)
+    with recorder.ride_along(optimizer):
+        for step in range(1, steps + 1):
+            targets = torch.randint(10, (16,))
+            inputs = prototypes[targets] + torch.randn(16, 16)
+            noisy = torch.where(torch.rand(16) < 0.5, torch.randint(10, (16,)), targets)
+            optimizer.zero_grad()
+            torch.autograd.backward(F.cross_entropy(network(inputs), noisy))
+            if step == drop + 1:
+                for group in optimizer.param_groups:
+                    group["lr"] /= 10
+            optimizer.step()
+    table = recorder.table()
+    scale = table["multiplier"].fillna(1.0)
+    return table.assign(relative_rate=scale**2 / table["weight_norm"] ** 2)
+
+
+def _checks(branch: pd.DataFrame, drop: int, steps: int) -> list[Check]:
+    own = branch[branch["scheme"] == WITH]
+    cosine = float(own["cosine"].abs().mean())
+    spread = branch.groupby(["draw", "step", "scheme"])[["weight_norm", "multiplier", "relative_rate"]].mean()
+
+    def change(column: str, start: int, end: int, scheme: str = WITH) -> Estimate:
+        """Of the draws' means, from one step to another."""
+        by = spread.xs(scheme, level="scheme")[column].unstack("step")
+        gained = by[end] - by[start]
+        return Estimate(float(gained.mean()), float(gained.std(ddof=1)), len(gained))
+
+    none = Estimate(0.0)
+    return [
+        check(
+            "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.",
+            cosine < 0.2,
+            mean_absolute_cosine=cosine,
+        ),
+        larger("Behind the drop the weights' norm shrinks.", none, change("weight_norm", drop, steps)),
+        larger("Behind the drop the multiplier grows.", change("multiplier", drop, steps), none),
+        larger(
+            "It grows more behind the drop than in as many steps before it.",
+            change("multiplier", drop, steps),
+            change("multiplier", max(10, 2 * drop - steps), drop),
+        ),
+        larger(
+            "Behind the drop α²/‖W‖², the effective rate of a branch's weights over η, rises.",
+            change("relative_rate", drop, steps),
+            none,
+        ),
+        larger(
+            "It rises more with the multiplier than without.",
+            change("relative_rate", drop, steps),
+            change("relative_rate", drop, steps, WITHOUT),
+        ),
+    ]
+
+
+def _panels(branch: pd.DataFrame) -> Axes:
+    first, second = stacked_axes(2)
+    weight_norms_against_step(branch, first)
+    multipliers_against_step(branch[branch["scheme"] == WITH], second)
+    return first

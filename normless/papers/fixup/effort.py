@@ -1,0 +1,80 @@
+"""How the paper's image networks are trained, and how much of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from normless.lab.rates import RateGrid
+from normless.lab.sweep import Sweep
+from normless.papers.artefact import Context
+from normless.papers.estimates import undecided
+from normless.papers.verdict import Check
+
+RATE = 0.1
+"""The largest learning rate that networks with batch norm are trained at by default."""
+REPLICATES = 5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How one kind of network is trained.
+
+    Attributes:
+        model: the network as text.
+        data: the data set as text.
+        epochs: of every run.
+        batch_size: images in a minibatch.
+        replicates: runs of each configuration.
+        rates: learning rates of what has no rate of its own.
+        crop: zero padding before the random crop of `data`, in pixels; its default if None.
+        settings: further settings of every run.
+        reduced: why what depends on the paper's network and training may come out otherwise; else empty.
+    """
+
+    model: str
+    data: str
+    epochs: int
+    batch_size: int = 128
+    replicates: int = REPLICATES
+    rates: tuple[float, ...] = (RATE,)
+    crop: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    reduced: str = ""
+
+    def sweep(
+        self,
+        context: Context,
+        name: str,
+        axes: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        *,
+        rates: tuple[float, ...] | None = None,
+        **settings: Any,
+    ) -> Sweep:
+        """A sweep whose rates are never extended.
+
+        Args:
+            context: whose data and first seed are taken.
+            name: of the sweep.
+            axes: as in `Sweep`.
+            rates: learning rates; those of the effort if None.
+            settings: of every run, before those of the axes.
+        """
+        base: dict[str, Any] = {
+            "model": self.model,
+            "data": context.data_or(self.data),
+            "data_root": context.data_root,
+            "batch_size": self.batch_size,
+            "epochs": self.epochs,
+            "crop": self.crop if context.data is None else None,
+            "momentum": 0.9,
+            **self.settings,
+            **settings,
+        }
+        grid = RateGrid(self.rates if rates is None else rates, None)
+        return Sweep(name, base, axes, grid, self.replicates, self.replicates, context.seed)
+
+    def weighed(self, checks: Sequence[Check]) -> tuple[Check, ...]:
+        """Checks as they are; those that fail after less than the paper's training as not decided by it."""
+        return tuple(undecided(one, self.reduced) for one in checks) if self.reduced else tuple(checks)

@@ -1,0 +1,187 @@
+"""Cases 3 and 4: downsampling blocks set the variance anew, and the stem sets that of the first stage."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless.papers.artefact import Context, artefact
+from normless.papers.batches import MeasuredBatch, training_batch
+from normless.papers.draws import seeded
+from normless.papers.estimates import over_draws, within
+from normless.papers.evidence import Evidence
+from normless.papers.gamma.networks import (
+    analysed_network,
+    averaged,
+    beside_formula,
+    gammas_of,
+    measured_moments,
+    setup_of,
+)
+from normless.papers.verdict import Check, check
+from normless.report.probes.stream_variance import stream_second_moment
+from normless.residual import ResidualMap
+
+# What the input is multiplied by, of which nothing should be left behind a reset.
+INPUT_SCALE = 7.0
+
+SMOKE = {"side": 48, "examples": 16, "draws": 3}
+SMALL = {"side": 64, "examples": 64, "draws": 5}
+PAPER = {"side": 224, "examples": 128, "draws": 15}
+
+
+@artefact(
+    "gamma/equation-15",
+    smoke={"model": "normless:resnet(depth=18)", **SMOKE},
+    small={"model": "normless:resnet(depth=50)", **SMALL},
+    paper={"model": "normless:resnet(depth=152)", **PAPER},
+)
+def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
+    """Behind a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
+    batch, tables, scaled = _measured(context, model, side, examples, draws)
+    resets, again = (pd.concat(held, ignore_index=True) for held in (tables, scaled))
+    resets, again = (table[table["equation"] == 15].reset_index(drop=True) for table in (resets, again))
+    down, last = resets["gamma_down"] ** 2, resets["gamma_last"] ** 2
+    parts = (
+        beside_formula("Var[g]", resets, resets["skip_second_moment"], down),
+        beside_formula("Var[f]", resets, resets["branch_second_moment"], last),
+        beside_formula("Var[x_{l+1}]", resets, resets["stream_second_moment"], (down + last) / 2),
+    )
+    rows = pd.concat(parts, ignore_index=True)
+    sides = rows[rows["quantity"] != "Var[x_{l+1}]"]["ratio"]
+    return Evidence(
+        measured=averaged(rows),
+        checks=(
+            check(
+                "Both sides of the sum have γ_down² and γ_last², within 1 %.",
+                bool((sides - 1).abs().max() < 0.01),
+                largest_deviation=float((sides - 1).abs().max()),
+            ),
+            _mean_ratio(
+                "Behind the block there is half of γ_down² + γ_last², within 5 % in the mean.", rows, "Var[x_{l+1}]"
+            ),
+            _invariance(resets["stream_second_moment"], again["stream_second_moment"]),
+        ),
+        setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
+        on=("quantity",),
+        draw=lambda: stream_second_moment(tables[0]),
+        remarks=("Var of the paper is the second moment: it neglects the mean of what a ReLU gives.",),
+    )
+
+
+@artefact(
+    "gamma/equation-17",
+    smoke={"model": "normless:wide_resnet(depth=16, width=6)", **SMOKE, "side": 16},
+    small={"model": "normless:wide_resnet(depth=28, width=10)", **SMALL, "side": 32},
+    paper={"model": "normless:wide_resnet(depth=28, width=10)", **PAPER, "side": 32},
+)
+def reset_of_pre_activation_networks(
+    context: Context, *, model: str, side: int, examples: int, draws: int
+) -> Evidence:
+    """Behind a downsampling block of a pre-activation network there is γ_1² + γ_2² (equations 16 and 17)."""
+    batch, tables, scaled = _measured(context, model, side, examples, draws)
+    # The first block's norm meets the small variance of the stem, where ε counts.
+    resets, again = (
+        table[(table["equation"] == 17) & (table["block"] > 1)].reset_index(drop=True)
+        for table in (pd.concat(held, ignore_index=True) for held in (tables, scaled))
+    )
+    both = resets["gamma_down"] ** 2 + resets["gamma_last"] ** 2
+    rows = beside_formula("Var[x_{l+1}]", resets, resets["stream_variance"], both)
+    return Evidence(
+        measured=averaged(rows),
+        checks=(
+            _mean_ratio(
+                "The variance behind the block is γ_1² + γ_2², within 5 % in the mean.", rows, "Var[x_{l+1}]"
+            ),
+            _invariance(resets["stream_variance"], again["stream_variance"]),
+        ),
+        setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
+        on=("quantity",),
+        draw=lambda: stream_second_moment(tables[0]),
+        remarks=("γ_1 is that of the norm ahead of the fork, which branch and skip path both read.",),
+    )
+
+
+@artefact(
+    "gamma/equation-19",
+    smoke={"model": "normless:resnet(depth=18)", **SMOKE},
+    small={"model": "normless:resnet(depth=18)", **SMALL},
+    paper={"model": "normless:resnet(depth=18)", **PAPER},
+)
+def stem(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
+    """Behind the stem's ReLU, ahead of the pooling, there is γ_0² / 2 (equations 18 and 19)."""
+    batch = _noise(context, side, examples)
+    rows, streams = [], []
+    for draw in range(draws):
+        with seeded(context.seed + draw):
+            network, found = analysed_network(model, batch)
+        (gamma,) = gammas_of(network, found, "stem")
+        square = float(gamma.detach().double().square().mean())
+        streams.append(measured_moments(network, batch, found, draw))
+        pooled = float(streams[-1]["skip_second_moment"].iloc[0])
+        for scale in (1.0, INPUT_SCALE):
+            measured = _behind_stem(network, found, scale * batch.inputs)
+            rows.append({"name": "stem", "draw": draw, "scale": scale, "measured": measured, "gamma": square})
+        rows.append({"name": "behind the pooling", "draw": draw, "scale": 1.0, "measured": pooled, "gamma": square})
+    table = pd.DataFrame(rows)
+    found_rows = beside_formula("Var[x_1]", table, table["measured"], table["gamma"] / 2, "scale")
+    at_stem = found_rows[found_rows["block"] == "stem"]
+    one, other = (
+        at_stem[at_stem["scale"] == scale]["measured"].reset_index(drop=True) for scale in (1.0, INPUT_SCALE)
+    )
+    return Evidence(
+        measured=averaged(found_rows),
+        checks=(
+            _mean_ratio(
+                "Behind the stem's ReLU the second moment is γ_0² / 2, within 5 % in the mean.", at_stem, "Var[x_1]"
+            ),
+            _invariance(one, other),
+        ),
+        setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
+        on=("quantity",),
+        draw=lambda: stream_second_moment(streams[0]),
+        remarks=("The row behind the pooling is what the first block reads; max pooling, ignored there, raises it.",),
+    )
+
+
+@torch.no_grad()
+def _behind_stem(network: nn.Module, found: ResidualMap, inputs: Tensor) -> float:
+    """The second moment behind the stem's ReLU."""
+    h = inputs
+    for layer in found.stem_layers:
+        h = network.get_submodule(layer.path)(h)
+        if layer.kind == "activation":
+            break
+    return float(h.double().square().mean())
+
+
+def _noise(context: Context, side: int, examples: int) -> MeasuredBatch:
+    return training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)
+
+
+def _measured(
+    context: Context, model: str, side: int, examples: int, draws: int
+) -> tuple[MeasuredBatch, list[pd.DataFrame], list[pd.DataFrame]]:
+    """The batch, and of every draw the moments of its blocks, on it and on a multiple of it."""
+    batch = _noise(context, side, examples)
+    larger = MeasuredBatch(INPUT_SCALE * batch.inputs, batch.targets, batch.classes, batch.provenance)
+    tables, scaled = [], []
+    for draw in range(draws):
+        with seeded(context.seed + draw):
+            network, found = analysed_network(model, batch)
+        tables.append(measured_moments(network, batch, found, draw))
+        scaled.append(measured_moments(network, larger, found, draw))
+    return batch, tables, scaled
+
+
+def _mean_ratio(claim: str, rows: pd.DataFrame, quantity: str) -> Check:
+    ratios = rows[rows["quantity"] == quantity].groupby("draw")["ratio"].mean()
+    return within(claim, over_draws(ratios), 0.95, 1.05)
+
+
+def _invariance(one: pd.Series, other: pd.Series) -> Check:
+    change = float((other / one - 1).abs().max())
+    return check(
+        f"An input {INPUT_SCALE:g} times larger changes that by less than 2 %.", change < 0.02, largest_change=change
+    )

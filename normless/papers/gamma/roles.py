@@ -1,0 +1,205 @@
+"""Table 2 and guidelines 1 to 4: L2 on the weights, and on the γ of one role beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.lab.laboratory import SweepResult
+from normless.lab.rates import RateGrid
+from normless.lab.sweep import Sweep
+from normless.papers.artefact import Context, artefact
+from normless.papers.evidence import Evidence
+from normless.papers.finals import failures, setup_of
+from normless.papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless.papers.published import published_as
+from normless.papers.verdict import Check
+from normless.report.differences import differences_to_baseline
+from normless.report.structure import ROLE_INKS
+
+# The columns of table 2: what decays beside the weights, and the role of γ that it is.
+COLUMNS = MappingProxyType({"gamma_last": "last", "gamma_down": "down", "gamma_0": "stem", "gamma_others": "other"})
+INKS = MappingProxyType({name: ROLE_INKS[f"γ {role}"] for name, role in COLUMNS.items()})
+# What the guidelines promise of each column.
+RAISES = MappingProxyType({"gamma_last": True, "gamma_down": False, "gamma_0": False, "gamma_others": True})
+
+MODELS = MappingProxyType(
+    {
+        "resnet_18": "normless:resnet(depth=18)",
+        "resnet_50": "normless:resnet(depth=50)",
+        "resnet_101": "normless:resnet(depth=101)",
+        "resnet_152": "normless:resnet(depth=152)",
+        "wide_resnet_50_2": "normless:resnet(depth=50, width_per_group=128)",
+        "wide_resnet_101_2": "normless:resnet(depth=101, width_per_group=128)",
+        "resnext_50_32x4d": "normless:resnet(depth=50, groups=32, width_per_group=4)",
+        "resnext_101_32x8d": "normless:resnet(depth=101, groups=32, width_per_group=8)",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of table 2 is carried out; by default all of it, as far as the paper says how.
+
+    Attributes:
+        models: the networks as text, by the table's names.
+        data: the data set as text.
+        epochs, batch_size, weight_decay: of every run; the paper does not say.
+        rates: the learning rates that are tried; the paper does not say.
+        replicates: runs that are averaged.
+        reduced: what is smaller than in the paper, in words; empty if nothing is.
+    """
+
+    models: Mapping[str, str] = field(default_factory=lambda: dict(MODELS))
+    data: str = "pets"
+    epochs: int = 200
+    batch_size: int = 64
+    weight_decay: float = 5e-4
+    rates: RateGrid = field(default_factory=lambda: RateGrid.powers(-6, -3))
+    replicates: int = 3
+    reduced: str = ""
+
+    def base(self, context: Context) -> dict[str, Any]:
+        """Settings of every run."""
+        return {
+            "data": context.data_or(self.data),
+            "data_root": context.data_root,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "schedule": "cosine",
+            "weight_decay": self.weight_decay,
+        }
+
+
+SMOKE = Effort(
+    models={"resnet_18": "normless:resnet(depth=18, channels=4)"},
+    data="digits(train=640)",
+    epochs=2,
+    weight_decay=5e-3,
+    rates=RateGrid((0.1,), None),
+    replicates=2,
+    reduced="ResNet-18 with 4 channels in its first stage, 640 digits, 2 epochs, 2 replicates",
+)
+# λ is as many times larger as there are fewer steps than in 200 epochs of the pets, so that as much decays.
+SMALL = Effort(
+    models={"resnet_18": "normless:resnet(depth=18, channels=16)"},
+    data="cifar10(train=5000, test=5000)",
+    epochs=15,
+    weight_decay=5e-3,
+    rates=RateGrid((0.1,), None),
+    replicates=3,
+    reduced="ResNet-18 with 16 channels in its first stage, 5000 images of CIFAR-10, 15 epochs",
+)
+PAPER = Effort()
+
+
+def roles_sweep(context: Context, effort: Effort) -> Sweep:
+    """Every network with L2 on its weights, and on the γ of one role beside them; axes `model` and `l2`."""
+    columns = {BASELINE: {"decay_policy": "weights"}}
+    columns |= {name: {"decay_policy": f"weights+{role}"} for name, role in COLUMNS.items()}
+    return Sweep(
+        name="gamma/table-2",
+        base=effort.base(context),
+        axes={"model": {name: {"model": text} for name, text in effort.models.items()}, L2: columns},
+        rates=effort.rates,
+        replicates=effort.replicates,
+        best=effort.replicates,
+        seed=context.seed,
+    )
+
+
+@artefact("gamma/table-2", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+def accuracy_by_role(context: Context, *, effort: Effort) -> Evidence:
+    """Test accuracy with L2 on W and one group of γ, and its difference to that with L2 on W alone."""
+    result = context.lab.run(roles_sweep(context, effort))
+    comparison = compared(result, "test_accuracy", scale=100)
+    printed = {row["model"]: row for row in published_as("gamma/table-2").rows}
+    checks = [
+        _as_published(comparison, model, name, printed[model][f"diff_{name}"])
+        for model in effort.models
+        for name in COLUMNS
+    ]
+    return Evidence(
+        measured=_wide(comparison),
+        checks=tuple(checks),
+        setup=roles_setup(context, effort, result),
+        on=("model",),
+        draw=lambda: draw_roles(comparison, {model: printed[model] for model in effort.models}),
+        remarks=remarks_of(effort, result),
+    )
+
+
+def role_evidence(context: Context, effort: Effort, column: str) -> tuple[SweepResult, Comparison, list[Check]]:
+    """The sweep of table 2 for the guideline about one column: its result, and a check for every network."""
+    result = context.lab.run(roles_sweep(context, effort))
+    comparison = compared(result, "test_accuracy", scale=100)
+    verb = "raises" if RAISES[column] else "lowers"
+    checks = [
+        comparison.better(
+            f"L2 on {column} beside the weights {verb} the test accuracy of {model}.",
+            column,
+            wanted=RAISES[column],
+            model=model,
+        )
+        for model in effort.models
+    ]
+    return result, comparison, checks
+
+
+def roles_setup(context: Context, effort: Effort, result: SweepResult) -> dict[str, Any]:
+    """How a sweep by roles was carried out."""
+    reduced = {"reduced": effort.reduced} if effort.reduced else {}
+    return setup_of(context.lab, result) | reduced
+
+
+def remarks_of(effort: Effort, result: SweepResult) -> tuple[str, ...]:
+    """What a reader of such a sweep must know."""
+    unknown = (
+        "The paper's appendix with λ, learning rates, batch size and epochs is not at hand, and whether it trains "
+        "from scratch is not said; these are ours, and the networks start from random weights."
+    )
+    found = [unknown, *failures(result)]
+    if effort.reduced:
+        found.append(f"Not the paper's setup: {effort.reduced}. Its numbers are those of full networks on the pets.")
+    return tuple(found)
+
+
+def draw_roles(comparison: Comparison, printed: Mapping[str, Mapping[str, Any]], column: str | None = None) -> Axes:
+    """The differences to L2 on the weights alone, those of one column if it is named, beside the published ones."""
+    table = comparison.differences("model", L2)
+    table = table if column is None else table[table[L2] == column]
+    published = [float(printed[row["model"]][f"diff_{row[L2]}"]) for row in table.to_dict("records")]
+    return differences_to_baseline(
+        table.assign(published=published),
+        series=L2,
+        inks=INKS,
+        title="L2 on the γ of one role",
+        across="test accuracy less that with L2 on the weights alone, points",
+        groups="model",
+    )
+
+
+def _as_published(comparison: Comparison, model: str, column: str, printed: float) -> Check:
+    verb = "raises" if printed > 0 else "lowers"
+    claim = f"L2 on {column} {verb} the test accuracy of {model}, in the paper by {abs(printed):.2f} points."
+    return comparison.better(claim, column, wanted=printed > 0, model=model)
+
+
+def _wide(comparison: Comparison) -> pd.DataFrame:
+    """A row per network with the columns of the paper's table, and deviations and rates beside them."""
+    rows = []
+    for model, table in comparison.table.groupby("model", sort=False):
+        row: dict[str, Any] = {"model": model}
+        for one in table.to_dict("records"):
+            name = one[L2] if one[L2] == BASELINE else f"W_{one[L2]}"
+            row |= {name: one["mean"], f"{name}_deviation": one["deviation"]}
+            if one[L2] != BASELINE:
+                row |= {f"diff_{one[L2]}": one["difference"], f"diff_{one[L2]}_error": one["error"]}
+            row |= {f"{name}_rate": one["rate"], f"{name}_n": one["n"]}
+        rows.append(row)
+    return pd.DataFrame(rows)

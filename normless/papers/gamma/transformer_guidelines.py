@@ -1,0 +1,159 @@
+"""Guidelines 1T, 3T and 4T: which γ of a transformer to decay."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.papers.artefact import Context, artefact
+from normless.papers.evidence import Evidence
+from normless.papers.gamma import classification, translation
+from normless.papers.gamma.classification import (
+    BOTH,
+    EMBEDDING,
+    TextEffort,
+    as_printed,
+    classifiers_compared,
+    text_remarks,
+    text_setup,
+)
+from normless.papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless.papers.gamma.translation import (
+    TranslationEffort,
+    bleu_checks,
+    translation_remarks,
+    translation_setup,
+    translations_compared,
+)
+from normless.papers.verdict import Check, check
+from normless.report.differences import differences_to_baseline
+from normless.report.panels import stacked_axes
+
+OTHER = "gamma_other"
+# Points of accuracy: what guideline 1T gains in table 4 of the paper.
+WORTH_NAMING = 0.2
+
+POINTS = "test accuracy less that with L2 on the weights alone, points"
+
+
+@artefact(
+    "gamma/guideline-1t",
+    smoke={"translation_effort": translation.SMOKE, "text_effort": classification.SMOKE},
+    small={"translation_effort": translation.SMALL, "text_effort": classification.SMALL},
+    paper={"translation_effort": translation.PAPER, "text_effort": classification.PAPER},
+)
+def decay_gammas_of_blocks(
+    context: Context, *, translation_effort: TranslationEffort, text_effort: TextEffort
+) -> Evidence:
+    """L2 on γ_1 or γ_2 raises BLEU, and L2 on both the accuracy of a classifier: the runs of tables 3 and 4."""
+    translated, by_bleu = translations_compared(context, translation_effort)
+    classified, by_accuracy = classifiers_compared(context, text_effort, "gamma/table-4", classification.POLICIES)
+    bleu = by_bleu.table.assign(metric="BLEU")
+    accuracy = by_accuracy.table.assign(metric="test accuracy, %")
+    return Evidence(
+        measured=pd.concat([bleu, accuracy], ignore_index=True),
+        checks=(
+            *bleu_checks(by_bleu, translation_effort),
+            by_accuracy.better("L2 on γ_1 and γ_2 raises the test accuracy of BERT.", BOTH),
+        ),
+        setup={
+            "translation": translation_setup(context, translation_effort, translated),
+            "classification": text_setup(context, text_effort, classified),
+        },
+        draw=lambda: _both(by_bleu, by_accuracy),
+        remarks=(
+            *translation_remarks(translation_effort, translated),
+            *text_remarks(text_effort, classified),
+            "The guideline rests on transformer blocks that accumulate variance, which those of pre-norm do; in BERT "
+            "and the original transformer the norm acts on the stream behind the sum.",
+        ),
+    )
+
+
+@artefact(
+    "gamma/guideline-3t",
+    smoke={"effort": classification.SMOKE},
+    small={"effort": classification.SMALL},
+    paper={"effort": classification.PAPER},
+)
+def spare_gamma_of_embeddings(context: Context, *, effort: TextEffort) -> Evidence:
+    """L2 on γ_0, that of the embeddings' norm, does not help a BERT classifier."""
+    policies = {BASELINE: "weights", EMBEDDING: "weights+stem"}
+    result, comparison = classifiers_compared(context, effort, "gamma/guideline-3t", policies)
+    return Evidence(
+        measured=as_printed(comparison),
+        checks=(no_help(comparison, EMBEDDING),),
+        setup=text_setup(context, effort, result),
+        draw=lambda: differences_to_baseline(
+            comparison.differences(L2),
+            series=L2,
+            inks=classification.INKS,
+            title="L2 on γ of BERT's embeddings",
+            across=POINTS,
+        ),
+        remarks=text_remarks(effort, result),
+    )
+
+
+@artefact(
+    "gamma/guideline-4t",
+    smoke={"effort": translation.SMOKE},
+    small={"effort": translation.SMALL},
+    paper={"effort": translation.PAPER},
+)
+def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> Evidence:
+    """L2 on γ of the norm between the last block and the head improves the optimization: a lower training loss."""
+    policies = {BASELINE: "weights", OTHER: "weights+other"}
+    sweep = effort.sweep(context, "gamma/guideline-4t", policies, norms=("pre",))
+    result = context.lab.run(sweep, metrics=("training_loss",))
+    comparison = compared(result, "training_loss")
+    return Evidence(
+        measured=comparison.table.rename(columns={"mean": "training_loss"}),
+        checks=(comparison.better("L2 on γ behind the last block lowers the training loss.", OTHER, norm="pre"),),
+        setup=translation_setup(context, effort, result),
+        draw=lambda: differences_to_baseline(
+            comparison.differences(L2),
+            series=L2,
+            inks=translation.INKS,
+            title="L2 on γ ahead of the head",
+            across="training loss less that with L2 on the weights alone, nats",
+        ),
+        remarks=(
+            *translation_remarks(effort, result),
+            "There is such a norm where norms lie ahead of the branches: behind the last block of the encoder and of "
+            "the decoder. The paper has no experiment; optimization is told by the training loss of the last epoch.",
+        ),
+    )
+
+
+def no_help(comparison: Comparison, l2: str) -> Check:
+    """Fails if this choice is better by two standard errors; holds if by two less than what is worth naming."""
+    row = comparison.table[comparison.table[L2] == l2].iloc[0]
+    gain, error = float(row["difference"]), float(row["error"])
+    holds: bool | None = None
+    if comparison.trains(l2) and math.isfinite(gain) and math.isfinite(error):
+        holds = False if gain - 2 * error > 0 else True if gain + 2 * error < WORTH_NAMING else None
+    return check(
+        f"L2 on γ_0 does not help: it gains less than {WORTH_NAMING:g} points, two standard errors counted.",
+        holds,
+        gain=gain,
+        standard_error=error,
+    )
+
+
+def _both(by_bleu: Comparison, by_accuracy: Comparison) -> Axes:
+    upper, lower = stacked_axes(2)
+    differences_to_baseline(
+        by_bleu.differences("norm", L2),
+        upper,
+        series=L2,
+        inks=translation.INKS,
+        title="Translation",
+        across="BLEU less that with L2 on the weights alone",
+        groups="norm",
+    )
+    return differences_to_baseline(
+        by_accuracy.differences(L2), lower, series=L2, inks=classification.INKS, title="Classification", across=POINTS
+    )

@@ -1,0 +1,208 @@
+"""The optima of sweeps as the papers print them, and claims about them as checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from normless.lab.laboratory import Laboratory
+from normless.lab.optimum import optima
+from normless.lab.sweep import Sweep
+from normless.papers.verdict import Check, Estimate, check
+
+_COUNTS = ("runs", "diverged", "chance", "failed")
+_NUMERIC_AXES = ("depth", "batch_size")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The optimum of every combination of axes by one metric.
+
+    Attributes:
+        table: a row per combination as `normless.lab.optimum.optima` gives it; depths and batch sizes are numbers,
+            mean and deviation are in units of `unit`.
+        metric: what was optimized.
+        unit: `percent` of accuracies, `nats` of losses.
+        whole: whether so much was carried out that what stays at chance cannot be trained.
+    """
+
+    table: pd.DataFrame
+    metric: str
+    unit: str
+    whole: bool
+
+    def row(self, **labels: Any) -> Mapping[str, Any] | None:
+        """The combination with these labels; None where it was not run."""
+        found = self.table
+        for axis, label in labels.items():
+            found = found[found[axis] == label]
+        return None if found.empty else found.iloc[0].to_dict()
+
+    def estimate(self, **labels: Any) -> Estimate:
+        """Mean and deviation at the optimum; NaN where there is none, or where no rate could be trained at."""
+        row = self.row(**labels)
+        if row is None or not row["trainable"]:
+            return Estimate(math.nan, math.nan)
+        return Estimate(row["mean"], row["deviation"] if row["n"] > 1 else math.nan, int(row["n"]))
+
+    def exponent(self, **labels: Any) -> float:
+        """log₂ of the optimal learning rate; NaN as in `estimate`."""
+        row = self.row(**labels)
+        return math.log2(row["rate"]) if row is not None and row["trainable"] else math.nan
+
+    def trains(self, claim: str, *, against: Mapping[str, Any], **labels: Any) -> Check:
+        """Holds if the combination trains at some rate; see `does_not_train` for what is undecided."""
+        return self._trainability(claim, True, against, labels)
+
+    def does_not_train(self, claim: str, *, against: Mapping[str, Any], **labels: Any) -> Check:
+        """Holds if the combination trains at no rate.
+
+        Undecided where it does not train and neither does `against`, or where runs that were shorter than the paper's
+        stayed at chance: they might have trained in time.
+        """
+        return self._trainability(claim, False, against, labels)
+
+    def _trainability(self, claim: str, wanted: bool, against: Mapping[str, Any], labels: Mapping[str, Any]) -> Check:
+        row, control = self.row(**labels), self.row(**against)
+        if row is None or row["runs"] == row["failed"]:
+            return check(claim, None, runs=0)
+        numbers = {name: row[name] for name in _COUNTS} | {self.metric: row["mean"]}
+        controlled = control is not None and control["trainable"]
+        too_short = row["chance"] > 0 and not self.whole
+        if not row["trainable"] and (not controlled or too_short):
+            return check(claim, None, **numbers)
+        return check(claim, bool(row["trainable"]) == wanted, **numbers)
+
+    def published_columns(self, name: str, deviation: str = "std") -> pd.DataFrame:
+        """The columns of the papers' tables.
+
+        Args:
+            name: of the mean's column.
+            deviation: of its deviation's.
+
+        Returns:
+            The axes' columns; mean and deviation; `lr_log2` and `lr_log2_range`, log₂ of the optimal rate and of all
+            rates within a deviation of it; `edge`, `n`, `trainable` and the counts of runs. What could not be
+            trained has neither mean nor rate.
+        """
+        axes = list(self.table.columns[: list(self.table.columns).index("metric")])
+        kept = self.table[axes].copy()
+        trained = self.table["trainable"].astype(bool)
+        kept[name] = self.table["mean"].where(trained)
+        kept[deviation] = self.table["deviation"].where(trained)
+        kept["lr_log2"] = [_log2(rate) for rate in self.table["rate"].where(trained)]
+        kept["lr_log2_range"] = [
+            "" if math.isnan(low) else f"{_log2(low):g}, {_log2(high):g}"
+            for low, high in zip(
+                self.table["rate_low"].where(trained), self.table["rate_high"].where(trained), strict=True
+            )
+        ]
+        for column in ("edge", "n", "trainable", *_COUNTS):
+            kept[column] = self.table[column]
+        return kept
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs of sweeps with the same axes.
+
+    Attributes:
+        table: a row per run, as a laboratory gives it.
+        sweeps: what was run.
+        provenance: of the data set; empty where no run tells.
+        whole: whether as much was carried out as the papers did.
+    """
+
+    table: pd.DataFrame
+    sweeps: tuple[Sweep, ...]
+    provenance: str
+    whole: bool
+
+    def selected(self, metric: str) -> Selection:
+        """The optima by a metric; accuracies in percent, losses in nats."""
+        axes = list(self.sweeps[0].axes)
+        found = optima(self.table, axes=axes, metric=metric, best=self.sweeps[0].best)
+        for axis in set(axes) & set(_NUMERIC_AXES):
+            found[axis] = found[axis].astype(int)
+        percent = "accuracy" in metric
+        for column in ("mean", "deviation"):
+            found[column] = found[column].astype(float) * (100 if percent else 1)
+        return Selection(found, metric, "percent" if percent else "nats", self.whole)
+
+    @cached_property
+    def accuracies(self) -> Selection:
+        """The optima by test accuracy."""
+        return self.selected("test_accuracy")
+
+    @cached_property
+    def losses(self) -> Selection:
+        """The optima by training loss, without the L2 term."""
+        return self.selected("training_loss")
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """How it was measured: what the configurations have in common, the grid, the replicates."""
+        first = self.sweeps[0]
+        exponents = sorted({math.log2(rate) for rate in self.table["rate"]})
+        return {
+            **{name: value for name, value in first.base.items() if value is not None and name != "data_root"},
+            **{
+                axis: list(dict.fromkeys(label for one in self.sweeps for label in one.axes[axis]))
+                for axis in first.axes
+            },
+            "log2 of learning rates": [int(one) if one.is_integer() else one for one in exponents],
+            "replicates": first.replicates,
+            "best": first.best,
+            "seeds": [first.seed, first.seed + first.replicates - 1],
+            "runs": len(self.table),
+            "data": self.provenance or first.base["data"],
+        }
+
+    def _labels(self, axis: str) -> list[str]:
+        return list(dict.fromkeys(label for sweep in self.sweeps for label in sweep.axes[axis]))
+
+    def remarks(self, selection: Selection) -> tuple[str, ...]:
+        """What a reader of the optima must know: which lie at an end of the grid, what failed, single runs."""
+        axes = list(self.sweeps[0].axes)
+        found = []
+        if self.sweeps[0].replicates == 1:
+            found.append("A single run at each rate: its error is not known, so that comparisons stay undecided.")
+        if self.table["rate"].nunique() == 1:
+            found.append("A single learning rate, not an optimum.")
+        edges = selection.table[(selection.table["edge"] != "") & selection.table["trainable"].astype(bool)]
+        if len(edges):
+            names = [", ".join(map(str, labels)) for labels in edges[axes].itertuples(index=False, name=None)]
+            found.append(
+                f"By {selection.metric.replace('_', ' ')} the optimum lies at an end of the learning rates tried, "
+                f"and may be better beyond it, for: {'; '.join(names)}."
+            )
+        failed = self.table[self.table["outcome"] == "failed"]
+        if len(failed):
+            found.append(f"{len(failed)} of {len(self.table)} runs failed, the first with: {failed['error'].iloc[0]}")
+        return tuple(found)
+
+
+def carried_out(
+    lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str] = ("test_accuracy",), *, whole: bool
+) -> Runs:
+    """Run what is missing of some sweeps with the same axes.
+
+    Args:
+        lab: that runs them.
+        sweeps: at least one.
+        metrics: whose optima must not lie on an edge of the grid, as far as it is extended.
+        whole: whether the sweeps are as much as the papers did.
+    """
+    tables = [lab.run(sweep, metrics=metrics).runs for sweep in sweeps]
+    finished = lab.carry_out([sweeps[0].points()[0].config])
+    provenance = str((finished[0].result or {}).get("data", "")) if finished else ""
+    return Runs(pd.concat(tables, ignore_index=True), tuple(sweeps), provenance, whole)
+
+
+def _log2(rate: float) -> float:
+    return math.log2(rate) if rate > 0 else math.nan

@@ -1,0 +1,89 @@
+"""SkipInit, its regularized form and batch norm over batch sizes on CIFAR-10 (figures 4 and 6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from normless.papers.artefact import Context, artefact
+from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
+from normless.papers.evidence import Evidence
+from normless.papers.protocol import METHODS, SMALL_BATCHES, SMOKE, Effort
+from normless.papers.verdict import Check, check
+
+COMPARED = ("skipinit", "regularized_skipinit", "batch_norm")
+RANGE = tuple(2**exponent for exponent in range(11))
+_REMARKS = (
+    "The figure's batch sizes are only plotted; those of the paper's budget here are those of zeroinit/figure-3, "
+    "whose runs with batch norm and with ZeroInit (Regularized SkipInit) are the same.",
+    "Training losses include the L2 term, as those of zeroinit/figure-3.",
+)
+
+
+@artefact(
+    "skipinit/figure-4",
+    smoke={"batch_sizes": (4, 64, 256), "width": 1, "effort": SMOKE},
+    small={"batch_sizes": (4, 16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
+    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
+)
+def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
+    """Optimal test accuracy and training loss as functions of the batch size; all methods train at every one."""
+    runs = _runs(context, batch_sizes, width, effort)
+    checks = [
+        *(_trains_everywhere(runs, method) for method in COMPARED),
+        *(_inside(runs, metric) for metric in (ACCURACY, LOSS)),
+    ]
+    return batch_evidence(runs, checks, title="Optima over batch sizes", rates=False, remarks=_REMARKS)
+
+
+@artefact(
+    "skipinit/figure-6",
+    smoke={"batch_sizes": (4, 64, 256), "width": 1, "effort": SMOKE},
+    small={"batch_sizes": (4, 16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
+    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
+)
+def rates(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
+    """The learning rates of these optima: at small batch sizes those of the three methods are alike."""
+    runs = _runs(context, batch_sizes, width, effort)
+    small = [size for size in runs.batch_sizes if size < SMALL_BATCH]
+    checks = [one for metric in (ACCURACY, LOSS) for one in runs.similar_rates(metric, small, 2)]
+    return batch_evidence(runs, checks, title="Optimal rate", rates=True, remarks=_REMARKS)
+
+
+def _runs(context: Context, batch_sizes: Sequence[int], width: int, effort: Effort) -> BatchRuns:
+    return batch_runs(
+        context,
+        "skipinit-batch-size",
+        {method: METHODS[method] for method in COMPARED},
+        batch_sizes,
+        model=f"normless:wide_resnet(depth=16, width={width})",
+        effort=effort,
+        ghost=None,
+    )
+
+
+def _trains_everywhere(runs: BatchRuns, method: str) -> Check:
+    """At each batch size some rate trains; undecided where runs that were too short stayed at chance."""
+    table = runs.optima[ACCURACY].table
+    rows = table[table["method"] == method]
+    fails = rows[~rows["trainable"].astype(bool)]
+    short = not runs.runs.whole and bool((fails["chance"] > 0).all())
+    return check(
+        f"{method} trains at every batch size, and so has an optimal test accuracy and training loss there.",
+        None if len(fails) and short else not len(fails),
+        batch_sizes=len(rows),
+        not_trained=len(fails),
+    )
+
+
+def _inside(runs: BatchRuns, metric: str) -> Check:
+    """Optima are such only inside the grid."""
+    table = runs.optima[metric].table
+    edges = int((table["edge"] != "").sum())
+    single = math.isclose(runs.runs.table.groupby("batch_size")["rate"].nunique().max(), 1)
+    return check(
+        f"No optimum by {metric.replace('_', ' ')} lies at an end of the learning rates tried.",
+        None if single or not runs.runs.whole else not edges,
+        at_an_end=edges,
+        optima=len(table),
+    )

@@ -1,0 +1,93 @@
+"""Wide-ResNets from shallow to deep on CIFAR-10: SkipInit and its variants, norms that do not scale branches down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normless.papers.artefact import Context, artefact
+from normless.papers.depth import COLUMN, SHALLOW_TO_DEEP, VARIANTS, DepthRuns, depth_evidence, depth_runs
+from normless.papers.evidence import Evidence
+from normless.papers.protocol import SMOKE, Effort
+from normless.papers.verdict import Check, larger
+
+NORMS_ON_THE_STREAM = (
+    "batch_norm_divide_block_by_sqrt2",
+    "batch_norm_plus_batch_norm_at_end_of_block",
+    "only_final_batch_norm",
+)
+SMALL = Effort(
+    data="cifar10(side=16, train=2560, test=1000)",
+    epochs=2,
+    exponents=(-6, -4, -2),
+    replicates=2,
+    best=2,
+    extensions=0,
+    crop=2,
+    whole=False,
+)
+
+
+@artefact(
+    "skipinit/table-1",
+    smoke={"depths": (16, 100), "width": 1, "effort": SMOKE},
+    small={"depths": (16, 100), "width": 1, "effort": SMALL},
+    paper={"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
+)
+def accuracies(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
+    """Optimal test accuracies: batch norm and SkipInit with α ≤ 1/√d train at any depth, α = 1 and 1/√2 do not."""
+    runs = depth_runs(context, VARIANTS, depths, width, effort, "test_accuracy")
+    return depth_evidence(runs, runs.trainability(), title="Test accuracy of n-2 Wide-ResNets")
+
+
+@artefact(
+    "skipinit/table-3",
+    smoke={"depths": (16, 100), "width": 1, "effort": SMOKE},
+    small={"depths": (16, 100), "width": 1, "effort": SMALL},
+    paper={"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
+)
+def losses(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
+    """Optimal training losses without the L2 term, of the same runs."""
+    runs = depth_runs(context, VARIANTS, depths, width, effort, "training_loss")
+    checks = (*runs.same_loss(0.001), runs.worse_loss(by=0.05), *runs.trainability(), _without_l2(runs))
+    return depth_evidence(runs, checks, title="Training loss of n-2 Wide-ResNets")
+
+
+@artefact(
+    "skipinit/table-4",
+    smoke={"depths": (16, 100), "width": 1, "effort": SMOKE},
+    small={"depths": (16, 100), "width": 1, "effort": SMALL},
+    paper={"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
+)
+def norms_on_the_stream(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
+    """Three batch-normalized networks whose branches are not scaled down: none trains at depth 1000."""
+    runs = depth_runs(context, ("batch_norm", *NORMS_ON_THE_STREAM), depths, width, effort, "test_accuracy")
+    found = runs.optima
+    deepest = [
+        found.does_not_train(
+            f"{variant} cannot be trained at depth 1000, where batch norm can.",
+            against={COLUMN: "batch_norm", "depth": 1000},
+            variant=variant,
+            depth=1000,
+        )
+        for variant in NORMS_ON_THE_STREAM
+    ]
+    near = [
+        larger(
+            f"{variant} is less than 0.7 points below batch norm at depth {depth} (0.6 as printed).",
+            found.estimate(variant=variant, depth=depth),
+            found.estimate(variant="batch_norm", depth=depth),
+            by=-0.7,
+        )
+        for variant in NORMS_ON_THE_STREAM
+        for depth in (16, 100)
+    ]
+    return depth_evidence(runs, (*deepest, *near), title="Batch norms that do not scale the branch down")
+
+
+def _without_l2(runs: DepthRuns) -> Check:
+    return runs.optima.trains(
+        "SkipInit with α = 0 trains at depth 1000 without L2 regularization.",
+        against={COLUMN: "batch_norm", "depth": 1000},
+        variant="skipinit_alpha_0_without_l2",
+        depth=1000,
+    )

@@ -1,0 +1,194 @@
+"""The reference code of appendix G written out line by line, against our ResNet-50-V2 with regularized SkipInit."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless import convert, residual_map
+from normless.models import resnet_v2
+from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
+from normless.papers.artefact import Context, artefact
+from normless.papers.draws import seeded
+from normless.papers.evidence import Evidence
+from normless.papers.multipliers import blocks_at_start
+from normless.papers.verdict import Check, check
+from normless.papers.written_out import Parts, disturbed, scaled
+from normless.report.agreement import agreement_of_quantities
+
+# (output channels, bottleneck channels, stride) of every block of every group, as printed.
+GROUPS = (
+    ((256, 64, 1),) * 2 + ((256, 64, 2),),
+    ((512, 128, 1),) * 3 + ((512, 128, 2),),
+    ((1024, 256, 1),) * 5 + ((1024, 256, 2),),
+    ((2048, 512, 1),) * 3,
+)
+KEEP = 0.8
+
+
+@artefact(
+    "skipinit/appendix-g-resnet50-v2",
+    smoke={"side": 64, "images": 2},
+    small={"side": 224, "images": 4},
+    paper={"side": 224, "images": 16},
+)
+def reference_code(context: Context, *, side: int, images: int) -> Evidence:
+    """16 blocks and scalars; maps of 224, 112, 56, 28, 14 and 7 pixels; logits those of the code line by line."""
+    with seeded(context.seed):
+        network = convert(resnet_v2(50), f"zeroinit(dropout={1 - KEEP:g})")
+        x = torch.randn(images, 3, side, side)
+        sizes, multipliers = _map_sizes(network), _multipliers(network)
+        found = residual_map(network)
+        agreements = [
+            agreement("Every scalar multiplier starts at 0", multipliers, torch.zeros(len(multipliers))),
+            *blocks_at_start(network, x),
+            _identities(network),
+        ]
+        disturbed(network).eval()
+        wide = x.double()
+        agreements.append(
+            agreement(
+                "Logits are the code's, everything off its start", network(wide), appendix_g(network, wide), ROUNDING
+            )
+        )
+    parameters = sum(one.numel() for one in network.parameters())
+    groups = _blocks_per_group(found.depth, sizes)
+    dropouts = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
+    quantities = pd.DataFrame(
+        [
+            {"quantity": "keep_prob", "value": 1 - dropouts[0] if dropouts else float("nan")},
+            {"quantity": "res_multiplier_init", "value": float(multipliers.abs().max())},
+            {"quantity": "blocks_per_group", "value": ", ".join(map(str, groups))},
+            {"quantity": "num_classes", "value": network.classifier.out_features},
+            {"quantity": "parameters", "value": parameters},
+            {"quantity": "map sizes", "value": ", ".join(map(str, sizes))},
+        ]
+    )
+    table = agreement_table(agreements)
+    return Evidence(
+        measured=pd.concat([quantities, table], ignore_index=True),
+        checks=(
+            *_counts(parameters, len(multipliers), groups, sizes, dropouts),
+            *(one.check() for one in agreements),
+        ),
+        setup={
+            "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
+            "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
+            "seed": context.seed,
+        },
+        on=("quantity",),
+        draw=lambda: agreement_of_quantities(table),
+    )
+
+
+def appendix_g(network: nn.Module, x: Tensor) -> Tensor:
+    """The code's forward pass at test time on the weights of our network; images (B, 3, H, W) to logits."""
+
+    def conv(path: str, h: Tensor, stride: int = 1) -> Tensor:
+        parts = Parts(network, path)
+        padded = _fixed_padding(h, parts.matrix.shape[-1])
+        return scaled(F.conv2d(padded, parts.matrix, parts.bias, stride), parts.multiplier)
+
+    x = F.max_pool2d(_fixed_padding(conv("stem", x, 2), 3), 3, stride=2)
+    for index, (outputs, _, stride) in enumerate(block for group in GROUPS for block in group):
+        name = f"blocks.{index}"
+        preact = F.relu(x)
+        if outputs == x.shape[1]:
+            shortcut = x if stride == 1 else F.max_pool2d(x, 1, stride=stride)
+        else:
+            shortcut = conv(f"{name}.shortcut", preact, stride)
+        residual = F.relu(conv(f"{name}.conv1", preact))
+        residual = F.relu(conv(f"{name}.conv2", residual, stride))
+        x = shortcut + conv(f"{name}.conv3", residual)
+    head = Parts(network, "classifier")
+    return F.linear(F.relu(x).mean((2, 3)), head.matrix, head.bias)
+
+
+def _fixed_padding(x: Tensor, size: int) -> Tensor:
+    """Zeros around both spatial axes: size - 1 in all, the smaller half in front."""
+    before = (size - 1) // 2
+    after = size - 1 - before
+    return F.pad(x, (before, after, before, after))
+
+
+def expected_parameters() -> int:
+    """Counted from the printed list of blocks: weights, a bias for every output and a scalar for every block."""
+    total, inputs = (7 * 7 * 3 + 1) * 64, 64
+    for outputs, width, _ in (block for group in GROUPS for block in group):
+        total += (inputs + 1) * width + (9 * width + 1) * width + (width + 1) * outputs + 1
+        total += (inputs + 1) * outputs if inputs != outputs else 0
+        inputs = outputs
+    return total + (inputs + 1) * 1000
+
+
+def _multipliers(network: nn.Module) -> Tensor:
+    return torch.cat([one.detach() for name, one in network.named_parameters() if name.endswith("multiplier")])
+
+
+def _map_sizes(network: nn.Module) -> list[int]:
+    """The sides of the feature maps of a 224-pixel image: input, stem, pooled, behind every block."""
+    sizes = [224]
+    watched = [network.get_submodule(name) for name in ("stem", "max_pool")]
+    watched += list(network.get_submodule("blocks").children())
+    handles = [one.register_forward_hook(lambda _, __, output: sizes.append(output.shape[-1])) for one in watched]
+    with torch.no_grad():
+        network(torch.randn(1, 3, 224, 224))
+    for handle in handles:
+        handle.remove()
+    return sizes
+
+
+def _identities(network: nn.Module) -> Agreement:
+    """Blocks from the second of their group on are the identity, or every second position, at the start."""
+    worst = Agreement("Blocks behind a group's first are the identity or a subsampling", 0.0)
+    network.eval()
+    for index, (outputs, _, stride) in enumerate(block for group in GROUPS for block in group):
+        block = network.get_submodule(f"blocks.{index}")
+        if isinstance(block.get_submodule("shortcut"), nn.Conv2d):
+            continue
+        x = torch.randn(1, outputs, 8, 8)
+        with torch.no_grad():
+            here = agreement(worst.quantity, block(x), x[:, :, ::stride, ::stride])
+        worst = max(worst, here, key=lambda one: one.deviation)
+    return worst
+
+
+def _blocks_per_group(blocks: int, sizes: list[int]) -> list[int]:
+    """A group ends with the block that halves the resolution, the last one with the last block."""
+    behind = sizes[2:]
+    ends = [index for index in range(1, len(behind)) if behind[index] < behind[index - 1]] + [blocks]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _counts(
+    parameters: int, multipliers: int, groups: list[int], sizes: list[int], dropouts: list[float]
+) -> tuple[Check, ...]:
+    ends = [sizes[2 + sum(groups[: number + 1])] for number in range(3)]
+    first, pooled, second, third, fourth = *sizes[1:3], *ends
+    return (
+        check("16 residual blocks have a scalar each.", multipliers == sum(groups) == 16, scalars=multipliers),
+        check(
+            "The groups have 3, 4, 6 and 3 blocks.",
+            groups == [3, 4, 6, 3],
+            **{f"group_{number}": count for number, count in enumerate(groups, 1)},
+        ),
+        check(
+            "Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
+            [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
+            stem=first, pooled=pooled, group_1=second, group_2=third, group_3=fourth,
+        ),
+        check(
+            "The number of parameters is that of the printed list of blocks.",
+            parameters == expected_parameters(),
+            parameters=parameters,
+            expected=expected_parameters(),
+        ),
+        check(
+            "One dropout before the classifier keeps 0.8 of the features.",
+            [round(one, 9) for one in dropouts] == [round(1 - KEEP, 9)],
+            dropouts=len(dropouts),
+            keep=1 - dropouts[0] if dropouts else float("nan"),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,168 @@
+"""The paper's network at initialization, with batch norm and without, and minibatches of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+from torch import Tensor, nn
+
+from normless.conversion import convert
+from normless.data import ImageData, load_data
+from normless.models import resnet_cifar
+from normless.papers.artefact import Context
+from normless.papers.draws import seeded
+
+SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
+"""With batch norm or without, both with Xavier's weights."""
+INKS = MappingProxyType({False: "none", True: "batch_norm"})
+"""The schemes whose colours the two have in figures, and whose names stand in tables."""
+
+PUBLISHED_BATCH = 128
+PUBLISHED_SIDE = 32
+
+SMOKE = MappingProxyType({"data": "correlated(image_shape=(3, 16, 16))", "batch_size": 16, "draws": 3})
+SMALL = MappingProxyType({"data": "cifar10", "batch_size": 128, "draws": 3})
+PAPER = MappingProxyType({"data": "cifar10", "batch_size": 128, "draws": 5})
+"""A network of depth 110 and a minibatch for each draw. The paper does not say how many draws it looked at."""
+
+
+def conv_path(layer: int) -> str:
+    """Where the convolution number 2, 3, … of a CIFAR ResNet is; number 1 is the stem.
+
+    Raises:
+        ValueError: the layer is not in a block.
+    """
+    if layer < 2:
+        raise ValueError(f"Layers from 2 on are in residual blocks; {layer} is not.")
+    return f"blocks.{(layer - 2) // 2}.conv{1 + layer % 2}"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One network at initialization and its first minibatches.
+
+    Attributes:
+        batch_norm: whether it has batch norm.
+        number: which draw, from 0.
+        model: the network.
+        batches: inputs (B, C, H, W) and classes (B,).
+    """
+
+    batch_norm: bool
+    number: int
+    model: nn.Module
+    batches: tuple[tuple[Tensor, Tensor], ...]
+
+    @property
+    def inputs(self) -> Tensor:
+        """Of the first minibatch."""
+        return self.batches[0][0]
+
+    @property
+    def targets(self) -> Tensor:
+        """Of the first minibatch."""
+        return self.batches[0][1]
+
+
+@dataclass(frozen=True)
+class Initializations:
+    """ResNets of the paper, drawn several times, each with minibatches of its own.
+
+    Attributes:
+        context: whose data set and first seed are taken.
+        data: the data set as text, unless the user asks for another.
+        batch_size: images in a minibatch.
+        draws: how many networks of each kind; both kinds of one draw share their minibatches.
+        minibatches: per draw.
+        depth: weight layers.
+    """
+
+    context: Context
+    data: str
+    batch_size: int
+    draws: int
+    minibatches: int = 1
+    depth: int = 110
+
+    @cached_property
+    def images(self) -> ImageData:
+        """The data set."""
+        return _loaded(self.context.data_or(self.data), self.context.data_root)
+
+    def network(self, batch_norm: bool, draw: int) -> nn.Module:
+        """The network of one kind and draw."""
+        channels, classes = self.images.image_shape[0], self.images.classes
+        with seeded(self.context.seed + draw):
+            return convert(resnet_cifar(self.depth, classes=classes, in_channels=channels), SCHEMES[batch_norm])
+
+    def batches(self, draw: int) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The first minibatches of the epoch of one draw, augmented as the papers do."""
+        epoch = self.images.train_batches(
+            self.batch_size,
+            seed=self.context.seed + draw,
+            epoch=0,
+            augmentation=self.images.default_augmentation,
+        )
+        return tuple((batch.inputs, batch.targets) for batch in islice(epoch, self.minibatches))
+
+    def each(self, *, batch_norm: tuple[bool, ...] = (False, True)) -> Iterator[Draw]:
+        """Every draw of the networks without batch norm and with it."""
+        for number in range(self.draws):
+            batches = self.batches(number)
+            for kind in batch_norm:
+                yield Draw(kind, number, self.network(kind, number), batches)
+
+    def measured(
+        self, measure: Callable[[Draw], pd.DataFrame], *, batch_norm: tuple[bool, ...] = (False, True)
+    ) -> pd.DataFrame:
+        """The tables of every draw, one below the other, behind the columns `batch_norm`, `scheme` and `draw`."""
+        tables = []
+        for draw in self.each(batch_norm=batch_norm):
+            table = measure(draw).copy()
+            for name, value in (("draw", draw.number), ("scheme", INKS[draw.batch_norm])):
+                table.insert(0, name, value)
+            table.insert(0, "batch_norm", draw.batch_norm)
+            tables.append(table)
+        return pd.concat(tables, ignore_index=True)
+
+    @property
+    def as_published(self) -> bool:
+        """Whether minibatches and images are no smaller than the paper's."""
+        side = min(self.images.image_shape[1:])
+        return self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE
+
+    @property
+    def smaller(self) -> str:
+        """Why what grows with minibatches and images may not reach the paper's size."""
+        side = min(self.images.image_shape[1:])
+        return (
+            f"minibatches of {self.batch_size} images of {side}×{side} have fewer summands than the paper's "
+            f"{PUBLISHED_BATCH} of {PUBLISHED_SIDE}×{PUBLISHED_SIDE}."
+        )
+
+    def setup(self, **more: Any) -> dict[str, Any]:
+        """What decides the numbers, for the evidence."""
+        first = self.context.seed
+        return {
+            "network": f"CIFAR ResNet-{self.depth} (ReLU behind the sum) at initialization, Xavier weights",
+            "without batch norm": SCHEMES[False],
+            "with batch norm": SCHEMES[True],
+            "data": self.images.provenance,
+            "augmentation": str(self.images.default_augmentation),
+            "batch size": self.batch_size,
+            "draws": self.draws,
+            "seeds": f"{first} to {first + self.draws - 1}",
+            **more,
+        }
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, root: str | None) -> ImageData:
+    """Kept, since most artefacts of this paper measure on the same images."""
+    return load_data(name, root=root)

@@ -1,0 +1,184 @@
+"""How long steps may be: the loss along the gradient (figure 24), the largest learning rate (appendix J)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from torch import Tensor, nn
+
+from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import decades_over_draws, in_every, quantity_table, within
+from normless.papers.evidence import Evidence
+from normless.papers.understanding_bn.networks import INKS, PAPER, SMALL, SMOKE, Draw, Initializations
+from normless.papers.verdict import Estimate, larger
+from normless.probes.updates.divergence import descend, find_divergence, momentum_sgd
+from normless.probes.updates.landscape import loss_along, steepest_descent
+from normless.probes.updates.largest_rate import largest_stable_rate
+from normless.report.axes import new_panels
+from normless.report.probes.loss_landscape import loss_along_direction
+from normless.report.probes.rate_trials import rate_trials
+
+# What the paper trains with up to the fifth minibatch.
+TRAINING_RATES = {False: 1e-4, True: 0.1}
+_SHORTEST, _LONGEST = 1e-6, 16.0
+_SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
+
+
+@artefact(
+    "understanding-bn/figure-24",
+    smoke=SMOKE | {"draws": 2, "factor": 16.0},
+    small=SMALL | {"factor": 4.0},
+    paper=PAPER | {"factor": 2.0},
+)
+def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: int, factor: float) -> Evidence:
+    """Figure 24: far larger steps decrease a minibatch's loss with batch norm, at the first and the fifth."""
+    setting = Initializations(context, data, batch_size, draws, minibatches=5)
+    count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
+    steps = [_SHORTEST * factor**power for power in range(count)]
+    drawn = setting.measured(lambda draw: _losses(draw, steps))
+    useful = drawn.groupby(["minibatch", "batch_norm", "draw"]).apply(_longest_useful_step, include_groups=False)
+    quantities: dict[str, Estimate | float] = {
+        "lr_unnormalized": TRAINING_RATES[False],
+        "lr_batch_norm": TRAINING_RATES[True],
+    }
+    checks = []
+    for minibatch in (1, 5):
+        longest = {kind: useful[minibatch][kind] for kind in (False, True)}
+        for kind, name in ((False, "without"), (True, "with")):
+            quantities[
+                f"log10 of the longest step that lowers the loss, minibatch {minibatch}, {name} batch norm"
+            ] = decades_over_draws(longest[kind])
+        checks.append(
+            larger(
+                f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
+                "batch norm (log₁₀ of the ratio).",
+                decades_over_draws(longest[True] / longest[False]),
+                Estimate(1.0),
+            )
+        )
+    first = drawn[drawn["draw"] == 0]
+    return Evidence(
+        quantity_table(quantities),
+        tuple(checks),
+        setting.setup(
+            steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
+            optimizer="SGD, momentum 0.9, weight decay 5e-4",
+        ),
+        on=("quantity",),
+        draw=lambda: _landscapes(first),
+        remarks=(
+            "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
+            f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
+            "thousand times that at the start are left out of the figure, which shows the first draw.",
+        ),
+    )
+
+
+def _losses(draw: Draw, steps: Sequence[float]) -> pd.DataFrame:
+    """The losses of the first and the fifth minibatch of a training, along their gradients."""
+    optimizer = momentum_sgd(draw.model, TRAINING_RATES[draw.batch_norm])
+    tables = [_along(draw.model.train(), draw.batches[0], steps).assign(minibatch=1)]
+    for _ in descend(draw.model, draw.batches[:4], optimizer):
+        pass
+    tables.append(_along(draw.model, draw.batches[4], steps).assign(minibatch=5))
+    return pd.concat(tables)
+
+
+def _along(model: nn.Module, batch: tuple[Tensor, Tensor], steps: Sequence[float]) -> pd.DataFrame:
+    return loss_along(model, *batch, steepest_descent(model, *batch), [0.0, *steps])
+
+
+def _longest_useful_step(rows: pd.DataFrame) -> float:
+    """Up to where a step lowers the loss: behind the longest that does, interpolated in the logarithms of both."""
+    losses = rows.sort_values("point").set_index("point")["loss"]
+    start, tried = float(losses.iloc[0]), losses.iloc[1:]
+    lower = tried.index[tried < start]
+    if not len(lower):
+        return _SHORTEST
+    longest = float(lower.max())
+    beyond = tried[tried.index > longest]
+    if beyond.empty or not np.isfinite(beyond.iloc[0]) or tried[longest] <= 0:
+        return longest
+    below, above = float(np.log(start / tried[longest])), float(np.log(beyond.iloc[0] / tried[longest]))
+    return longest * float(beyond.index[0] / longest) ** (below / above if above > 0 else 0.0)
+
+
+def _landscapes(first: pd.DataFrame) -> Axes:
+    panels = new_panels(2)
+    for axes, minibatch in zip(panels, (1, 5), strict=True):
+        rows = first[first["minibatch"] == minibatch]
+        start = rows[rows["point"] == 0].set_index("scheme")["loss"]
+        kept = rows[rows["loss"] < 1e3 * rows["scheme"].map(start)]
+        loss_along_direction(kept, axes, title=f"Minibatch {minibatch}", across="step along -∇L", logarithmic=True)
+    return panels[0]
+
+
+@artefact(
+    "understanding-bn/maximal-learning-rate",
+    smoke=SMOKE | {"draws": 1, "minibatches": 4},
+    small=SMALL | {"batch_size": 32, "draws": 3, "minibatches": 6},
+    paper=PAPER | {"draws": 3, "minibatches": 390},
+)
+def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws: int, minibatches: int) -> Evidence:
+    """Appendix J: with batch norm the rate 3 does not diverge and 10 does, four orders above the unnormalized one."""
+    setting = Initializations(context, data, batch_size, draws, minibatches)
+    trials: list[pd.DataFrame] = []
+
+    def search(draw: Draw) -> pd.DataFrame:
+        start = _SURVIVED if draw.batch_norm else _UNNORMALIZED
+        found = largest_stable_rate(draw.model, draw.batches, start=start)
+        held = not bool(found.trials.iloc[0]["diverged"])
+        beyond = not draw.batch_norm or find_divergence(draw.model, draw.batches, _DIVERGING).diverged
+        trials.append(found.trials.assign(scheme=INKS[draw.batch_norm]))
+        row = {"largest": found.largest, "smallest_diverging": found.smallest_diverging}
+        return pd.DataFrame([row | {"published_held": held, "ten_diverged": beyond}])
+
+    drawn = setting.measured(search)
+    with_norm, without = (drawn[drawn["batch_norm"] == kind].set_index("draw") for kind in (True, False))
+    checks = (
+        in_every(
+            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.", with_norm["published_held"]
+        ),
+        in_every(f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.", with_norm["ten_diverged"]),
+        in_every(
+            f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", without["published_held"]
+        ),
+        within(
+            "The largest rate is about four orders of magnitude larger with batch norm, within half an order (log₁₀ "
+            "of the ratio).",
+            decades_over_draws(with_norm["largest"] / without["largest"]),
+            3.5,
+            4.5,
+        ),
+    )
+    measured = quantity_table(
+        {
+            "does_not_diverge": _geometric(with_norm["largest"]),
+            "diverges": _geometric(with_norm["smallest_diverging"]),
+            "does not diverge, without batch norm": _geometric(without["largest"]),
+            "diverges, without batch norm": _geometric(without["smallest_diverging"]),
+            "log10 of the ratio of the rates that do not diverge": decades_over_draws(
+                with_norm["largest"] / without["largest"]
+            ),
+        }
+    )
+    return Evidence(
+        measured,
+        checks,
+        setting.setup(
+            minibatches=minibatches, resolution="a factor of 2", optimizer="SGD, momentum 0.9, weight decay 5e-4"
+        ),
+        on=("quantity",),
+        draw=lambda: rate_trials(pd.concat(trials)),
+        remarks=(
+            "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
+            "geometric means over draws; of the published ones no resolution is known.",
+        ),
+    )
+
+
+def _geometric(values: pd.Series) -> float:
+    return float(np.exp(np.log(values.to_numpy(float)).mean()))

@@ -1,0 +1,81 @@
+"""A laboratory that trains nothing and makes up how runs end: tables and checks are tested on known worlds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from normless.lab.laboratory import Laboratory, SweepResult
+from normless.lab.protocol import further_points
+from normless.lab.sweep import Point, Sweep
+from normless.papers.artefact import Budget, Context, artefact_of
+from normless.papers.evidence import Evidence
+
+
+class Optimum:
+    """What a combination reaches at the best learning rate, 2^exponent; None stands for what cannot be trained."""
+
+    def __init__(
+        self, value: float | None, exponent: float = -3, deviation: float = 0.05, top5: float = 99.0
+    ) -> None:
+        self.value, self.exponent, self.deviation, self.top5 = value, exponent, deviation, top5
+
+
+# By metric and labels, what is reached.
+World = Callable[[str, Mapping[str, str]], Optimum]
+
+
+class InventedLaboratory:
+    """Stands for a `Laboratory`: runs end as a world says, and every sweep is noted in `sweeps`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sweeps: list[Sweep] = []
+        self.points: list[Point] = []
+
+    def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
+        """As `Laboratory.run`, extensions of the learning rates included."""
+        self.sweeps.append(sweep)
+        points = list(sweep.points())
+        table = self._table(points)
+        while more := further_points(sweep, table, metrics):
+            points += more
+            table = self._table(points)
+        self.points += points
+        return SweepResult(sweep, table, pd.DataFrame())
+
+    def carry_out(self, configs: Sequence[Any]) -> list[Any]:
+        """No row is kept."""
+        return []
+
+    def _table(self, points: Sequence[Point]) -> pd.DataFrame:
+        return pd.DataFrame([{**point.labels, **self._row(point)} for point in points])
+
+    def _row(self, point: Point) -> dict[str, Any]:
+        metrics = ("test_accuracy", "training_loss", "training_loss_with_l2")
+        reached = {metric: self.world(metric, point.labels) for metric in metrics}
+        row: dict[str, Any] = {"rate": point.rate, "seed": point.seed, "outcome": "trained", "error": None}
+        if any(one.value is None for one in reached.values()):
+            return {**row, "outcome": "diverged", **dict.fromkeys(metrics, math.nan), "test_accuracy_top5": 0.5}
+        for metric, one in reached.items():
+            accuracy = metric == "test_accuracy"
+            off = abs(math.log2(point.rate) - one.exponent)
+            noise = one.deviation * np.random.default_rng(point.seed).standard_normal()
+            value = cast(float, one.value) + noise + off * (-1.0 if accuracy else 0.05)
+            row[metric] = value / 100 if accuracy else max(value, 0.0)
+        return row | {"test_accuracy_top5": reached["test_accuracy"].top5 / 100}
+
+
+def invented(
+    artefact: str, world: World, folder: Path, budget: Budget = "paper"
+) -> tuple[Evidence, InventedLaboratory]:
+    """An artefact at a budget in a made-up world, and the laboratory that noted what it asked for."""
+    laboratory = InventedLaboratory(world)
+    found = artefact_of(artefact)
+    context = Context(budget, cast(Laboratory, laboratory), folder)
+    return found.function(context, **found.settings[budget]), laboratory

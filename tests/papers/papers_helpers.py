@@ -1,0 +1,75 @@
+"""What the tests of artefacts share: a context, an artefact carried out with settings of one's own, its structure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.lab.laboratory import Laboratory
+from normless.papers.artefact import Budget, Context, artefact_of
+from normless.papers.evidence import Evidence, beside
+from normless.papers.verdict import Check
+from normless.report.save import inline_svg
+
+
+def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Context:
+    """A context whose laboratory has one worker and keeps its runs in `folder`."""
+    own = folder / "own"
+    own.mkdir(parents=True, exist_ok=True)
+    return Context(budget=budget, lab=Laboratory(folder / "lab", workers=1), directory=own, **changes)
+
+
+def carried_out(artefact: str, context: Context, **changes: Any) -> Evidence:
+    """An artefact with the settings of the context's budget, some of them changed."""
+    found = artefact_of(artefact)
+    return found.function(context, **{**found.settings[context.budget], **changes})
+
+
+def assert_whole(artefact: str, evidence: Evidence, *, unmeasured: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Every published row has a measured one, the figure draws, checks have numbers; returns the merged table.
+
+    Args:
+        unmeasured: keys of published rows that need not be measured, as `on` has them joined by a slash.
+    """
+    published = artefact_of(artefact).published
+    assert len(evidence.measured)
+    assert evidence.setup
+    for one in evidence.checks:
+        assert one.claim.endswith("."), one.claim
+        assert one.numbers, one.claim
+    if evidence.draw is not None:
+        axes = evidence.draw()
+        assert isinstance(axes, Axes)
+        assert inline_svg(axes, name="test", description="a figure").startswith("<svg")
+    if published.rows:
+        assert evidence.on, "published numbers stand beside measured ones"
+    merged = beside(published.rows, evidence.measured, evidence.on)
+    if evidence.on and published.rows:
+        own = [name for name in evidence.measured.columns if name not in evidence.on]
+        names = [name if name in merged.columns else f"{name}_measured" for name in own]
+        keys = {"/".join(_text(row[name]) for name in evidence.on) for row in published.rows}
+        for _, row in merged.iterrows():
+            key = "/".join(str(row[name]) for name in evidence.on)
+            if key in keys and key not in unmeasured:
+                assert row[names].notna().any(), f"nothing measured beside the published row {key}"
+    return merged
+
+
+def check_of(evidence: Evidence, words: str) -> Check:
+    """The one check whose claim has these words."""
+    found = [one for one in evidence.checks if words in one.claim]
+    assert len(found) == 1, [one.claim for one in evidence.checks]
+    return found[0]
+
+
+def assert_finite(numbers: Any) -> None:
+    """No number is NaN or infinite."""
+    assert all(math.isfinite(float(number)) for number in numbers)
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,139 @@
+"""Agreements, outcomes of runs and networks written out: what the artefacts' checks are made of."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded_lab import recorded
+from torch import nn
+
+from normless import convert
+from normless.models import resnet_cifar, wide_resnet
+from normless.papers.agreement import Agreement, agreement, agreement_table, deviation
+from normless.papers.artefact import Context
+from normless.papers.batches import training_batch
+from normless.papers.draws import seeded
+from normless.papers.multipliers import blocks_at_start
+from normless.papers.outcomes import all_trained, none_trained, outcome_table
+from normless.papers.regularization import biases, drop_check
+from normless.papers.written_out import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
+from normless.report.agreement import agreement_of_quantities
+from normless.report.panels import stacked_axes
+from normless.report.probes.growth import growth_against_block
+from normless.training import TrainConfig
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))
+def test_deviation_is_the_largest_relative_to_the_largest(values: list[float], place: int, size: float) -> None:
+    expected = torch.tensor(values, dtype=torch.float64)
+    measured = expected.clone()
+    measured[place % len(values)] += size
+    largest = max(abs(value) for value in values) or 1.0
+    moved = abs(float(measured[place % len(values)]) - values[place % len(values)])
+    assert deviation(measured, expected) == pytest.approx(moved / largest)
+    assert deviation(expected, expected) == 0
+
+
+def test_a_deviation_is_no_agreement() -> None:
+    exact, off = torch.ones(3), torch.tensor([1.0, 1.0, 1.1])
+    assert agreement("They are the same", exact, exact).check().verdict == "holds"
+    assert agreement("They are the same", off, exact, 0.01).check().verdict == "fails"
+    assert agreement("They are the same", off, exact, 0.2).check().verdict == "holds"
+    assert Agreement("A number", math.nan, 1.0).check().verdict == "fails"
+    with pytest.raises(ValueError, match="two tensors of one shape"):
+        deviation(torch.ones(2), torch.ones(1))
+    table = agreement_table([agreement("one", off, exact, 0.01), agreement("other", exact, exact)])
+    assert table["deviation"].tolist() == pytest.approx([0.1, 0.0])
+    assert len(agreement_of_quantities(table).get_yticklabels()) == 2
+
+
+@pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "zeroinit(dropout=0)"])
+def test_the_wide_resnet_written_out_tells_a_wrong_placement(scheme: str) -> None:
+    """With the multiplier applied in front of the bias the formula is another function, and is found to be."""
+    network = disturbed(convert(wide_resnet(10, 1), scheme)).eval()
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    assert deviation(network(x), wide_resnet_with_multipliers(network, x)) < 1e-12
+    with torch.no_grad():
+        network.get_submodule("blocks.1.conv2").get_parameter("multiplier").mul_(1.01)
+        before = network(x)
+        network.get_submodule("blocks.1.conv2").get_parameter("multiplier").div_(1.01)
+    assert deviation(before, wide_resnet_with_multipliers(network, x)) > 1e-6
+
+
+def test_fixup_written_out_tells_a_missing_bias() -> None:
+    network = disturbed(convert(resnet_cifar(14), "fixup")).eval()
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    whole = network(x)
+    assert deviation(whole, resnet_by_fixup(network, x)) < 1e-12
+    nn.init.zeros_(network.get_submodule("blocks.2.relu1").get_parameter("output_bias"))
+    assert deviation(whole, resnet_by_fixup(network, x)) > 1e-6
+
+
+def test_blocks_that_are_not_their_skip_path_are_found() -> None:
+    images = torch.randn(2, 3, 8, 8)
+    at_zero = blocks_at_start(convert(wide_resnet(10, 1), "skipinit"), images)
+    assert all(one.agrees for one in at_zero)
+    at_small = blocks_at_start(convert(wide_resnet(10, 1), "skipinit(alpha=0.001)"), images)
+    assert not any(one.agrees for one in at_small)
+
+
+def test_missing_biases_and_another_drop_rate_are_found() -> None:
+    original = wide_resnet(10, 1)
+    check, _ = biases(original, convert(original, "skipinit"))
+    assert check.verdict == "fails"
+    assert check.numbers["with_bias"] == 1
+    shares = torch.full((100,), 0.5, dtype=torch.float64) + 0.1 * torch.randn(100, dtype=torch.float64)
+    assert drop_check("x", 0.5, shares).verdict == "holds"
+    assert drop_check("x", 0.6, shares).verdict == "fails"
+
+
+def test_outcomes_of_runs(context: Context) -> None:
+    outcomes = {0.1: ("trained", 0.8), 0.2: ("diverged", 0.1), 0.3: ("failed", math.nan)}
+    scripted, lab = recorded(context, lambda config: outcomes[config.rate])  # type: ignore[arg-type, return-value]
+    table = outcome_table(scripted, [({"depth": 10}, TrainConfig(rate=rate, epochs=1)) for rate in outcomes])
+    assert [config.rate for config in lab.configs] == [0.1, 0.2, 0.3]
+    assert table["outcome"].tolist() == ["trained", "diverged", "failed"]
+    assert table["test_accuracy"].tolist()[:2] == [0.8, 0.1]
+    assert table["error"][2] == "ValueError: no"
+    assert all_trained("So.", table[:1]).verdict == "holds"
+    assert all_trained("So.", table[:2]).verdict == "fails"
+    assert none_trained("So.", table[1:2]).verdict == "holds"
+    assert none_trained("So.", table[:2]).verdict == "fails"
+    assert all_trained("So.", table).verdict == "inconclusive"
+    assert none_trained("So.", table[:0]).verdict == "inconclusive"
+
+
+def test_draws_are_the_seeds_and_nothing_else() -> None:
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    with seeded(3):
+        first = torch.randn(3)
+    assert torch.equal(torch.get_rng_state(), state)
+    with seeded(3):
+        assert torch.equal(torch.randn(3), first)
+
+
+def test_a_batch_is_of_the_data_asked_for(context: Context) -> None:
+    batch = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=6)", 100)
+    assert batch.inputs.shape == (6, 2, 4, 4)
+    assert batch.classes == 3
+    assert "6 training examples of gaussian" in batch.provenance
+    other = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=60)", 6, epoch=1)
+    assert not torch.equal(other.inputs, batch.inputs)
+
+
+def test_figures_of_growth_and_panels() -> None:
+    growth = pd.DataFrame({"scheme": "none", "block": range(5), "growth": [1, 2, 4, math.inf, 0], "law": 1.0})
+    axes = growth_against_block(growth)
+    assert axes.get_xlabel() == "block; dashed: the law"
+    assert growth_against_block(growth.assign(law=math.nan)).get_xlabel() == "block"
+    with pytest.raises(ValueError, match="lacks law"):
+        growth_against_block(growth.drop(columns="law"))
+    assert len(stacked_axes(3)) == 3
+    with pytest.raises(ValueError, match="at least one panel"):
+        stacked_axes(0)

@@ -1,0 +1,93 @@
+"""Fixup's equation, proposition, figure 2, theorems and design goal: carried out small, and checks that can fail."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from papers_helpers import assert_whole, carried_out, check_of
+
+from normless.papers.artefact import Context
+from normless.papers.fixup.design_goal import _grows, _level
+from normless.papers.fixup.networks import RectifiedNetwork, closed_form
+from normless.papers.verdict import verdict_of
+from normless.probes import update_terms
+
+
+def test_equation_1(context: Context) -> None:
+    evidence = carried_out("fixup/equation-1", context, blocks=6, draws=6)
+    merged = assert_whole("fixup/equation-1", evidence)
+    assert verdict_of(evidence.checks) == "holds"
+    bare = merged[merged["scheme"] == "none"].set_index("block")["growth"]
+    assert bare[6] == pytest.approx(64, rel=0.3)
+
+
+def test_proposition_1(context: Context) -> None:
+    evidence = carried_out("fixup/proposition-1", context)
+    assert_whole("fixup/proposition-1", evidence)
+    assert verdict_of(evidence.checks) == "holds"
+
+
+def test_figure_2(context: Context) -> None:
+    evidence = carried_out("fixup/figure-2", context)
+    assert_whole("fixup/figure-2", evidence)
+    assert verdict_of(evidence.checks) == "holds"
+    assert check_of(evidence, "down-sampling").numbers["sets"] == 6
+
+
+def test_theorem_1(context: Context) -> None:
+    evidence = carried_out("fixup/theorem-1", context, depth=20, draws=2)
+    assert_whole("fixup/theorem-1", evidence)
+    assert verdict_of(evidence.checks) == "holds"
+    assert check_of(evidence, "without exception").numbers["bounds_above_0"] > 0.5
+
+
+def test_theorem_2(context: Context) -> None:
+    evidence = carried_out("fixup/theorem-2", context, draws=1, classifiers=60, depths=(8, 56))
+    assert_whole("fixup/theorem-2", evidence)
+    assert check_of(evidence, "(3)").numbers["bounds_above_0"] == 1
+    assert all(one.verdict == "holds" for one in evidence.checks if "(4)" not in one.claim)
+
+
+def test_theorem_3(context: Context) -> None:
+    evidence = carried_out("fixup/theorem-3", context, depths=(8, 32), depth=8)
+    assert_whole("fixup/theorem-3", evidence)
+    assert verdict_of(evidence.checks) == "holds"
+
+
+def test_theorem_4(context: Context) -> None:
+    evidence = carried_out("fixup/theorem-4", context)
+    assert_whole("fixup/theorem-4", evidence)
+    assert verdict_of(evidence.checks) == "holds"
+
+
+def test_the_closed_form_against_autograd() -> None:
+    network = RectifiedNetwork(2, 5, 3).double()
+    x = torch.randn(1, 5, dtype=torch.float64)
+    formula = closed_form(network, x[0])
+    for term in update_terms(network, x):
+        assert torch.allclose(term.matrix, formula[term.parameter], rtol=1e-9, atol=1e-12)
+
+
+def test_design_goal(context: Context) -> None:
+    evidence = carried_out("fixup/design-goal", context, depths=(2, 6), width=48, draws=2)
+    merged = assert_whole("fixup/design-goal", evidence)
+    assert check_of(evidence, "shortcut").verdict == "holds"
+    assert (merged["update_per_rate"].dropna() > 0).all()
+
+
+def test_an_update_that_grows_is_not_level_and_one_that_is_level_does_not_grow() -> None:
+    rows = [
+        {"scheme": scheme, "depth": depth, "steps": 0, "log_update": size + 0.01 * draw}
+        for scheme in ("fixup", "none")
+        for depth, size in ((4, 1.0), (16, 5.0 if scheme == "none" else 1.0))
+        for draw in range(3)
+    ]
+    drawn = pd.DataFrame(rows)
+    assert _level("fixup", 0, drawn).verdict == "holds"
+    assert _grows("none", drawn, 4, 16).verdict == "holds"
+    swapped = drawn.assign(scheme=drawn["scheme"].map({"fixup": "none", "none": "fixup"}))
+    assert _level("fixup", 0, swapped).verdict == "fails"
+    assert _grows("none", swapped, 4, 16).verdict == "inconclusive"
+    overflowed = drawn.assign(log_update=drawn["log_update"].where(drawn["log_update"] < 4))
+    assert _grows("none", overflowed, 4, 16).verdict == "holds"

@@ -1,0 +1,114 @@
+"""The page of a folder of results says what is in it, and leads from one artefact to another."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic_results import fill, made_up
+
+from normless.papers.numerals import fact_texts, table_of, text_of
+from normless.papers.page import page_of, write_page_of
+from normless.papers.published import PAPERS, published
+from normless.papers.reproduction import ResultError
+from normless.papers.storage import save, stored
+
+
+def test_every_artefact_is_there_with_its_paper(tmp_path: Path) -> None:
+    names = fill(tmp_path)
+    page = page_of(list(stored(tmp_path)), tmp_path)
+    assert [card.id for card in page.cards] == names == list(published())
+    assert [(paper.key, f"{paper.authors}, {paper.work}") for paper in page.papers] == list(PAPERS.items())
+    assert all(not paper.not_run for paper in page.papers)
+    assert page.finding.startswith("Of 122 artefacts at the smoke budget, 41 hold, 41 fail, 40 are inconclusive.")
+    assert page.budgets == ["smoke", "small"]
+    assert all(result.svg.startswith("<svg") for card in page.cards for result in card.results)
+
+
+def test_the_page_is_one_file_whose_links_lead_somewhere(tmp_path: Path) -> None:
+    fill(tmp_path, [name for name in published() if name.startswith(("fixup/", "zeroinit/"))])
+    path = write_page_of(tmp_path)
+    assert path == tmp_path / "index.html"
+    text = path.read_text("utf-8")
+    assert "://" not in text
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    links = re.findall(r'\shref="([^"]+)"', text)
+    assert links
+    assert {unescape(link) for link in links} <= {f"#{name}" for name in ids}
+    assert "Not carried out: skipinit/batch-norm-definition" in text
+
+
+def test_artefacts_of_the_same_runs_name_each_other(tmp_path: Path) -> None:
+    for name, runs in (("fixup/table-1", ("a", "b")), ("fixup/table-2", ("b",)), ("fixup/figure-3", ("c",))):
+        save(made_up(name, runs=runs), None, tmp_path)
+    page = page_of(list(stored(tmp_path)), tmp_path)
+    shared = {card.id: list(card.results[0].same_runs) for card in page.cards}
+    assert shared == {"fixup/table-1": ["fixup/table-2"], "fixup/table-2": ["fixup/table-1"], "fixup/figure-3": []}
+
+
+def test_an_error_and_its_sentence_are_shown(tmp_path: Path) -> None:
+    save(made_up("fixup/table-1", error="No <memory> was left."), None, tmp_path)
+    text = write_page_of(tmp_path, tmp_path / "elsewhere" / "page.html").read_text("utf-8")
+    assert "No &lt;memory&gt; was left." in text
+    assert "Of 1 artefacts at the smoke budget, 1 ended in an error." in text
+
+
+def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="holds no results; normless reproduce --all"):
+        write_page_of(tmp_path)
+
+
+def test_published_and_measured_of_a_quantity_are_neighbours() -> None:
+    name = "zeroinit/table-1"
+    measured = pd.DataFrame([{**row, "seconds": 0.123456} for row in published()[name].rows])
+    key = str(measured.columns[0])
+    table, left_out = table_of(made_up(name, measured=measured, on=(key,)))
+    assert table is not None
+    assert left_out == ""
+    headings = [column.name for column in table.columns]
+    assert headings[0] == key.replace("_", " ")
+    assert headings[-1] == "seconds"
+    for first, second in zip(headings[1:-1:2], headings[2:-1:2], strict=True):
+        assert (first.removesuffix(", published"), second) == (second.removesuffix(", measured"), second)
+    assert [row[-1] for row in table.rows] == ["0.1235"] * len(measured)
+    assert len(table.rows) == len(measured)
+
+
+def test_long_tables_are_cut_and_empty_columns_left_out() -> None:
+    measured = pd.DataFrame({"step": range(90), "nothing": [float("nan")] * 90, "flag": [True] * 90})
+    table, left_out = table_of(made_up("fixup/figure-3", measured=measured, on=()), 40)
+    assert table is not None
+    assert [column.name for column in table.columns] == ["step", "flag"]
+    assert [column.numeric for column in table.columns] == [True, False]
+    assert table.rows[1] == ["1", "yes"]
+    assert (len(table.rows), left_out) == (
+        40,
+        "50 more rows stand in measured.csv of artefacts/fixup/figure-3/smoke.",
+    )
+    assert table_of(made_up("fixup/figure-3", measured=pd.DataFrame(), on=())) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0.123456, "0.1235"),
+        (1720138, "1720138"),
+        (False, "no"),
+        ([1, 2.5], "1, 2.5"),
+        ({"a": 1, "b": [2]}, "a 1, b 2"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_values_as_they_are_read(value: object, text: str) -> None:
+    assert text_of(value) == text
+    assert text_of(0.123456, as_printed=True) == "0.123456"
+
+
+def test_settings_that_are_nothing_are_left_out() -> None:
+    assert fact_texts({"batch_size": 64, "data": None, "settings": {}}) == [("batch size", "64")]

@@ -1,0 +1,164 @@
+"""Carrying out an artefact: what its function gives is kept, what it raises too, and nothing is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from synthetic_results import figure
+
+from normless.errors import NormlessError
+from normless.papers import reproduce as module
+from normless.papers.artefact import Artefact, Context
+from normless.papers.evidence import Evidence
+from normless.papers.published import UnknownArtefactError, published_as
+from normless.papers.reproduce import laboratory_in, reproduce
+from normless.papers.reproduction import ResultError
+from normless.papers.storage import folder_of, load
+from normless.papers.verdict import check
+from normless.training import TrainConfig
+
+NAME = "fixup/equation-1"
+Function = Callable[..., Evidence]
+Install = Callable[[Function], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a function in the place of an artefact's; returns the list of its calls."""
+
+    def put(function: Function, **settings: object) -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = []
+
+        def counted(context: Context, **asked: object) -> Evidence:
+            calls.append({"context": context, **asked})
+            return function(context, **asked)
+
+        smoke = settings or {"depth": 4}
+        made = Artefact(published_as(NAME), {"smoke": smoke, "small": {"depth": 8}, "paper": {"depth": 9}}, counted)
+        monkeypatch.setattr(module, "artefact_of", lambda name: made)
+        return calls
+
+    return put
+
+
+def evidence(context: Context, *, depth: int) -> Evidence:
+    table = pd.DataFrame({"depth": [depth], "drawn": [float(torch.rand(()))]})
+    return Evidence(table, (check("It is deep.", depth > 3, depth=depth),), {"depth": depth}, draw=figure)
+
+
+def test_evidence_is_kept(tmp_path: Path, install: Install) -> None:
+    calls = install(evidence)
+    one = reproduce(NAME, out=tmp_path, data="digits", seed=3)
+    assert (one.verdict, one.error, one.runs) == ("holds", "", ())
+    assert one.asked == {"data": "digits", "data_root": None, "seed": 3, "settings": {"depth": 4}}
+    assert one.seconds > 0
+    assert {"normless", "python", "torch", "machine", "date"} <= set(one.provenance)
+    assert "test accuracy" in one.figure
+    context = calls[0]["context"]
+    assert (context.budget, context.data, context.seed) == ("smoke", "digits", 3)
+    back = load(tmp_path, NAME, "smoke")
+    assert back is not None
+    assert back.to_dict() == one.to_dict()
+    folder = folder_of(tmp_path, NAME, "smoke")
+    assert (folder / "figure.svg").exists()
+    assert not (folder / "files").exists()
+
+
+def test_the_same_is_not_done_twice(tmp_path: Path, install: Install) -> None:
+    calls = install(evidence)
+    first = reproduce(NAME, out=tmp_path)
+    assert reproduce(NAME, out=tmp_path).to_dict() == first.to_dict()
+    assert len(calls) == 1
+    reproduce(NAME, out=tmp_path, again=True)
+    reproduce(NAME, out=tmp_path, seed=1)
+    reproduce(NAME, out=tmp_path, seed=1, data="digits")
+    reproduce(NAME, "small", out=tmp_path)
+    assert len(calls) == 5
+    calls = install(evidence, depth=5)  # type: ignore[call-arg]
+    reproduce(NAME, out=tmp_path, seed=1, data="digits")
+    assert len(calls) == 1
+
+
+def test_what_is_drawn_does_not_depend_on_what_ran_before(tmp_path: Path, install: Install) -> None:
+    install(evidence)
+    first = reproduce(NAME, out=tmp_path).measured["drawn"][0]
+    torch.rand(7)
+    assert reproduce(NAME, out=tmp_path, again=True).measured["drawn"][0] == first
+    assert reproduce(NAME, out=tmp_path, seed=1).measured["drawn"][0] != first
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [(NormlessError("No data set\n  here."), "No data set here."), (KeyError("depth"), "KeyError: 'depth'")],
+)
+def test_an_error_is_a_result_that_is_tried_again(
+    tmp_path: Path, install: Install, error: Exception, sentence: str
+) -> None:
+    def failing(context: Context, *, depth: int) -> Evidence:
+        raise error
+
+    install(failing)
+    one = reproduce(NAME, out=tmp_path)
+    assert (one.verdict, one.error) == ("error", sentence)
+    assert list((tmp_path / "artefacts").rglob("figure.*")) == []
+    install(evidence)
+    assert reproduce(NAME, out=tmp_path).verdict == "holds"
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_the_numbers(tmp_path: Path, install: Install) -> None:
+    def undrawn(context: Context, *, depth: int) -> Evidence:
+        def draw() -> Any:
+            raise ValueError("nothing to draw")
+
+        (context.directory / "own.txt").write_text("kept")
+        return Evidence(pd.DataFrame({"a": [1]}), (check("Yes.", True),), {}, draw=draw)
+
+    install(undrawn)
+    one = reproduce(NAME, out=tmp_path)
+    assert one.error == "The figure cannot be drawn: ValueError: nothing to draw"
+    assert one.verdict == "error"
+    assert [held.verdict for held in one.checks] == ["holds"]
+    assert (folder_of(tmp_path, NAME, "smoke") / "files" / "own.txt").read_text() == "kept"
+
+
+def test_an_interruption_is_one(tmp_path: Path, install: Install) -> None:
+    def interrupted(context: Context, *, depth: int) -> Evidence:
+        raise KeyboardInterrupt
+
+    install(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(NAME, out=tmp_path)
+    assert load(tmp_path, NAME, "smoke") is None
+
+
+def test_unknown_ids_and_damaged_results_are_told(tmp_path: Path, install: Install) -> None:
+    install(evidence)
+    with pytest.raises(UnknownArtefactError, match="did you mean fixup/equation-1"):
+        reproduce("fixup/equation-2", out=tmp_path)
+    reproduce(NAME, out=tmp_path)
+    (folder_of(tmp_path, NAME, "smoke") / "result.json").write_text("{")
+    with pytest.raises(ResultError, match="cannot be read"):
+        reproduce(NAME, out=tmp_path)
+    assert reproduce(NAME, out=tmp_path, again=True).verdict == "holds"
+
+
+def test_runs_are_noted_and_shared(tmp_path: Path, install: Install) -> None:
+    config = TrainConfig(
+        model="normless:wide_resnet(depth=10, width=1)", data="digits", epochs=1, batch_size=512, device="cpu"
+    )
+
+    def training(context: Context, *, depth: int) -> Evidence:
+        (row,) = context.lab.carry_out([config])
+        return Evidence(pd.DataFrame({"outcome": [row.outcome]}), (check("It ran.", row.error is None),), {})
+
+    install(training)
+    with laboratory_in(tmp_path, 1) as laboratory:
+        first = reproduce(NAME, out=tmp_path, laboratory=laboratory)
+        again = reproduce(NAME, out=tmp_path, laboratory=laboratory, again=True)
+    assert first.runs == again.runs == (config.hash,)
+    assert first.verdict == again.verdict == "holds"

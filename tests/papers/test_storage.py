@@ -1,0 +1,80 @@
+"""Stored results are complete or not there, and come back in the order of the papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from synthetic_results import figure, made_up
+
+from normless.papers import storage
+from normless.papers.budget import Budget
+from normless.papers.published import published
+from normless.papers.reproduction import ResultError
+from normless.papers.storage import folder_of, load, save, stored
+
+
+def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:
+    one = made_up("fixup/table-1")
+    folder = save(one, figure(), tmp_path)
+    assert folder == tmp_path / "artefacts" / "fixup" / "table-1" / "smoke"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "figure.png",
+        "figure.svg",
+        "measured.csv",
+        "result.json",
+    ]
+    back = load(tmp_path, one.id, one.budget)
+    assert back is not None
+    assert back.to_dict() == one.to_dict()
+    assert len(pd.read_csv(folder / "measured.csv")) == len(one.measured)
+    assert ElementTree.parse(folder / "figure.svg").getroot().tag.endswith("svg")
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_later_result_leaves_nothing_of_the_older(tmp_path: Path) -> None:
+    save(made_up("fixup/table-1"), figure(), tmp_path)
+    folder = save(made_up("fixup/table-1", error="No memory was left."), None, tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == ["measured.csv", "result.json"]
+    back = load(tmp_path, "fixup/table-1", "smoke")
+    assert back is not None
+    assert back.error == "No memory was left."
+
+
+@pytest.mark.parametrize("step", ["to_csv", "to_dict"])
+def test_what_is_interrupted_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    save(made_up("fixup/table-1"), None, tmp_path)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    home = pd.DataFrame if step == "to_csv" else storage.Reproduction
+    monkeypatch.setattr(home, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(made_up("fixup/table-1"), None, tmp_path)
+    monkeypatch.undo()
+    assert load(tmp_path, "fixup/table-1", "smoke") is None
+
+
+def test_all_come_back_in_order(tmp_path: Path) -> None:
+    budgets: tuple[Budget, ...] = ("paper", "smoke")
+    for name in ("gamma/table-2", "skipinit/table-1", "fixup/fixup"):
+        for budget in budgets:
+            save(made_up(name, budget), None, tmp_path)
+    found = [(one.id, one.budget) for one in stored(tmp_path)]
+    names = [name for name in published() if name in {"gamma/table-2", "skipinit/table-1", "fixup/fixup"}]
+    assert found == [(name, budget) for name in names for budget in ("smoke", "paper")]
+    assert list(stored(tmp_path / "nothing")) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"format": 1}', "\ud83d".encode("utf-8", "surrogatepass").decode("latin1")]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    save(made_up("fixup/fixup"), None, tmp_path)
+    path = folder_of(tmp_path, "fixup/fixup", "smoke") / "result.json"
+    path.write_text(text, encoding="latin1")
+    with pytest.raises(ResultError, match=r"result\.json cannot be read: .*; carry it out again with --again"):
+        load(tmp_path, "fixup/fixup", "smoke")

@@ -1,0 +1,171 @@
+"""What the training artefacts of Understanding BN would run, without running it, and one tiny run of each kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from papers_helpers import assert_whole, carried_out, check_of
+
+from normless.lab.laboratory import SweepResult
+from normless.lab.sweep import Sweep
+from normless.papers.artefact import Context, artefact_of
+from normless.papers.understanding_bn import achievable as achievable_module
+from normless.papers.understanding_bn.parts import equal
+from normless.papers.understanding_bn.protocol import PAPER, SMOKE, SUBSETS, Effort, parts_scheme
+from normless.schemes import parse_scheme
+
+TINY = replace(SMOKE, depth=8, data="digits(train=128, test=60)", batch_size=64, rates=(0.01, 0.1), least=2)
+
+# Runs of the paper: configurations × rates × repetitions.
+COUNTS = {
+    "understanding-bn/figure-1": 4 * 5,
+    "understanding-bn/bn-on-top": 3 * 5,
+    "understanding-bn/figure-15": 3 * 5,
+    "understanding-bn/figure-16": 3 * 5,
+    "understanding-bn/table-2": 7 * 9 * 5,
+    "understanding-bn/figure-17": 7 * 5,
+    "understanding-bn/experimental-setup": 2 * 9 * 5,
+    "understanding-bn/table-3": 5 * 9 * 5,
+    "understanding-bn/warm-start": 3 * 9 * 5,
+    "understanding-bn/alternating-normalization": 2 * 9 * 5,
+}
+
+
+class StopError(Exception):
+    """Raised in place of training."""
+
+
+class Recorder:
+    """A laboratory that notes the sweeps it is asked for."""
+
+    def __init__(self) -> None:
+        self.sweeps: list[Sweep] = []
+
+    def run(self, sweep: Sweep, **_: Any) -> SweepResult:
+        self.sweeps.append(sweep)
+        raise StopError
+
+
+def sweeps_of(artefact: str, context: Context) -> list[Sweep]:
+    recorder = Recorder()
+    with pytest.raises(StopError):
+        carried_out(artefact, replace(context, lab=recorder, budget="paper"))
+    return recorder.sweeps
+
+
+@pytest.mark.parametrize("artefact", COUNTS)
+def test_the_paper_budget_is_the_published_setup(artefact: str, context: Context) -> None:
+    (sweep,) = sweeps_of(artefact, context)
+    points = sweep.points()
+    assert len(points) == len({point.config.hash for point in points}) == COUNTS[artefact]
+    for point in points:
+        config = point.config.to_dict()
+        assert (config["momentum"], config["weight_decay"], config["batch_size"]) == (0.9, 5e-4, 128)
+        assert (config["data"], config["schedule"]) == ("cifar10", "step")
+        assert "resnet_cifar(depth=" in config["model"]
+
+
+def test_the_reference_runs_have_the_papers_rates_and_epochs(context: Context) -> None:
+    (sweep,) = sweeps_of("understanding-bn/figure-1", context)
+    found = {(one.config.to_dict()["scheme"], one.rate, one.config.epochs) for one in sweep.points()}
+    norm = "batch_norm(initialization='xavier')"
+    assert found == {("xavier", 1e-4, 2400), (norm, 1e-4, 2400), (norm, 3e-3, 1320), (norm, 0.1, 165)}
+    (table,) = sweeps_of("understanding-bn/table-2", context)
+    config = table.points()[0].config.to_dict()
+    assert (config["epochs"], config["epochs_until_plateau"], config["max_doublings"]) == (165, True, 4)
+
+
+def test_artefacts_share_their_runs(context: Context) -> None:
+    hashes = {
+        name: {point.config.hash for point in sweeps_of(f"understanding-bn/{name}", context)[0].points()}
+        for name in ("figure-1", "bn-on-top", "figure-15", "table-2", "experimental-setup", "table-3", "warm-start")
+    }
+    assert hashes["bn-on-top"] == hashes["figure-15"]
+    assert len(hashes["figure-1"] & hashes["bn-on-top"]) == 2 * 5
+    assert hashes["experimental-setup"] < hashes["table-2"]
+    assert len(hashes["table-3"] & hashes["warm-start"]) == 2 * 9 * 5
+
+
+@pytest.mark.parametrize("parts", SUBSETS)
+def test_every_subset_of_parts_is_a_scheme(parts: tuple[str, ...]) -> None:
+    assert parse_scheme(parts_scheme(parts)).edits
+    assert "xavier" in parts_scheme(parts)
+
+
+def test_what_fails_after_short_training_is_undecided() -> None:
+    failing = equal("The best rate is 0.1.", 0.01, 0.1)
+    assert failing.verdict == "fails"
+    assert equal("The best rate is 0.1.", 0.1, 0.1).verdict == "holds"
+    assert equal("The best rate is 0.1.", math.nan, 0.1).verdict == "inconclusive"
+    assert PAPER.weighed([failing])[0].verdict == "fails"
+    assert SMOKE.weighed([failing])[0].verdict == "inconclusive"
+    assert Effort(shorter=10).epochs(2400) == 240
+
+
+@pytest.mark.parametrize("artefact", ["figure-1", "bn-on-top", "figure-15", "figure-16"])
+def test_reference_runs_end_to_end(artefact: str, context: Context) -> None:
+    changes: dict[str, Any] = {"effort": TINY} | ({"batch_size": 4} if artefact == "bn-on-top" else {})
+    evidence = carried_out(f"understanding-bn/{artefact}", context, **changes)
+    assert_whole(f"understanding-bn/{artefact}", evidence)
+    assert evidence.setup["model"] == "normless:resnet_cifar(depth=8)"
+    assert not [one for one in evidence.remarks if "failed" in one]
+
+
+@pytest.mark.parametrize("artefact", ["table-2", "figure-17", "experimental-setup"])
+def test_parts_end_to_end(artefact: str, context: Context) -> None:
+    evidence = carried_out(f"understanding-bn/{artefact}", context, effort=TINY)
+    merged = assert_whole(f"understanding-bn/{artefact}", evidence)
+    assert not [one for one in evidence.remarks if "failed" in one]
+    if artefact == "table-2":
+        assert len(merged) == 7
+        assert set(evidence.measured["epochs"].dropna()) <= {2.0}
+    if artefact == "experimental-setup":
+        assert check_of(evidence, "divides the rate by 10").verdict == "holds"
+
+
+@pytest.mark.parametrize("artefact", ["warm-start", "alternating-normalization"])
+def test_highest_rates_end_to_end(artefact: str, context: Context) -> None:
+    evidence = carried_out(f"understanding-bn/{artefact}", context, effort=TINY)
+    assert_whole(f"understanding-bn/{artefact}", evidence)
+    if artefact == "warm-start":
+        assert check_of(evidence, "The first epoch of every warm start").verdict == "holds"
+    else:
+        assert all(one.verdict == "holds" for one in evidence.checks if one.claim.startswith("Batch "))
+
+
+def test_table_3_end_to_end(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    shallow = {name: (8, scheme, more) for name, (_, scheme, more) in achievable_module.ARCHITECTURES.items()}
+    monkeypatch.setattr(achievable_module, "ARCHITECTURES", shallow)
+    evidence = carried_out("understanding-bn/table-3", context, effort=replace(TINY, rates=(0.01,)))
+    assert_whole("understanding-bn/table-3", evidence)
+
+
+def test_rates_that_raised_decide_nothing() -> None:
+    above = achievable_module._above
+    assert [above("Larger.", *pair).verdict for pair in ((0.1, 0.01), (0.01, 0.01), (math.nan, 0.01))] == [
+        "holds",
+        "fails",
+        "inconclusive",
+    ]
+
+
+def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:
+    evidence = carried_out("understanding-bn/equation-1", context)
+    assert_whole("understanding-bn/equation-1", evidence)
+    assert len(evidence.checks) == 2 * 7 + 4
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+
+
+def test_masked_gradients_add_up(context: Context) -> None:
+    changes = {"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 4, "draws": 1}
+    evidence = carried_out("understanding-bn/class-wise-mask", context, **changes)
+    assert_whole("understanding-bn/class-wise-mask", evidence)
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert isinstance(evidence.measured, pd.DataFrame)
+    assert torch.get_default_dtype() == torch.float32
+    assert artefact_of("understanding-bn/class-wise-mask").settings["paper"]["batch_size"] == 128
