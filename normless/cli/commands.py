@@ -38,7 +38,7 @@ COMMANDS = MappingProxyType(
         "train-text": Command(
             "train one transformer to tell classes of sentences, from YAML and flags; resumes after an interruption",
             "normless.training.text.command",
-            "normless train-text --data sentiment --scheme fixup",
+            "normless train-text --data sentiment --decay-policy weights+last",
         ),
         "inspect": Command(
             "show the residual map of a network: its blocks and the roles of its normalizations",

@@ -19,7 +19,8 @@ def add_network_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "model",
         type=str,
-        help="normless:NAME, torchvision:NAME or timm:NAME, each with (key=value, …), or FILE.py:FUNCTION, which "
+        help="normless:NAME, torchvision:NAME, timm:NAME or transformers:KIND (a classifier of sentences), each with "
+        "(key=value, …); transformers:FILE.json or a checkpoint's transformers:FOLDER; or FILE.py:FUNCTION, which "
         "returns the network, or (network, inputs): a tensor, a tuple or a dictionary of keyword arguments; or the "
         "folder of a network that normless convert saved",
     )

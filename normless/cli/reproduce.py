@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,10 +120,10 @@ def _list(namespace: Namespace) -> int:
     from normless.papers.budget import BUDGETS
     from normless.papers.storage import load
 
-    rows = []
+    rows: list[tuple[Published, Mapping[str, str]]] = []
     for entry in _of_paper(namespace.paper):
         found = {budget: load(namespace.out, entry.id, budget) for budget in BUDGETS}
-        states = {budget: "not run" if one is None else one.verdict for budget, one in found.items()}
+        states: dict[str, str] = {budget: "not run" if one is None else one.verdict for budget, one in found.items()}
         rows.append((entry, states))
     if namespace.json:
         told = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from normless.cli.network import as_text, table, terminal_width
-from normless.papers.numerals import table_of, text_of
+from normless.papers.numerals import spoken, table_of, text_of
 from normless.papers.published import Published
 from normless.papers.reproduction import Reproduction
 from normless.papers.storage import PICTURE, TABLE
@@ -33,7 +33,7 @@ def in_full(one: Reproduction, folder: Path) -> str:
     lines += [""] if one.checks else []
     for check in one.checks:
         lines.append(_wrapped(f"{VERDICT_INKS[check.verdict].marker} {check.claim}", width, "  "))
-        numbers = " · ".join(f"{name} {text_of(value)}" for name, value in check.numbers.items())
+        numbers = " · ".join(f"{spoken(name)} {text_of(value)}" for name, value in check.numbers.items())
         lines += [_wrapped(f"  {numbers}", width, "  ")] if numbers else []
     lines += [_wrapped(f"note: {remark}", width, "  ") for remark in one.remarks]
     named = [name for name in (PICTURE, TABLE) if (folder / name).exists()]
@@ -43,7 +43,7 @@ def in_full(one: Reproduction, folder: Path) -> str:
 def summary(results: Sequence[Reproduction]) -> str:
     """A line for each result, and how many there are of each verdict."""
     rows = [(one.id, one.verdict, f"{one.seconds:.1f}", one.error or _deciding(one)) for one in results]
-    counts = Counter(one.verdict for one in results)
+    counts = Counter[str](one.verdict for one in results)
     counted = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
     text = as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,)), terminal_width())
     return f"{text}\n\n{len(results)} artefacts in {sum(one.seconds for one in results):.0f} s: {counted}"

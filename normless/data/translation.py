@@ -34,6 +34,15 @@ class TranslationBatch(NamedTuple):
     target: Tensor
     labels: Tensor
 
+    def parts(self, max_tokens: int) -> list[TranslationBatch]:
+        """The same pairs in order in smaller batches, with one pair or at most ``max_tokens`` tokens of a side.
+
+        Each is as wide as the whole.
+        """
+        width = max(self.source.shape[1], self.target.shape[1])
+        split = (torch.split(side, max(1, max_tokens // width)) for side in self)
+        return [TranslationBatch(*sides) for sides in zip(*split, strict=True)]
+
     @property
     def label_count(self) -> Tensor:
         """The number of labels that are no padding, a scalar on the batch's device."""

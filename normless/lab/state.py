@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Engine,
     Float,
     MetaData,
+    Select,
     String,
     Table,
     Text,
@@ -118,8 +120,7 @@ class RunState:
         rows: dict[str, RunRow] = {}
         for batch in _batches(hashes):
             statement = select(RUNS).where(RUNS.c.hash.in_(batch))
-            found = self._do(lambda connection, chosen=statement: connection.execute(chosen).mappings().all())
-            rows |= {row["hash"]: RunRow(**row) for row in found}
+            rows |= {row["hash"]: RunRow(**row) for row in self._do(partial(_mappings, statement))}
         return rows
 
     def hashes(self) -> set[str]:
@@ -137,8 +138,7 @@ class RunState:
     def remove(self, hashes: Collection[str]) -> None:
         """Forget these runs."""
         for batch in _batches(hashes):
-            statement = delete(RUNS).where(RUNS.c.hash.in_(batch))
-            self._do(lambda connection, chosen=statement: connection.execute(chosen))
+            self._do(partial(Connection.execute, statement=delete(RUNS).where(RUNS.c.hash.in_(batch))))
 
     def _column(self, condition: Any) -> Sequence[str]:
         statement = select(RUNS.c.hash) if condition is None else select(RUNS.c.hash).where(condition)
@@ -206,6 +206,10 @@ def _may_pass(error: DBAPIError) -> bool:
 def _shown(url: str) -> str:
     """The URL without its password."""
     return make_url(url).render_as_string(hide_password=True)
+
+
+def _mappings(statement: Select[Any], connection: Connection) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(statement).mappings()]
 
 
 def _batches(hashes: Collection[str]) -> Iterator[list[str]]:

@@ -127,8 +127,7 @@ def _library() -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Neither progress bars nor remarks of the library, which says that a new classifier has new weights."""
-    from transformers.utils import logging
-
+    logging: Any = import_module(f"{SOURCE}.utils.logging")
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

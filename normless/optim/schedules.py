@@ -34,7 +34,7 @@ def cosine(fraction: float) -> float:
 
 
 def linear(fraction: float) -> float:
-    """A straight line from 1 to 0: 1 − fraction (Devlin et al. 2019, appendix A.2, behind a warm-up)."""
+    """A straight line from 1 to 0: 1 − fraction (Devlin et al. 2019, appendix A.2, which has a warm-up before it)."""
     return 1.0 - fraction
 
 

@@ -108,17 +108,21 @@ class BatchRuns:
         )
 
     def proportional(self, metric: str, method: str, sizes: Sequence[int]) -> Check:
-        """That the optimal rate is proportional to the batch size: log₂ rate rises by 0.5 to 1.5 per doubling.
+        """That the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
 
-        The slope is that of the least-squares line; it is undecided below three batch sizes.
+        The slope is that of the least-squares line up to the first batch size with the largest optimal rate; if that
+        is the smallest one, through all. It is undecided below three batch sizes.
         """
         exponents = {size: self.optima[metric].exponent(method=method, batch_size=size) for size in sizes}
-        known = {math.log2(size): exponent for size, exponent in exponents.items() if not math.isnan(exponent)}
+        found = {math.log2(size): exponent for size, exponent in exponents.items() if not math.isnan(exponent)}
+        saturated = max(found, key=lambda size: (found[size], -size), default=math.nan)
+        rising = {size: exponent for size, exponent in found.items() if size <= saturated}
+        known = found if len(rising) < 2 else rising
         slope = _slope(known) if len(known) >= 3 else math.nan
         words = f"up to batch size {max(sizes)}" if sizes else "at small batch sizes"
         return check(
             f"By {metric.replace('_', ' ')} the optimal learning rate of {method} is proportional to the batch size "
-            f"{words}: log₂ of it rises by 1 ± 0.5 per doubling.",
+            f"{words}, until it saturates: log₂ of it rises by 1 ± 0.5 per doubling.",
             None if math.isnan(slope) else abs(slope - 1) <= 0.5,
             slope=slope,
             batch_sizes=len(known),

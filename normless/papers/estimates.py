@@ -69,7 +69,7 @@ def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:
 
 
 def undecided(failing: Check, reason: str) -> Check:
-    """A check that failed where the set-up could not have decided it, as inconclusive with the reason; or unchanged."""
+    """A failed check whose set-up could not have decided it as inconclusive with the reason; else as it is."""
     if failing.verdict != "fails":
         return failing
     return Check(f"{failing.claim} Not decided here: {reason}", "inconclusive", failing.numbers)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from normless import __version__
-from normless.papers.numerals import fact_texts, table_of, text_of
+from normless.papers.numerals import fact_texts, spoken, table_of, text_of
 from normless.papers.published import PAPERS, Published, published
 from normless.papers.reproduction import Reproduction, ResultError
 from normless.papers.storage import FIGURE, folder_of, stored
+from normless.papers.verdict import Check
 from normless.report.artefacts import ArtefactsPage, Card, CheckedClaim, PaperGroup, Result, write_artefacts
 from normless.report.inline import inline_svg_text
 from normless.report.palette import VERDICT_INKS
@@ -23,6 +24,8 @@ CAUTION = (
     "as failing, and inconclusive means that the numbers cannot tell."
 )
 PAGE = "index.html"
+# What the page calls that which was asked for.
+ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
 
 
 def write_page_of(out: Path, path: Path | None = None) -> Path:
@@ -75,30 +78,25 @@ def _card(
 
 def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
     table, left_out = table_of(one)
-    seconds = (
-        {"took": f"{one.seconds:.3g} s", "training runs": str(len(one.runs))}
-        if one.runs
-        else {"took": f"{one.seconds:.3g} s"}
-    )
+    effort = {"took": f"{one.seconds:.3g} s"} | ({"training runs": str(len(one.runs))} if one.runs else {})
     return Result(
         budget=one.budget,
         verdict=one.verdict,
         error=one.error,
-        checks=[
-            CheckedClaim(
-                check.claim, check.verdict, [(name, text_of(value)) for name, value in check.numbers.items()]
-            )
-            for check in one.checks
-        ],
+        checks=[CheckedClaim(check.claim, check.verdict, _numbers(check)) for check in one.checks],
         table=table,
         left_out=left_out,
         svg=_figure(one, out),
         caption=f"{one.published.title}, measured at the {one.budget} budget.",
         remarks=one.remarks,
-        setup=fact_texts(one.setup) + fact_texts({f"asked: {name}": value for name, value in one.asked.items()}),
-        provenance=fact_texts({**one.provenance, **seconds}),
+        setup=fact_texts(one.setup) + fact_texts({ASKED.get(name, name): value for name, value in one.asked.items()}),
+        provenance=fact_texts({**one.provenance, **effort}),
         same_runs=same_runs,
     )
+
+
+def _numbers(check: Check) -> list[tuple[str, str]]:
+    return [(spoken(name), text_of(value)) for name, value in check.numbers.items()]
 
 
 def _figure(one: Reproduction, out: Path) -> str:
@@ -127,7 +125,7 @@ def _finding(results: Sequence[Reproduction]) -> str:
     """What came of it, a sentence per budget."""
     sentences = []
     for budget in dict.fromkeys(one.budget for one in results):
-        counts = Counter(one.verdict for one in results if one.budget == budget)
+        counts = Counter[str](one.verdict for one in results if one.budget == budget)
         words = {"holds": "hold", "fails": "fail", "inconclusive": "are inconclusive", "error": "ended in an error"}
         said = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICT_INKS if counts[verdict])
         sentences.append(f"Of {counts.total()} artefacts at the {budget} budget, {said}.")

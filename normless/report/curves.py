@@ -14,7 +14,9 @@ from normless.report.labels import EndLabel, label_ends
 from normless.report.palette import Ink
 from normless.report.tables import require_columns
 
-_DASHES = {"test_accuracy": "solid", "training_accuracy": (0, (3, 2))}
+Dashes = str | tuple[float, tuple[float, ...]]
+
+_DASHES: Mapping[str, Dashes] = {"test_accuracy": "solid", "training_accuracy": (0, (3, 2))}
 # Fewer points than these are marked; one alone would be no line at all.
 _MARKED = 12
 
@@ -28,7 +30,7 @@ def accuracy_against_epoch(
     title: str,
     columns: Sequence[str] = ("test_accuracy", "training_accuracy"),
 ) -> Axes:
-    """Draw accuracies against the epoch, a named line per series: test solid, training dashed.
+    """Draw accuracies against the epoch, a named line per series: test solid, training dashed (solid if alone).
 
     A line is the mean over replicates, the band around it one sample standard deviation to either side. Replicates
     that diverged are in it as long as they have epochs.
@@ -50,7 +52,8 @@ def accuracy_against_epoch(
     for name, rows in epochs.groupby(series, sort=False):
         for place, column in enumerate(columns):
             values = 100 * rows.groupby("epoch")[column].mean()
-            _line(axes, rows, column, inks[str(name)], f"{name}, {column.replace('_', ' ')}")
+            dashes = _DASHES[column] if len(columns) > 1 else "solid"
+            _line(axes, rows, column, inks[str(name)], f"{name}, {column.replace('_', ' ')}", dashes)
             if place == 0:
                 ink = inks[str(name)]
                 labels.append(EndLabel(str(name), float(values.index[-1]), float(values.iloc[-1]), ink.light))
@@ -68,7 +71,7 @@ def accuracy_against_epoch(
 _IN_WORDS = {"test_accuracy": "test", "training_accuracy": "training"}
 
 
-def _line(axes: Axes, rows: pd.DataFrame, column: str, ink: Ink, label: str) -> None:
+def _line(axes: Axes, rows: pd.DataFrame, column: str, ink: Ink, label: str, dashes: Dashes) -> None:
     """One line with its band."""
     by_epoch = 100 * rows.groupby("epoch")[column].agg(["mean", "std"])
     epoch, mean = by_epoch.index.to_numpy(float), by_epoch["mean"].to_numpy(float)
@@ -79,7 +82,7 @@ def _line(axes: Axes, rows: pd.DataFrame, column: str, ink: Ink, label: str) -> 
         mean,
         color=ink.light,
         linewidth=1.8,
-        linestyle=_DASHES[column],  # type: ignore[arg-type]
+        linestyle=dashes,
         marker=ink.marker if len(epoch) <= _MARKED else "none",
         markersize=5,
         label=label,

@@ -11,6 +11,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
 # Lengths are in points, of which a hundredth cannot be seen.
 DECIMALS = 2
+# A figure takes the width that a page gives it, up to so many times its own.
+MAGNIFIED = 1.25
+_POINTS = re.compile(r"([\d.]+)pt")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?![\de])")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _VARIABLES = {ink.light.lower(): f"var(--{name}, {ink.light})" for name, ink in css_variables().items()}
@@ -22,8 +25,8 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
 
     Colours of `normless.report.palette` become style-sheet variables with the light colour behind them, so
     that the figure turns dark with the page; ids carry ``name``, so that two figures of one page do not collide;
-    the ``description`` is what a screen reader says. Scripts and the like are left out, and lengths are rounded to
-    hundredths of a point.
+    the ``description`` is what a screen reader says. Scripts and the like are left out, lengths are rounded to
+    hundredths of a point, and the figure is as wide as the page has room, up to `MAGNIFIED` times its own width.
     """
     root = ElementTree.fromstring(svg)
     _drop_what_draws_nothing(root)
@@ -41,8 +44,10 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
             element.text = None
         if not (element.tail or "").strip():
             element.tail = None
-    for length in ("width", "height"):
-        root.attrib.pop(length, None)
+    width = _POINTS.fullmatch(root.attrib.pop("width", ""))
+    root.attrib.pop("height", None)
+    if width:
+        root.set("style", f"max-width: {MAGNIFIED * float(width[1]):g}pt")
     root.set("role", "img")
     root.set("aria-label", description)
     return ElementTree.tostring(root, encoding="unicode")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -48,6 +49,11 @@ class Table:
                     f"Expected {len(self.columns)} cells in every row of the table {self.caption!r}, "
                     f"got {len(row)}: {', '.join(row)}."
                 )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether some neighbouring rows have the same first cell, so that a line between groups tells something."""
+        return any(former[0] == later[0] for former, later in pairwise(self.rows))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ def _modules_after(*words: str) -> tuple[set[str], str]:
     return set(modules.split()), printed
 
 
-@pytest.mark.parametrize("words", [("--help",), ("--version",), ("demo", "--help"), ("train", "--help")])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("--version",), ("demo", "--help"), ("train", "--help"), ("sweep", "run", "--help")]
+)
 def test_help_imports_neither_torch_nor_pandas_nor_matplotlib(words: tuple[str, ...]) -> None:
     modules, printed = _modules_after(*words)
     assert printed

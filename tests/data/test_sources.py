@@ -19,7 +19,8 @@ def test_unknown_names_and_options_list_the_known() -> None:
         load_data("gaussian(sides=3)")
     with pytest.raises(ValueError, match="digits has no option seed; its options are train, test"):
         load_data("digits", seed=3)
-    assert list(SOURCES) == ["digits", "cifar10", "cifar100", "svhn", "image_folder", "gaussian", "correlated"]
+    names = ["digits", "cifar10", "cifar100", "svhn", "image_folder", "pets", "gaussian", "correlated"]
+    assert list(SOURCES) == names
 
 
 def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

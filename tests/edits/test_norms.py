@@ -8,6 +8,7 @@ from edit_helpers import added, altered, edited, images, randomized, removed, re
 from torch import Tensor, nn
 
 import normless as nl
+from normless.conversion import scheme_of
 from normless.edits import NormOnSkip, OnlyFinalNorm, OnlyTopNorm, RemoveNorms, ReplaceNorms
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
 from normless.nn import (
@@ -357,7 +358,7 @@ def test_a_norm_that_bends_its_input_by_itself_is_refused() -> None:
 def test_a_transformer_as_it_is_written_stays_so(scheme: str) -> None:
     model = transformer(vocabulary=11, layers=1, width=8, heads=2, feed_forward=8, dropout=0.0)
     net = nl.convert(model, scheme)
-    assert nl.scheme_of(net) == scheme
+    assert scheme_of(net) == scheme
     assert not added(model, net) | altered(model, net) | removed(model, net)
     assert nl.plan(model, scheme) == ()
 

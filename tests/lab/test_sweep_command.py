@@ -21,7 +21,7 @@ from normless.lab.laboratory import Laboratory
 from normless.lab.pruning import prunable, prune
 from normless.lab.row import RunRow
 from normless.lab.status import sweep_status
-from normless.lab.sweep import axis_of
+from normless.lab.sweep import Sweep, axis_of
 from normless.lab.sweep_progress import SweepProgress
 
 Capture = pytest.CaptureFixture[str]
@@ -180,3 +180,10 @@ def test_progress_is_lines_without_a_terminal_and_a_bar_on_one(tmp_path: Path) -
         progress.on_runs(rows)
     assert "3 trained" in stream.getvalue()
     assert "4/4" in stream.getvalue()
+
+
+def test_the_sweep_in_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+    sweep = Sweep.from_dict(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
+    assert len(sweep.points()) == 7 * 5 * 5
+    assert (sweep.replicates, sweep.best) == (5, 4)

@@ -315,6 +315,26 @@ def test_wrong_sizes_are_one_sentence() -> None:
         resnet(34, width_per_group=128)
     with pytest.raises(ValueError, match="got groups=0 and width_per_group=64"):
         resnet(50, groups=0)
+    with pytest.raises(ValueError, match="at least one channel in its first stage, got channels=0"):
+        resnet(18, channels=0)
+
+
+@pytest.mark.parametrize(("name", "arguments"), TORCHVISION.items())
+def test_fewer_channels_make_every_layer_narrower_by_one_factor(name: str, arguments: dict[str, int]) -> None:
+    """A quarter of 64 channels is a quarter of every layer's inputs and outputs; names and forms stay."""
+    with torch.device("meta"):
+        whole, narrow = resnet(**arguments), resnet(**arguments, channels=16)
+    sizes = {name: tuple(one.shape) for name, one in narrow.named_parameters()}
+    assert list(sizes) == [name for name, _ in whole.named_parameters()]
+    for path, one in whole.named_parameters():
+        expected = [size // 4 if axis < 2 else size for axis, size in enumerate(one.shape)]
+        grouped = path.endswith("conv2.weight") and arguments.get("groups", 1) > 1
+        if path.startswith("fc."):
+            expected[0] = one.shape[0]
+        if path == "conv1.weight":
+            expected[1] = 3
+        if not grouped:
+            assert list(sizes[path]) == expected, path
 
 
 def test_they_are_named_by_text() -> None:

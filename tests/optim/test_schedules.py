@@ -56,6 +56,12 @@ def test_cosine_is_torchs_cosine() -> None:
     assert [rate_multiplier("cosine", done, total) for done in range(total)] == pytest.approx(expected, rel=1e-9)
 
 
+def test_linear_is_torchs_linear() -> None:
+    total = 50
+    expected = rates_of(LinearLR(optimizer(), start_factor=1.0, end_factor=0.0, total_iters=total), total)
+    assert [rate_multiplier("linear", done, total) for done in range(total)] == pytest.approx(expected, rel=1e-9)
+
+
 def test_warm_up_is_torchs_linear() -> None:
     warmup, total = 8, 20
     scheduler = LinearLR(optimizer(), start_factor=1 / warmup, end_factor=1.0, total_iters=warmup - 1)
@@ -103,9 +109,10 @@ def test_set_rate_keeps_the_groups_relative_rates() -> None:
 
 def test_refusals_are_sentences() -> None:
     with pytest.raises(
-        ValueError, match="no schedule 'linear'; the schedules are hold_then_halve, step, cosine, constant, inverse"
+        ValueError,
+        match="no schedule 'line'; the schedules are hold_then_halve, step, cosine, linear, constant",
     ):
-        rate_multiplier("linear", 0, 10)
+        rate_multiplier("line", 0, 10)
     for done in (-1, 10):
         with pytest.raises(ValueError, match=f"got done={done} of total=10"):
             rate_multiplier("cosine", done, 10)

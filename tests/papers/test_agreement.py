@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -22,9 +21,6 @@ from normless.papers.multipliers import blocks_at_start
 from normless.papers.outcomes import all_trained, none_trained, outcome_table
 from normless.papers.regularization import biases, drop_check
 from normless.papers.written_out import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
-from normless.report.agreement import agreement_of_quantities
-from normless.report.panels import stacked_axes
-from normless.report.probes.growth import growth_against_block
 from normless.training import TrainConfig
 
 
@@ -49,7 +45,6 @@ def test_a_deviation_is_no_agreement() -> None:
         deviation(torch.ones(2), torch.ones(1))
     table = agreement_table([agreement("one", off, exact, 0.01), agreement("other", exact, exact)])
     assert table["deviation"].tolist() == pytest.approx([0.1, 0.0])
-    assert len(agreement_of_quantities(table).get_yticklabels()) == 2
 
 
 @pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "zeroinit(dropout=0)"])
@@ -125,15 +120,3 @@ def test_a_batch_is_of_the_data_asked_for(context: Context) -> None:
     assert "6 training examples of gaussian" in batch.provenance
     other = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=60)", 6, epoch=1)
     assert not torch.equal(other.inputs, batch.inputs)
-
-
-def test_figures_of_growth_and_panels() -> None:
-    growth = pd.DataFrame({"scheme": "none", "block": range(5), "growth": [1, 2, 4, math.inf, 0], "law": 1.0})
-    axes = growth_against_block(growth)
-    assert axes.get_xlabel() == "block; dashed: the law"
-    assert growth_against_block(growth.assign(law=math.nan)).get_xlabel() == "block"
-    with pytest.raises(ValueError, match="lacks law"):
-        growth_against_block(growth.drop(columns="law"))
-    assert len(stacked_axes(3)) == 3
-    with pytest.raises(ValueError, match="at least one panel"):
-        stacked_axes(0)

@@ -1,4 +1,4 @@
-"""SkipInit, its regularized form, its V1 form, batch norm and the reference code: carried out small, and their checks."""
+"""SkipInit, its regularized and V1 forms, batch norm and the reference code: carried out small, and their checks."""
 
 from __future__ import annotations
 
@@ -70,19 +70,18 @@ def test_skipinit_without_training(context: Context) -> None:
     assert verdict_of(evidence.checks) == "inconclusive"
     assert check_of(evidence, "With α = 1, 100 layers").verdict == "holds"
     assert check_of(evidence, "1000 layers train: this budget").verdict == "inconclusive"
-    assert {config.hash for config in lab.configs} == {config.hash for config in dict.fromkeys(lab.configs)}
-    assert len(lab.configs) == 3
+    assert len({config.hash for config in lab.configs}) == len(lab.configs) == 3
     trained_anyway, _ = recorded(context, lambda config: ("trained", 0.5))
     assert verdict_of(carried_out("skipinit/skipinit", trained_anyway).checks) == "fails"
     never, _ = recorded(context, lambda config: ("diverged", 0.1))
     assert check_of(carried_out("skipinit/skipinit", never), "With α = 0, 100 layers").verdict == "fails"
 
 
-def test_skipinit_at_the_papers_budget_trains_a_thousand_layers_at_nine_rates(context: Context) -> None:
+def test_skipinit_at_the_papers_budget_trains_a_thousand_layers_at_seven_rates(context: Context) -> None:
     told, lab = recorded(context, scripted)
     training = {**artefact_of("skipinit/skipinit").settings["paper"], "depth": 10, "width": 1}
     evidence = carried_out("skipinit/skipinit", told, **training)
-    assert len(lab.configs) == 27
+    assert len(lab.configs) == 21
     assert all(isinstance(config, TrainConfig) and config.epochs == 200 for config in lab.configs)
-    assert sum("depth=1000" in config.to_dict()["model"] for config in lab.configs) == 18
+    assert sum("depth=1000" in config.to_dict()["model"] for config in lab.configs) == 14
     assert verdict_of(evidence.checks) == "holds"

@@ -86,7 +86,7 @@ def test_the_summary_counts(text: str) -> None:
 
 
 def test_choices_are_what_occurs(text: str) -> None:
-    selects = re.findall(r'<select name="(\w+)">(.*?)</select>', text, flags=re.DOTALL)
+    selects = re.findall(r'<select id="by-\w+" name="(\w+)">(.*?)</select>', text, flags=re.DOTALL)
     options = {name: re.findall(r"<option>([^<]*)</option>", inside) for name, inside in selects}
     assert options == {
         "paper": list(PAPERS),

@@ -55,6 +55,7 @@ def test_it_says_what_it_is_and_keeps_its_text(inline: str) -> None:
     root = ElementTree.fromstring(inline)
     assert (root.tag, root.get("role"), root.get("aria-label")) == ("svg", "img", 'A "figure" & more')
     assert root.get("width") is None
+    assert root.get("style") == "max-width: 11.25pt"
     assert root.get("viewBox") == "0 0 9 9"
     assert "".join(root.itertext()) == "a  b c"
 

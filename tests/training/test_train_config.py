@@ -117,7 +117,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"rate": "fast"}, "Expected rate to be a finite number, got 'fast'."),
     ({"rate": float("inf")}, "Expected rate to be a finite number, got inf."),
     ({"momentum": 1.0}, r"Expected momentum in \[0, 1\), got 1.0."),
-    ({"schedule": "linear"}, "Expected schedule to be one of hold_then_halve, step, cosine, constant; got 'linear'."),
+    (
+        {"schedule": "polynomial"},
+        "Expected schedule to be one of hold_then_halve, step, cosine, linear, constant; got 'polynomial'.",
+    ),
     ({"warmup_epochs": -1}, "Expected warmup_epochs 0 or more, got -1."),
     ({"warmup_epochs": 5, "epochs": 5}, "Expected warmup_epochs below epochs=5, got 5"),
     ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),

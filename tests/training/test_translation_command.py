@@ -57,6 +57,7 @@ def test_the_hash_tells_every_setting_but_the_place(field: str) -> None:
         "source": "de",
         "target": "en",
         "longest": 100,
+        "micro_batch_tokens": 100,
         "schedule": "cosine",
         "decay_policy": "all",
         "precision": "bf16-mixed",
@@ -78,6 +79,7 @@ SENTENCES = [
     ({"epochs": 1.5}, r"Expected epochs to be a whole number, got 1\.5"),
     ({"source": "de", "target": "de"}, "source and target are both 'de'"),
     ({"longest": 2000}, "A sentence of longest=2000 tokens is no part of a batch of batch_tokens=512"),
+    ({"micro_batch_tokens": 2000}, "Expected micro_batch_tokens to be at most the batch_tokens=512 of a batch, got"),
     ({"batch_size": 5}, "A training run has no setting batch_size; it has model, scheme, data"),
 ]
 

@@ -208,6 +208,20 @@ def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str) -> N
     assert not [module for module in network.modules() if isinstance(module, torch.nn.LayerNorm)]
 
 
+def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
+    """In double precision and without dropout, however the pairs and their tokens fall into the parts."""
+    model = CONFIG.model.replace("dropout=0.2", "dropout=0.0")
+    whole = replace(CONFIG, model=model, precision="64-true", epochs=1, clip=0.1)
+    one = train_translation(whole, tmp_path / "whole")
+    small = replace(whole, micro_batch_tokens=100)
+    parts = train_translation(small, tmp_path / "parts")
+    assert parts.epochs[0].training_loss == pytest.approx(one.epochs[0].training_loss, rel=1e-9)
+    assert parts.epochs[0].training_accuracy == pytest.approx(one.epochs[0].training_accuracy, rel=1e-9)
+    assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-6)
+    with pytest.raises(ValueError, match="Probes measure whole batches, but micro_batch_tokens=100 passes them in p"):
+        train_translation(small, tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+
+
 @pytest.mark.parametrize(
     ("precision", "kind"),
     [("64-true", torch.float64), ("bf16-mixed", torch.float32), ("bf16-true", torch.bfloat16)],

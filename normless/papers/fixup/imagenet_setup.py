@@ -51,27 +51,25 @@ PAPER = Networks(
     _effort("resnet(depth=101)", "image_folder", 200, batch_size=256, replicates=1),
     0.01,
 )
-SMOKE = Networks(
-    *(
-        _effort(f"resnet_cifar(depth={depth})", "digits", 3, batch_size=32, replicates=1, reduced=_REDUCED)
-        for depth in (14, 20)
-    ),
-    xavier_rate=0.01,
-)
-SMALL = Networks(
-    *(
-        _effort(
-            f"resnet_cifar(depth={depth})",
-            "cifar10(side=8, train=5000, test=2000)",
-            12,
-            replicates=2,
-            crop=1,
-            reduced=_REDUCED,
-        )
-        for depth in (20, 32)
-    ),
-    xavier_rate=0.01,
-)
+
+
+def _on_digits(depth: int) -> Effort:
+    return _effort(f"resnet_cifar(depth={depth})", "digits", 3, batch_size=32, replicates=1, reduced=_REDUCED)
+
+
+def _on_small_images(depth: int) -> Effort:
+    return _effort(
+        f"resnet_cifar(depth={depth})",
+        "cifar10(side=8, train=5000, test=2000)",
+        12,
+        replicates=2,
+        crop=1,
+        reduced=_REDUCED,
+    )
+
+
+SMOKE = Networks(_on_digits(14), _on_digits(20), 0.01)
+SMALL = Networks(_on_small_images(20), _on_small_images(32), 0.01)
 
 
 def trained(context: Context, effort: Effort, methods: Mapping[str, Mapping[str, Any]]) -> SweepResult:

@@ -13,7 +13,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary, with_published
 from normless.papers.fixup.effort import RATE, Effort
-from normless.papers.verdict import larger
+from normless.papers.verdict import Check, larger
 from normless.report.beside_published import beside_published
 
 _REGULARIZED: Mapping[str, Any] = {"schedule": "step", "weight_decay": 5e-4, "mixup": 1.0}
@@ -65,7 +65,7 @@ def regularized(context: Context, *, cases: Sequence[Case]) -> Evidence:
     """Table 4: with Mixup and Cutout Fixup is at least as good as batch norm."""
     results = [_result(context, case) for case in cases]
     tables = [final_table(result).assign(data=case.data) for result, case in zip(results, cases, strict=True)]
-    checks = []
+    checks: list[Check] = []
     for table, case in zip(tables, cases, strict=True):
         norm, fixup = (estimate(chosen(table, method=name), "test_error") for name in _METHODS)
         claim = larger(

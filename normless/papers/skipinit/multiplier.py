@@ -31,7 +31,7 @@ STARTS = {"0": "skipinit", "1/sqrt(L)": "skipinit(alpha=1/sqrt(L))", "1": "skipi
            "batch_size": 32},
     small={"depth": 100, "width": 1, "shallow": 100, "deep": 1000, "rates": (0.001, 0.05), "data": "digits",
            "epochs": 1, "batch_size": 32},
-    paper={"depth": 100, "width": 2, "shallow": 100, "deep": 1000, "rates": tuple(2.0**n for n in range(-8, 1)),
+    paper={"depth": 100, "width": 2, "shallow": 100, "deep": 1000, "rates": tuple(2.0**n for n in range(-6, 1)),
            "data": "cifar10", "epochs": 200, "batch_size": 64},
 )  # fmt: skip
 def skipinit(

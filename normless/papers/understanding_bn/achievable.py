@@ -17,7 +17,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, failures, final_table, highest_trained_rate, setup_of
-from normless.papers.understanding_bn.protocol import FIRST_EPOCHS, PAPER, SCHEMES, SMALL, SMOKE, Effort
+from normless.papers.understanding_bn.protocol import FIRST_EPOCHS, PAPER, SCHEMES, SMALL_DEEP, SMOKE_DEEP, Effort
 from normless.papers.verdict import Check, check
 from normless.report.palette import Ink
 from normless.report.probes.series import series_ink
@@ -87,7 +87,9 @@ def _above(claim: str, first: float, second: float, *, times: float = 1.0) -> Ch
     return check(claim, first > times * second if known else None, first=first, second=second, times=times)
 
 
-@artefact("understanding-bn/table-3", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact(
+    "understanding-bn/table-3", smoke={"effort": SMOKE_DEEP}, small={"effort": SMALL_DEEP}, paper={"effort": PAPER}
+)
 def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
     result = achievable(context, effort, ("resnet_32", "resnet_56", BARE, WARM, ALTERNATING))
@@ -123,7 +125,9 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact("understanding-bn/warm-start", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact(
+    "understanding-bn/warm-start", smoke={"effort": SMOKE_DEEP}, small={"effort": SMALL_DEEP}, paper={"effort": PAPER}
+)
 def warm_start(context: Context, *, effort: Effort) -> Evidence:
     """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
     result = achievable(context, effort, (BARE, WARM, NORMALIZED))
@@ -164,8 +168,8 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
 
 @artefact(
     "understanding-bn/alternating-normalization",
-    smoke={"effort": SMOKE},
-    small={"effort": SMALL},
+    smoke={"effort": SMOKE_DEEP},
+    small={"effort": SMALL_DEEP},
     paper={"effort": PAPER},
 )
 def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:

@@ -26,7 +26,7 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
         elements = classwise_elements(draw.model, draw.inputs, draw.targets, _WEIGHT)
         if draw.number == 0:
             shown.append(elements)
-        dominant = sizes.loc[sizes["mean_abs"].idxmax()]
+        dominant = sizes.sort_values("mean_abs").iloc[-1]
         row = {name: dominant[name] for name in ("class", "share", "predicted_share")}
         return pd.DataFrame([row | {"leading_share": _leading(elements, int(dominant["class"]))}])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Initializations
-from normless.papers.verdict import Check, Estimate, check, larger
+from normless.papers.verdict import Check, Estimate, check
 from normless.probes.updates.divergence import DivergingUpdate, find_divergence
 from normless.probes.updates.landscape import loss_along, moments_along
 from normless.report.axes import new_panels, title_axes
@@ -25,6 +27,8 @@ RATE = 0.002
 # Without norm some twentieth of the way is where a step of a tenth of the largest stable rate ends.
 _NEAR, _HALF = 0.05, 0.5
 _FIRST_FEW = 10
+# Ten layers each: both ends of the network and its middle.
+_PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 109)})
 
 
 def _budget(settings: Mapping[str, Any], *, minibatches: int, points: int) -> dict[str, Any]:
@@ -104,7 +108,8 @@ def moments_along_path(
         setting.setup(rate=RATE, optimizer="SGD, momentum 0.9, weight decay 5e-4", minibatches=minibatches),
         draw=(lambda: _moments(tables[0])) if tables else None,
         remarks=(
-            "Measured are medians over the layers 2 to 37, 38 to 73 and 74 to 109; the figure shows the first draw.",
+            "Measured are medians over the lower layers 2 to 11, the middle ones 51 to 60 and the upper ones 100 to "
+            "109; the figure shows the first draw.",
         ),
     )
 
@@ -157,50 +162,55 @@ def _loss_checks(losses: Sequence[pd.DataFrame]) -> list[Check]:
 
 
 def _by_part(table: pd.DataFrame) -> pd.DataFrame:
-    """Medians of the moments over the lower, middle and upper third of the layers, at every point."""
-    inner = table[table["order"].between(2, 109)]
-    thirds = pd.cut(inner["order"], [1, 37, 73, 109], labels=["lower", "middle", "upper"]).astype(str)
-    return inner.assign(layers=thirds).groupby(["point", "layers"])[["abs_mean", "variance"]].median().reset_index()
+    """Medians of the moments over the lowest, the middle and the highest layers, at every point."""
+    parts = []
+    for name, (first, last) in _PARTS.items():
+        rows = table[table["order"].between(first, last)]
+        parts.append(rows.groupby("point")[["abs_mean", "variance"]].median().reset_index().assign(layers=name))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _moment_checks(tables: Sequence[pd.DataFrame]) -> list[Check]:
     checks: list[Check] = []
     for moment, name in (("abs_mean", "|mean|"), ("variance", "variance")):
         parts = [_by_part(table).pivot(index="point", columns="layers", values=moment) for table in tables]
-        upper, lower = (
-            decades_over_draws([part[third][1.0] / part[third][0.0] for part in parts])
-            for third in ("upper", "lower")
-        )
-        late, early = (
-            decades_over_draws([part["upper"][end] / part["upper"][start] for part in parts])
-            for start, end in ((_HALF, 1.0), (0.0, _HALF))
-        )
+        # Not finite at the end of the path means that it exploded there.
+        upper = [_decades(part["upper"], 0.0, 1.0) for part in parts]
+        lower = [_decades(part["lower"], 0.0, 1.0) for part in parts]
+        early = [_decades(part["upper"], 0.0, _HALF) for part in parts]
+        late = [_decades(part["upper"], _HALF, 1.0) for part in parts]
         checks += [
-            larger(
-                f"The {name} of the upper third of the layers grows by more than a decade (log₁₀ of the ratio).",
-                upper,
-                Estimate(1.0),
+            in_every(
+                f"The {name} of the upper layers grows by more than a decade, in every draw.",
+                [grown > 1 for grown in upper],
+                smallest_decades=min(upper),
             ),
-            larger(
-                f"The {name} of the lower third stays nearly constant: it grows by less than a decade (log₁₀).",
-                Estimate(1.0),
-                lower,
+            in_every(
+                f"The {name} of the lower layers stays nearly constant: less than a decade of growth, in every draw.",
+                [grown < 1 for grown in lower],
+                largest_decades=max(lower),
             ),
-            larger(
-                f"The {name} of the upper third grows by more decades in the second half of the path than in the "
-                "first.",
-                late,
-                early,
+            in_every(
+                f"The {name} of the upper layers grows by more decades in the second half of the path than in the "
+                "first, in every draw.",
+                [second > first for first, second in zip(early, late, strict=True)],
+                largest_early_decades=max(early),
+                smallest_late_decades=min(late),
             ),
         ]
     return checks
 
 
+def _decades(moments: pd.Series, start: float, end: float) -> float:
+    """log₁₀ of what a moment grows by between two points of the path; infinite where it overflows at the end."""
+    first, last = float(moments[start]), float(moments[end])
+    return math.log10(last / first) if math.isfinite(last) else math.inf
+
+
 def _moments(table: pd.DataFrame) -> Axes:
     panels = new_panels(2)
-    for axes, moment, title in zip(
-        panels, ("abs_mean", "variance"), ("Channel means along the update", "Channel variances"), strict=True
-    ):
-        moments_along_update(table, axes, moment=moment)
+    moments_along_update(table, panels[0], moment="abs_mean")
+    moments_along_update(table, panels[1], moment="variance")
+    for axes, title in zip(panels, ("Channel means along the update", "Channel variances"), strict=True):
         title_axes(axes, title)
     return panels[0]

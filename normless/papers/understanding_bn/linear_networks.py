@@ -102,4 +102,5 @@ def _of_condition(condition: float, width: int) -> Tensor:
         torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0] for _ in range(2)
     )
     values = torch.logspace(0, np.log10(condition), width, dtype=torch.float64)
-    return left @ torch.diag(values) @ right
+    matrix: Tensor = left @ torch.diag(values) @ right
+    return matrix

@@ -77,7 +77,7 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
 
 def _favourite(by_class: pd.DataFrame, by_example: pd.DataFrame) -> pd.DataFrame:
     """A row on the class with the largest bias gradient."""
-    largest = by_class.loc[by_class["bias_gradient"].idxmax()]
+    largest = by_class.sort_values("bias_gradient").iloc[-1]
     others = by_example[(by_example["class"] == largest["class"]) & ~by_example["is_target"]]["gradient"]
     row = {"class": int(largest["class"]), "predicted_share": float(largest["predicted_share"])}
     row |= {"column_mean": float(others.mean()), "column_deviation": float(others.std(ddof=0))}

@@ -19,6 +19,7 @@ from normless.papers.understanding_bn.protocol import (
     PAPER,
     PARTS,
     SMALL,
+    SMALL_SEARCH,
     SMOKE,
     SUBSETS,
     Effort,
@@ -30,7 +31,9 @@ from normless.report.axes import new_panels
 from normless.report.curves import accuracy_against_epoch
 
 
-@artefact("understanding-bn/table-2", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact(
+    "understanding-bn/table-2", smoke={"effort": SMOKE}, small={"effort": SMALL_SEARCH}, paper={"effort": PAPER}
+)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
     result = searched(context, effort, SUBSETS)

@@ -74,10 +74,10 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
     ]
     checks += [
         close(
-            f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 5 %.",
+            f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.",
             float(moments["second"][count]),
             count + 1.0,
-            relative=0.05,
+            relative=2 * bound,
         )
         for count in factors
     ]

@@ -14,7 +14,7 @@ from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
 from normless.papers.outcomes import all_trained
 from normless.papers.understanding_bn.gradient_scale import gradient_scales
-from normless.papers.understanding_bn.protocol import PAPER, SCHEMES, SMALL, SMOKE, Effort
+from normless.papers.understanding_bn.protocol import PAPER, SCHEMES, SMALL, SMOKE_LONG, Effort
 from normless.papers.verdict import Estimate, check, larger
 from normless.report.curves import accuracy_against_epoch
 from normless.report.palette import Ink
@@ -57,7 +57,7 @@ def _accuracies(table: pd.DataFrame, column: str = "test_accuracy") -> dict[str,
     return {str(name): estimate(runs, column) for name, runs in table.groupby(AXIS, sort=False)}
 
 
-@artefact("understanding-bn/figure-1", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("understanding-bn/figure-1", smoke={"effort": SMOKE_LONG}, small={"effort": SMALL}, paper={"effort": PAPER})
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
     result = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
@@ -95,7 +95,7 @@ def learning_rates(context: Context, *, effort: Effort) -> Evidence:
 
 @artefact(
     "understanding-bn/bn-on-top",
-    smoke={"effort": SMOKE, "batch_size": 32},
+    smoke={"effort": SMOKE_LONG, "batch_size": 32},
     small={"effort": SMALL, "batch_size": 128},
     paper={"effort": PAPER, "batch_size": 128},
 )
@@ -153,7 +153,9 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidenc
     )
 
 
-@artefact("understanding-bn/figure-15", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact(
+    "understanding-bn/figure-15", smoke={"effort": SMOKE_LONG}, small={"effort": SMALL}, paper={"effort": PAPER}
+)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
     result = reference_runs(context, effort, (NONE, HIGH, TOP))
@@ -172,7 +174,9 @@ def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact("understanding-bn/figure-16", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact(
+    "understanding-bn/figure-16", smoke={"effort": SMOKE_LONG}, small={"effort": SMALL}, paper={"effort": PAPER}
+)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
     result = reference_runs(context, effort, (NONE, HIGH, TOP))

@@ -91,7 +91,7 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     setting = Initializations(context, data, batch_size, draws)
     drawn = setting.measured(lambda draw: channel_moments(draw.model, draw.inputs))
     fitted = drawn[drawn["order"].between(*_FITTED)]
-    fits = fitted.groupby(["batch_norm", "draw"]).apply(_fits, include_groups=False).reset_index()
+    fits = pd.DataFrame([_fits(rows) for _, rows in fitted.groupby(["batch_norm", "draw"])])
     quantities: dict[str, Estimate | float] = {
         "largest_output_channel_scale": over_draws(10 ** fits.loc[~fits["batch_norm"], "log10_scale"])
     }
@@ -143,9 +143,9 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     )
 
 
-def _fits(rows: pd.DataFrame) -> pd.Series:
+def _fits(rows: pd.DataFrame) -> dict[str, float | bool]:
     """Decades over 100 layers of each moment, how straight that is, and the scale of the largest layer."""
-    found: dict[str, float] = {}
+    found: dict[str, float | bool] = {"batch_norm": bool(rows["batch_norm"].iloc[0])}
     layers = rows["order"].to_numpy(float)
     for moment in _MOMENTS:
         logarithms = np.log10(rows[moment].to_numpy(float))
@@ -154,7 +154,7 @@ def _fits(rows: pd.DataFrame) -> pd.Series:
         found[f"{moment}_straightness"] = float(np.corrcoef(layers, logarithms)[0, 1] ** 2)
     scale = np.sqrt(np.square(rows["abs_mean"]) + rows["variance"])
     found["log10_scale"] = float(np.log10(scale.max()))
-    return pd.Series(found)
+    return found
 
 
 def _moments(first: pd.DataFrame) -> Axes:

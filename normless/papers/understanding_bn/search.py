@@ -16,8 +16,8 @@ from normless.papers.understanding_bn.protocol import (
     PAPER,
     PARTS,
     PROTOCOL,
-    SMALL,
-    SMOKE,
+    SMALL_DEEP,
+    SMOKE_DEEP,
     Effort,
     parts_text,
 )
@@ -25,13 +25,16 @@ from normless.papers.verdict import check
 
 
 @artefact(
-    "understanding-bn/experimental-setup", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER}
+    "understanding-bn/experimental-setup",
+    smoke={"effort": SMOKE_DEEP},
+    small={"effort": SMALL_DEEP},
+    paper={"effort": PAPER},
 )
 def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
     """Appendix B: the search returns a rate and a number of epochs for each network, 0.1 with batch norm."""
     result = searched(context, effort, (PARTS, ()))
-    found = selected(result).set_index(AXIS)
-    with_norm, without = found.loc[parts_text(PARTS)], found.loc[""]
+    found = {row[AXIS]: row for row in selected(result).to_dict("records")}
+    with_norm, without = found[parts_text(PARTS)], found[""]
     drops = [share / 1000 for share in range(1, 1000) if step(share / 1000) < step((share - 1) / 1000)]
     factors = {round(step(before) / step(after), 12) for before, after in ((0.4, 0.6), (0.6, 0.8))}
     checks = [
@@ -45,13 +48,13 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
             [
                 equal("With batch norm the search selects the rate 0.1.", float(with_norm["lr"]), 0.1),
                 equal("Without it the largest usable rate is 0.0001.", float(without["highest_trained_lr"]), 1e-4),
+                check(
+                    "The largest usable rate with batch norm is at least 10 times that without.",
+                    bool(with_norm["highest_trained_lr"] >= 10 * without["highest_trained_lr"]),
+                    with_norm=with_norm["highest_trained_lr"],
+                    without=without["highest_trained_lr"],
+                ),
             ]
-        ),
-        check(
-            "The largest usable rate with batch norm is at least 10 times that without.",
-            bool(with_norm["highest_trained_lr"] >= 10 * without["highest_trained_lr"]),
-            with_norm=with_norm["highest_trained_lr"],
-            without=without["highest_trained_lr"],
         ),
     ]
     table = summary(final_table(result), (AXIS, "rate"), ("test_accuracy",))

@@ -29,7 +29,7 @@ _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 @artefact(
     "understanding-bn/figure-24",
-    smoke=SMOKE | {"draws": 2, "factor": 16.0},
+    smoke=SMOKE | {"draws": 2, "batch_size": 8, "factor": 16.0},
     small=SMALL | {"factor": 4.0},
     paper=PAPER | {"factor": 2.0},
 )
@@ -39,14 +39,19 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
     count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
     steps = [_SHORTEST * factor**power for power in range(count)]
     drawn = setting.measured(lambda draw: _losses(draw, steps))
-    useful = drawn.groupby(["minibatch", "batch_norm", "draw"]).apply(_longest_useful_step, include_groups=False)
+    useful = pd.DataFrame(
+        [
+            {"minibatch": minibatch, "batch_norm": kind, "draw": number, "step": _longest_useful_step(rows)}
+            for (minibatch, kind, number), rows in drawn.groupby(["minibatch", "batch_norm", "draw"])
+        ]
+    ).pivot(index="draw", columns=["minibatch", "batch_norm"], values="step")
     quantities: dict[str, Estimate | float] = {
         "lr_unnormalized": TRAINING_RATES[False],
         "lr_batch_norm": TRAINING_RATES[True],
     }
     checks = []
     for minibatch in (1, 5):
-        longest = {kind: useful[minibatch][kind] for kind in (False, True)}
+        longest = {kind: useful[(minibatch, kind)] for kind in (False, True)}
         for kind, name in ((False, "without"), (True, "with")):
             quantities[
                 f"log10 of the longest step that lowers the loss, minibatch {minibatch}, {name} batch norm"
@@ -103,7 +108,8 @@ def _longest_useful_step(rows: pd.DataFrame) -> float:
     if beyond.empty or not np.isfinite(beyond.iloc[0]) or tried[longest] <= 0:
         return longest
     below, above = float(np.log(start / tried[longest])), float(np.log(beyond.iloc[0] / tried[longest]))
-    return longest * float(beyond.index[0] / longest) ** (below / above if above > 0 else 0.0)
+    share = below / above if above > 0 else 0.0
+    return float(longest * (float(beyond.index[0]) / longest) ** share)
 
 
 def _landscapes(first: pd.DataFrame) -> Axes:
@@ -132,7 +138,10 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
         found = largest_stable_rate(draw.model, draw.batches, start=start)
         held = not bool(found.trials.iloc[0]["diverged"])
         beyond = not draw.batch_norm or find_divergence(draw.model, draw.batches, _DIVERGING).diverged
-        trials.append(found.trials.assign(scheme=INKS[draw.batch_norm]))
+        made = found.trials[["rate", "diverged"]]
+        if draw.batch_norm:
+            made = pd.concat([made, pd.DataFrame([{"rate": _DIVERGING, "diverged": beyond}])])
+        trials.append(made.assign(scheme=INKS[draw.batch_norm]))
         row = {"largest": found.largest, "smallest_diverging": found.smallest_diverging}
         return pd.DataFrame([row | {"published_held": held, "ten_diverged": beyond}])
 

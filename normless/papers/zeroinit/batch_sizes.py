@@ -17,7 +17,7 @@ from normless.papers.verdict import Check, check, larger
 COMPARED = ("batch_norm", "without_batch_norm", "zeroinit")
 # Printed: log₂ of the rate that the test-optimal one saturates at.
 SATURATION = {"without_batch_norm": -3, "zeroinit": 1, "batch_norm": 4}
-RANGE = tuple(2**exponent for exponent in range(3, 14))
+RANGE = tuple(2**exponent for exponent in range(2, 14))
 LARGE_BATCH = 256
 
 
@@ -137,7 +137,7 @@ def ghost_runs(context: Context, batch_sizes: Sequence[int], width: int, effort:
 
 _REMARKS = (
     "Training losses include the L2 term: printed ones are too large for the cross entropy alone.",
-    "The paper's batch sizes are only plotted; those of its budget here are the powers of two from 8 to 8192.",
+    "The paper's batch sizes are only plotted; those of its budget here are the powers of two from 4 to 8192.",
 )
 
 

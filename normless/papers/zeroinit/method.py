@@ -31,7 +31,7 @@ PUBLISHED_ACCURACY, SPREAD = 0.943, 0.01
     small={"depth": 100, "draws": 4000, "deep": 1000, "width": 2, "data": "digits", "epochs": 2, "batch_size": 32,
            "rate": 0.05},
     paper={"depth": 100, "draws": 20000, "deep": 1000, "width": 2, "data": "cifar10", "epochs": 200, "batch_size": 64,
-           "rate": 2**-5},
+           "rate": 2**-2},
 )  # fmt: skip
 def zeroinit(
     context: Context,

@@ -59,8 +59,9 @@ def growth_against_block(
     axes.yaxis.set_minor_locator(NullLocator())
     across = "block; dashed: the law" if growth["law"].notna().any() else "block"
     name_axes(axes, title="Growth at initialization", across=across, up=up)
-    # A decade around a level line says that it is one; names are placed by limits that no longer move.
     low, high = axes.get_ylim()
-    axes.set_ylim(low / 2, high * 2)
+    # A decade on both sides of a level line says that it is one; names are placed by limits that no longer move.
+    room = 10 if high < 100 * low else 1
+    axes.set_ylim(low / room, high * room)
     label_ends(axes, labels)
     return axes

@@ -26,6 +26,7 @@ class TranslationConfig(AdamSettings):
         vocabulary: greatest number of byte pairs, of both languages together.
         longest: tokens of a side; longer training pairs are left out. No limit if null.
         batch_tokens: tokens of a batch, the longer side of its pairs with padding.
+        micro_batch_tokens: tokens of a forward pass; gradients accumulate to the batch. Off if null.
         epochs: passes over the training pairs.
         rate: learning rate at its highest, before the groups' multipliers.
         schedule: course of the rate; inverse_square_root falls as the root of the steps.
@@ -64,6 +65,7 @@ class TranslationConfig(AdamSettings):
     vocabulary: int = 800
     longest: int | None = None
     batch_tokens: int = 512
+    micro_batch_tokens: int | None = None
     epochs: int = 10
     rate: float = 3e-3
     schedule: TranslationSchedule = "inverse_square_root"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _RANGES = {
     **dict.fromkeys(
-        ("vocabulary", "longest", "batch_tokens", "epochs", "bleu_every", "beam_width"),
+        ("vocabulary", "longest", "batch_tokens", "micro_batch_tokens", "epochs", "bleu_every", "beam_width"),
         AT_LEAST_ONE,
     ),
     **dict.fromkeys(
@@ -37,5 +37,11 @@ def checked_translation_settings(config: TranslationConfig) -> dict[str, Any]:
         raise ValueError(
             f"A sentence of longest={values['longest']} tokens is no part of a batch of "
             f"batch_tokens={values['batch_tokens']}; allow larger batches or shorter sentences."
+        )
+    micro = values["micro_batch_tokens"]
+    if micro is not None and micro > values["batch_tokens"]:
+        raise ValueError(
+            f"Expected micro_batch_tokens to be at most the batch_tokens={values['batch_tokens']} of a batch, "
+            f"got {micro}."
         )
     return values

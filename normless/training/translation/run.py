@@ -58,13 +58,18 @@ def train_translation(
 
     Raises:
         RunDirectoryError: the directory holds another run.
-        ValueError: the configuration names what does not exist or does not fit together.
+        ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
         DataNotFoundError: the text is not there.
         ModuleNotFoundError: tokenizers or sacrebleu is not installed.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != 1:
         raise ValueError(f"A translation run is one process, and torchrun started {started}; start it without.")
+    if ride_along is not None and config.micro_batch_tokens is not None:
+        raise ValueError(
+            f"Probes measure whole batches, but micro_batch_tokens={config.micro_batch_tokens} passes them in parts; "
+            "leave it out for a run that is measured."
+        )
     place = TranslationDirectory(Path(directory))
     told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
     fabric = make_fabric(config, devices=1)

@@ -59,12 +59,17 @@ class TranslationTask(Task[TranslationConfig, TranslationRow, TranslationResult]
 
     def gradients(self, batch: TranslationBatch, step: int) -> StepStatistics:
         """Add the gradient of the batch's mean cross entropy per token to the parameters' gradients."""
+        most, count = self.config.micro_batch_tokens, batch.label_count
+        losses, right = [], []
         with self.measured(step, batch.labels):
-            logits = self.network(batch.source, batch.target)
-            loss = token_cross_entropy(logits, batch.labels, label_smoothing=self.config.label_smoothing)
-            self.fabric.backward(loss)
-        right = count_right_tokens(logits.detach(), batch.labels)
-        return StepStatistics(loss.detach(), right / batch.label_count)
+            for part in [batch] if most is None else batch.parts(most):
+                logits = self.network(part.source, part.target)
+                mean = token_cross_entropy(logits, part.labels, label_smoothing=self.config.label_smoothing)
+                loss = mean * (part.label_count / count)
+                self.fabric.backward(loss)
+                losses.append(loss.detach())
+                right.append(count_right_tokens(logits.detach(), part.labels))
+        return StepStatistics(torch.stack(losses).sum(), torch.stack(right).sum() / count)
 
     def clip(self) -> None:
         """Limit the norm of the whole gradient, if the configuration says so."""

@@ -1,0 +1,33 @@
+"""Every artefact of the papers' index is carried out by a function that takes its settings at every budget."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from normless.papers.artefact import artefacts
+from normless.papers.budget import BUDGETS
+from normless.papers.plain import plain
+from normless.papers.published import published
+
+
+def test_none_is_missing() -> None:
+    assert list(artefacts()) == list(published())
+    assert len(artefacts()) == 122
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_settings_fit_their_functions(budget: str) -> None:
+    for name, artefact in artefacts().items():
+        settings = artefact.settings[budget]  # type: ignore[index]
+        try:
+            inspect.signature(artefact.function).bind(None, **settings)
+        except TypeError as error:
+            pytest.fail(f"{name} at {budget}: {error}")
+        assert plain(plain(settings)) == plain(settings)
+
+
+def test_budgets_differ_where_there_is_something_to_save() -> None:
+    same = [name for name, one in artefacts().items() if one.settings["smoke"] == one.settings["paper"] != {}]
+    assert [name for name in same if published()[name].kind == "training"] == []

@@ -1,0 +1,209 @@
+"""Artefacts that train with L2 on the γ of one role: definitions, checks on made-up worlds, a tiny run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+from invented_runs import InventedLaboratory, Optimum, invented
+from papers_helpers import assert_whole, carried_out, check_of
+
+from normless.lab.laboratory import Laboratory
+from normless.lab.sweep import Point
+from normless.papers.artefact import Context, artefact_of
+from normless.papers.gamma import classification, roles, transformer_guidelines, translation
+from normless.papers.gamma.comparison import BASELINE, Comparison
+from normless.papers.published import published_as
+from normless.papers.verdict import verdict_of
+
+TABLE_2 = {row["model"]: row for row in published_as("gamma/table-2").rows}
+
+
+def as_published(metric: str, labels: Mapping[str, str]) -> Optimum:
+    """Accuracies of table 2; where a guideline names no network, those of ResNet-152."""
+    row = TABLE_2[labels.get("model", "resnet_152")]
+    name = "W" if labels["l2"] == BASELINE else f"W_{labels['l2']}"
+    return Optimum(row[name] if metric == "test_accuracy" else 1.0, exponent=-4.0)
+
+
+def test_table_2_is_eight_networks_with_five_choices_three_times(tmp_path: Path) -> None:
+    evidence, laboratory = invented("gamma/table-2", as_published, tmp_path)
+    (sweep,) = laboratory.sweeps
+    assert len(sweep.points()) == 8 * 5 * 4 * 3
+    configs = [point.config for point in sweep.points()]
+    assert len({config.hash for config in configs}) == len(configs)
+    assert {config.decay_policy for config in configs} == {
+        "weights", "weights+last", "weights+down", "weights+stem", "weights+other",
+    }  # fmt: skip
+    merged = assert_whole("gamma/table-2", evidence)
+    assert len(merged) == 8
+    difference = (merged["W_gamma_last_published"] - merged["W_gamma_last_measured"]).abs()
+    assert difference.max() < 0.1
+    assert verdict_of(evidence.checks) == "holds"
+    assert len(evidence.checks) == 32
+    assert not any("Not the paper's setup" in remark for remark in evidence.remarks)
+
+
+def test_the_other_way_round_every_claim_fails(tmp_path: Path) -> None:
+    def reversed_world(metric: str, labels: Mapping[str, str]) -> Optimum:
+        one, base = as_published(metric, labels), as_published(metric, {**labels, "l2": BASELINE})
+        return Optimum(2 * cast(float, base.value) - cast(float, one.value), exponent=-4.0)
+
+    evidence, _ = invented("gamma/table-2", reversed_world, tmp_path)
+    assert {one.verdict for one in evidence.checks} == {"fails"}
+
+
+def test_what_did_not_train_decides_nothing(tmp_path: Path) -> None:
+    evidence, _ = invented("gamma/table-2", lambda *_: Optimum(None), tmp_path, "small")
+    assert {one.verdict for one in evidence.checks} == {"inconclusive"}
+
+
+@pytest.mark.parametrize(
+    ("number", "verdicts"),
+    [("2", {"holds"}), ("3", {"holds", "fails"}), ("4", {"holds"})],
+)
+def test_guidelines_use_the_runs_of_table_2(number: str, verdicts: set[str], tmp_path: Path) -> None:
+    """Guideline 3 fails in the three networks of the paper that it fails in there."""
+    evidence, laboratory = invented(f"gamma/guideline-{number}", as_published, tmp_path)
+    _, other = invented("gamma/table-2", as_published, tmp_path)
+    assert laboratory.sweeps == other.sweeps
+    assert {one.verdict for one in evidence.checks} == verdicts
+    assert sum(one.verdict == "fails" for one in evidence.checks) == (3 if number == "3" else 0)
+    assert_whole(f"gamma/guideline-{number}", evidence)
+    assert evidence.checks[0].numbers["published_difference"] != 0
+
+
+def test_guideline_1_trains_two_networks_of_its_own(context: Context) -> None:
+    """One tiny run of everything, in processes and in the artefact's folder."""
+    effort = replace(roles.SMOKE, data="digits(train=64, test=40)", epochs=1, replicates=1)
+    evidence = carried_out("gamma/guideline-1", context, effort=effort)
+    assert_whole("gamma/guideline-1", evidence)
+    assert {"trained_gamma_last", "trained_branch_share"} <= set(evidence.measured.columns)
+    assert check_of(evidence, "raises the test accuracy").verdict == "inconclusive"
+    assert check_of(evidence, "γ_last ends smaller").verdict == "holds"
+    assert len(list(context.directory.iterdir())) == 2
+
+
+def test_figure_3_varies_lambda(tmp_path: Path) -> None:
+    def world(metric: str, labels: Mapping[str, str]) -> Optimum:
+        worse = 0.0 if labels["l2"] == BASELINE else 2.0
+        return Optimum(80.0 - worse, exponent=-4.0)
+
+    evidence, laboratory = invented("gamma/figure-3", world, tmp_path)
+    assert len(laboratory.sweeps[0].points()) == 5 * 2 * 4 * 3
+    decays = {point.config.weight_decay for point in laboratory.sweeps[0].points()}
+    assert decays == {1e-5, 3e-5, 1e-4, 3e-4, 1e-3}
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert evidence.measured["difference"].tolist() == pytest.approx([-2] * 5)
+    assert_whole("gamma/figure-3", evidence)
+    failing, _ = invented("gamma/figure-3", lambda *_: Optimum(80.0, exponent=-4.0), tmp_path)
+    assert {one.verdict for one in failing.checks} == {"inconclusive"}
+
+
+class Scored(InventedLaboratory):
+    """With BLEU: that of the labels in place of the accuracy."""
+
+    def _row(self, point: Point) -> dict[str, Any]:
+        row = super()._row(point)
+        bleu = self.world("bleu", point.labels)
+        return row | {"bleu": cast(float, bleu.value) + 0.001 * point.seed, "validation_bleu": math.nan}
+
+
+def of_language(name: str, world: Any, tmp_path: Path) -> tuple[Any, Scored]:
+    laboratory = Scored(world)
+    context = Context("paper", cast(Laboratory, laboratory), tmp_path, data_root="texts")
+    found = artefact_of(name)
+    return found.function(context, **found.settings["paper"]), laboratory
+
+
+def printed_bleu(metric: str, labels: Mapping[str, str]) -> Optimum:
+    gains = {BASELINE: 0.0, "gamma_1": 0.117, "gamma_2": 0.3491, "gamma_1, gamma_2": 0.2064}
+    if metric == "bleu":
+        return Optimum(34.7894 + gains[labels["l2"]], exponent=-11, deviation=0.001)
+    return Optimum(91.8807 + gains[labels["l2"]], exponent=-15.6, deviation=0.001)
+
+
+def test_table_3_decays_the_norms_of_attention_or_of_feed_forward_layers(tmp_path: Path) -> None:
+    evidence, laboratory = of_language("gamma/table-3", printed_bleu, tmp_path)
+    points = laboratory.sweeps[0].points()
+    assert len(points) == 2 * 3 * 3
+    assert {point.config.decay_policy for point in points} == set(translation.POLICIES.values())
+    assert {point.config.COMMAND for point in points} == {"train-translation"}
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert len(evidence.checks) == 4
+    merged = assert_whole("gamma/table-3", evidence)
+    assert merged["diff_measured"].iloc[-1] == pytest.approx(0.3491, abs=1e-3)
+
+
+def test_table_4_fine_tunes_a_local_checkpoint(tmp_path: Path) -> None:
+    evidence, laboratory = of_language("gamma/table-4", printed_bleu, tmp_path)
+    points = laboratory.sweeps[0].points()
+    assert len(points) == 2 * 3
+    assert {point.config.model for point in points} == {f"transformers:texts/{classification.CHECKPOINT}"}
+    assert {point.config.decay_policy for point in points} == {"weights", "weights+last"}
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert_whole("gamma/table-4", evidence)
+
+
+def test_guideline_1t_is_made_of_both_tables(tmp_path: Path) -> None:
+    evidence, laboratory = of_language("gamma/guideline-1t", printed_bleu, tmp_path)
+    assert [sweep.name for sweep in laboratory.sweeps] == ["gamma/table-3", "gamma/table-4"]
+    assert len(evidence.checks) == 5
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert_whole("gamma/guideline-1t", evidence)
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "trainable", "verdict"),
+    [
+        (0.5, 0.1, True, "fails"),
+        (0.0, 0.05, True, "holds"),
+        (-1.0, 0.1, True, "holds"),
+        (0.0, 0.3, True, "inconclusive"),
+        (0.0, math.nan, True, "inconclusive"),
+        (0.0, 0.0, False, "inconclusive"),
+    ],
+)
+def test_no_help_is_less_than_is_worth_naming(gain: float, error: float, trainable: bool, verdict: str) -> None:
+    rows = [
+        {"l2": BASELINE, "difference": 0.0, "error": 0.0, "trainable": trainable},
+        {"l2": "gamma_0", "difference": gain, "error": error, "trainable": trainable},
+    ]
+    assert transformer_guidelines.no_help(Comparison(pd.DataFrame(rows), False), "gamma_0").verdict == verdict
+
+
+def test_guideline_4t_is_told_by_the_training_loss(tmp_path: Path) -> None:
+    def world(metric: str, labels: Mapping[str, str]) -> Optimum:
+        lower = 0.0 if labels["l2"] == BASELINE else 0.2
+        return Optimum(3.0 - lower, exponent=-11, deviation=0.001)
+
+    evidence, laboratory = of_language("gamma/guideline-4t", world, tmp_path)
+    assert {point.config.decay_policy for point in laboratory.sweeps[0].points()} == {"weights", "weights+other"}
+    assert verdict_of(evidence.checks) == "holds"
+    assert_whole("gamma/guideline-4t", evidence)
+
+
+def test_a_tiny_classifier_is_trained_with_each_choice(context: Context) -> None:
+    effort = replace(
+        classification.SMOKE,
+        data="sentiment(train=120, test=40)",
+        settings={"epochs": 1, "batch_size": 40, "vocabulary": 300},
+        replicates=1,
+    )
+    evidence = carried_out("gamma/guideline-3t", context, effort=effort)
+    assert set(evidence.measured["runs"]) == {1}
+    assert not evidence.measured["failed"].any(), evidence.remarks
+    assert verdict_of(evidence.checks) == "inconclusive"
+
+
+def test_a_data_set_of_images_is_no_text(context: Context) -> None:
+    asked = replace(context, data="cifar10(train=100)")
+    sweep = translation.SMOKE.sweep(asked, "name", translation.POLICIES)
+    assert sweep.base["data"] == translation.SMOKE.data
+    text = replace(context, data="grammar(train=100)")
+    assert translation.SMOKE.sweep(text, "name", translation.POLICIES).base["data"] == "grammar(train=100)"

@@ -1,0 +1,98 @@
+"""Artefacts about γ and the variance of the stream: their tables, and their checks of networks made to fail."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from papers_helpers import assert_finite, assert_whole, carried_out, check_of
+from torch import nn
+
+from normless.papers.artefact import Context
+from normless.papers.gamma import accumulation, half_accumulation, resets
+from normless.papers.gamma.networks import averaged, beside_formula
+
+SMALL_IMAGES = {"side": 24, "examples": 8, "draws": 2}
+CASES = {
+    "gamma/equation-6": {"draws": 2},
+    "gamma/equation-11": {"model": "normless:resnet(depth=18, channels=16)", "side": 48, "examples": 8, "draws": 2},
+    "gamma/equation-15": {"model": "normless:resnet(depth=18, channels=16)"} | SMALL_IMAGES,
+    "gamma/equation-17": {"model": "normless:wide_resnet(depth=16, width=2)", "draws": 2},
+    "gamma/equation-19": {"model": "normless:resnet(depth=18, channels=16)"} | SMALL_IMAGES,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_beside_the_published_formulas(name: str, context: Context) -> None:
+    evidence = carried_out(name, context, **CASES[name])
+    merged = assert_whole(name, evidence)
+    assert_finite(evidence.measured["measured"])
+    assert_finite(evidence.measured["ratio"])
+    assert set(evidence.measured["n"]) == {CASES[name]["draws"]}
+    assert "He's initialization" in evidence.setup["assumptions"]
+    failing = [one.claim for one in evidence.checks if one.verdict == "fails"]
+    # Half accumulation ignores that the stream is not negative, and says so.
+    assert len(failing) == (3 if name == "gamma/equation-11" else 0), failing
+    assert len(merged) >= len(evidence.measured)
+
+
+def test_half_accumulation_holds_where_it_should_and_fails_where_it_does(context: Context) -> None:
+    evidence = carried_out("gamma/equation-11", context, **CASES["gamma/equation-11"])
+    assert check_of(evidence, "branch's second moment is γ_last²").verdict == "holds"
+    assert check_of(evidence, "halves the second moment of a centred sum").verdict == "holds"
+    assert check_of(evidence, "Behind two blocks").numbers["measured"] == pytest.approx(1, abs=0.1)
+
+
+def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last weights are drawn twice too large: the branch has four times γ_last²."""
+    original = accumulation.analysed_network
+
+    def too_large(model: str, batch: object) -> object:
+        network, found = original(model, batch)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                if name.endswith("branch.linear2.weight"):
+                    parameter.mul_(2)
+        return network, found
+
+    monkeypatch.setattr(accumulation, "analysed_network", too_large)
+    evidence = carried_out("gamma/equation-6", context, draws=2)
+    assert check_of(evidence, "branch's variance is γ_last²").verdict == "fails"
+    assert check_of(evidence, "change no branch's variance").verdict == "holds"
+
+
+def test_a_norm_with_a_large_epsilon_fails_the_invariance_of_the_reset(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = resets.analysed_network
+
+    def with_epsilon(model: str, batch: object) -> object:
+        network, found = original(model, batch)  # type: ignore[arg-type]
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 10.0
+        return network, found
+
+    monkeypatch.setattr(resets, "analysed_network", with_epsilon)
+    evidence = carried_out("gamma/equation-19", context, **CASES["gamma/equation-19"])
+    assert check_of(evidence, "An input 7 times larger").verdict == "fails"
+
+
+def test_means_over_draws() -> None:
+    rows = pd.DataFrame({"name": ["a", "b", "a", "b"], "draw": [0, 0, 1, 1], "place": [1.0, float("nan")] * 2})
+    measured = pd.Series([1.0, 4.0, 3.0, 8.0])
+    table = averaged(beside_formula("q", rows, measured, pd.Series([1.0, 2.0, 1.0, 2.0]), "place"))
+    assert table["block"].tolist() == ["a", "b"]
+    assert table["measured"].tolist() == [2.0, 6.0]
+    assert table["ratio"].tolist() == [2.0, 3.0]
+    assert table["deviation"].tolist() == pytest.approx([2**0.5, 2**0.5])
+    assert table["n"].tolist() == [2, 2]
+
+
+def test_stages_are_counted_from_their_resets() -> None:
+    table = pd.DataFrame({"draw": 0, "equation": [11, 11, 15, 11, 11, 15, 11]})
+    inside = half_accumulation._inside_stages(table)
+    assert inside["stage"].tolist() == [0, 0, 1, 1, 2]
+    assert inside["place"].tolist() == [1, 2, 1, 2, 1]

@@ -1,0 +1,70 @@
+"""The analytic artefacts of Understanding BN: random matrices, linear networks, the noise of a step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from papers_helpers import assert_finite, assert_whole, carried_out, check_of
+
+from normless.papers.artefact import Context, artefact_of
+from normless.papers.understanding_bn.densities import exponent_at_zero
+from normless.papers.verdict import verdict_of
+
+SMALLER = {
+    "theorem-1": {"size": 120, "runs": 2},
+    "figure-8": {"size": 120, "factors": (1, 2), "runs": 3},
+    "figure-9": {"points": 400},
+    "figure-10": {"points": 2000},
+    "figure-11": {},
+    "figure-12": {},
+    "scale-and-distribution-do-not-matter": {"size": 60, "factors": (1, 3), "runs": 3},
+    "proposition-1": {"width": 5, "draws": 2, "conditions": (1.5, 3.0, 10.0)},
+    "equation-2": {"draws": 20, "examples": 8},
+}
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_artefact(name: str, context: Context) -> None:
+    evidence = carried_out(f"understanding-bn/{name}", context, **SMALLER[name])
+    assert_whole(f"understanding-bn/{name}", evidence)
+    for one in evidence.checks:
+        assert_finite(one.numbers.values())
+    # At N = 100 the largest value is not at its limit yet.
+    assert verdict_of(evidence.checks) in ("holds", "inconclusive")
+    assert sum(one.verdict == "inconclusive" for one in evidence.checks) <= (name == "figure-12")
+
+
+def test_published_quantities_stand_beside_measured_ones(context: Context) -> None:
+    merged = assert_whole(
+        "understanding-bn/theorem-1", carried_out("understanding-bn/theorem-1", context, size=60, runs=1)
+    )
+    rows = merged[merged["quantity"] == "support"]
+    assert rows["value_published"].unique().tolist() == ["(0, (M+1)^(M+1)/M^M)"]
+    assert rows["predicted"].to_numpy(float) == pytest.approx([4, 6.75, 256 / 27])
+
+
+def test_the_exponent_is_that_of_the_theorem_and_not_of_singular_values() -> None:
+    for factors in (1, 2, 5):
+        assert exponent_at_zero(factors) == pytest.approx(-factors / (factors + 1), abs=1e-6)
+        assert exponent_at_zero(factors) != pytest.approx(-(factors - 1) / (factors + 1), abs=0.1)
+
+
+def test_too_few_values_do_not_follow_the_law(context: Context) -> None:
+    """A bound in multiples of 1/N cannot be met by everything: sixty runs of which the farthest counts."""
+    evidence = carried_out("understanding-bn/theorem-1", context, size=200, factors=(3,), runs=2)
+    follow = check_of(evidence, "follow ρ")
+    assert follow.numbers["largest_distance"] <= follow.numbers["bound"] == 5 / 200
+    assert follow.numbers["largest_distance"] > 1 / (2 * 200)
+
+
+def test_growth_of_the_condition_number_needs_more_than_two_factors(context: Context) -> None:
+    evidence = carried_out("understanding-bn/figure-11", context, size=40, factors=(1, 2), runs=4)
+    assert check_of(evidence, "a million times").verdict == "fails"
+
+
+def test_paper_budgets_are_the_published_setups() -> None:
+    for name in ("theorem-1", "figure-8", "figure-11", "figure-12"):
+        settings = artefact_of(f"understanding-bn/{name}").settings["paper"]
+        assert (settings["size"], settings["runs"]) == (1000, 5)
+    assert math.prod(len(artefact_of(f"understanding-bn/{name}").settings) for name in SMALLER) == 3 ** len(SMALLER)
