@@ -51,7 +51,7 @@ class Decays:
 
     def pattern_of(self, name: str) -> str | None:
         """The last pattern that a parameter's qualified name matches, or None."""
-        return next((one for one in reversed(self.patterns) if fnmatchcase(name, one)), None)
+        return next((one for one in reversed([*self.patterns]) if fnmatchcase(name, one)), None)
 
 
 def decays_of(policy: Policy, weight_decay: float) -> Decays:

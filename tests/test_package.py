@@ -56,8 +56,8 @@ LAYERS = [
     {"training", "inspection", "diagnosis"},
     {"report"},
     {"lab"},
-    {"papers"},
     {"bench"},
+    {"papers"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -76,7 +76,7 @@ def load_small_images(recipe: Recipe, root: Path, *, download: bool, side: int =
 
 def _averaged(split: Split, side: int) -> Split:
     """The same images with smaller sides: means over squares, rounded to bytes."""
-    means = [F.adaptive_avg_pool2d(part.float(), side) for part in split.images.split(1000)]
+    means = [F.adaptive_avg_pool2d(part.float(), side) for part in torch.split(split.images, 1000)]
     return Split(torch.cat([mean.round().to(torch.uint8) for mean in means]), split.labels)
 
 

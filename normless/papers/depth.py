@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -128,7 +129,7 @@ def depth_evidence(found: DepthRuns, checks: Sequence[Check], *, title: str, rem
 
     def draw() -> Axes:
         upper, lower = panels(2)
-        style = {"series": found.column, "across": "depth", "inks": inks_of(schemes)}
+        style: dict[str, Any] = {"series": found.column, "across": "depth", "inks": inks_of(schemes)}
         optimum_against(chosen.table, upper, title=title, up=up, **style)
         return rate_against(chosen.table, lower, title="Optimal learning rate", **style)
 

@@ -174,10 +174,16 @@ def _sweep(
     effort: Effort,
     rates: RateGrid,
 ) -> Sweep:
-    base = PROTOCOL | settings | {"data": context.data_or(effort.data), "data_root": context.data_root}
     return Sweep(
         name=name,
-        base=base | {"epochs": effort.epochs, "crop": effort.crop if context.data is None else None},
+        base={
+            **PROTOCOL,
+            **settings,
+            "data": context.data_or(effort.data),
+            "data_root": context.data_root,
+            "epochs": effort.epochs,
+            "crop": effort.crop if context.data is None else None,
+        },
         axes=axes,
         rates=rates,
         replicates=effort.replicates,

@@ -41,7 +41,7 @@ class Selection:
         found = self.table
         for axis, label in labels.items():
             found = found[found[axis] == label]
-        return None if found.empty else found.iloc[0].to_dict()
+        return None if found.empty else {str(name): value for name, value in found.iloc[0].items()}
 
     def estimate(self, **labels: Any) -> Estimate:
         """Mean and deviation at the optimum; NaN where there is none, or where no rate could be trained at."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from textwrap import wrap
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -81,11 +82,11 @@ def differences_to_baseline(
     return axes
 
 
-def _point(axes: Axes, place: int, row: Mapping[str, object], ink: Ink, label: str) -> None:
-    difference, error = float(row["difference"]), float(row["error"])  # type: ignore[arg-type]
+def _point(axes: Axes, place: int, row: Mapping[Any, Any], ink: Ink, label: str) -> None:
+    difference, error = float(row["difference"]), float(row["error"])
     printed = row.get("published")
-    if printed is not None and math.isfinite(float(printed)):  # type: ignore[arg-type]
-        axes.plot([float(printed)], [place], marker="x", color=QUIET.light, markersize=6, linestyle="none", zorder=2)  # type: ignore[arg-type]
+    if printed is not None and math.isfinite(float(printed)):
+        axes.plot([float(printed)], [place], marker="x", color=QUIET.light, markersize=6, linestyle="none", zorder=2)
     if not math.isfinite(difference):
         return
     known = math.isfinite(error)

@@ -73,7 +73,7 @@ def optimum_against(
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
     axes = new_axes() if ax is None else style_axes(ax)
     _positions(axes, optima[across])
-    labels = []
+    labels: list[EndLabel] = []
     for name, rows in optima.groupby(series, sort=False):
         ordered = rows.sort_values(across)
         ink = inks[str(name)]
@@ -117,7 +117,7 @@ def rate_against(
     require_columns(optima, (series, across, "rate", "rate_low", "rate_high", "trainable"), "The figure of rates")
     axes = new_axes() if ax is None else style_axes(ax)
     _positions(axes, optima[across])
-    labels = []
+    labels: list[EndLabel] = []
     exponents = optima.assign(**{name: np.log2(optima[name].astype(float)) for name in _RATES})
     trained = exponents[exponents["trainable"].astype(bool)]
     if proportional and not trained.empty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.optim import SGD, Optimizer
 
 from normless.conversion import convert
 from normless.data import Augmentation, ImageData, load_data
+from normless.data.by_name import default_root
 from normless.edits import HeadDropout
 from normless.lifting.calls import evaluating
 from normless.models.spec import build_model
@@ -56,8 +58,14 @@ def make_fabric(config: Settings, devices: int) -> Fabric:
 
 
 def load_config_data(config: TrainConfig) -> ImageData:
-    """The data set that the configuration names."""
-    return load_data(config.data, root=None if config.data_root is None else Path(config.data_root))
+    """The data set that the configuration names; the runs of one process share what they loaded last."""
+    return _loaded(config.data, default_root() if config.data_root is None else Path(config.data_root))
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, root: Path) -> ImageData:
+    # CIFAR-10 takes seconds to decode, more than an epoch of a small run.
+    return load_data(name, root=root)
 
 
 def augmentation_of(config: TrainConfig, data: ImageData) -> Augmentation:

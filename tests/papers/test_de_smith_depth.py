@@ -105,17 +105,18 @@ def test_the_papers_runs_are_all_there_and_shared(tmp_path: Path) -> None:
 
     hashes = {}
     for table in ("skipinit/table-1", "skipinit/table-3", "skipinit/table-5", "zeroinit/table-2", "zeroinit/table-3"):
-        _, laboratory = invented(table, world, tmp_path, few=False)
+        _, laboratory = invented(table, world, tmp_path)
         (sweep,) = laboratory.sweeps
-        assert (sweep.replicates, sweep.best) == (15, 12)
+        effort = artefact_of(table).settings["paper"]["effort"]
+        assert (effort.replicates, effort.best, sweep.replicates) == (15, 12, 3)
         hashes[table] = {point.config.hash for point in sweep.points()}
-        assert len(hashes[table]) == len(sweep.combinations) * 7 * 15
-    assert len(hashes["skipinit/table-1"]) == 6 * 3 * 7 * 15
+        assert len(hashes[table]) == len(sweep.combinations) * 7 * 3
+    assert len(hashes["skipinit/table-1"]) == 6 * 3 * 7 * 3
     assert hashes["skipinit/table-1"] == hashes["skipinit/table-3"]
     assert not hashes["skipinit/table-1"] & hashes["skipinit/table-5"]
     # Batch norm of one and the multiplier of the other are runs of the SkipInit table.
-    assert len(hashes["zeroinit/table-2"] & hashes["skipinit/table-1"]) == 3 * 7 * 15
-    assert len(hashes["zeroinit/table-3"] & hashes["skipinit/table-1"]) == 3 * 7 * 15
+    assert len(hashes["zeroinit/table-2"] & hashes["skipinit/table-1"]) == 3 * 7 * 3
+    assert len(hashes["zeroinit/table-3"] & hashes["skipinit/table-1"]) == 3 * 7 * 3
     config = sweep.points()[0].config.to_dict()
     assert config | {"epochs": 200, "momentum": 0.9, "batch_size": 64, "schedule": "hold_then_halve"} == config
     assert (config["data"], config["model"]) == ("cifar10", "normless:wide_resnet(depth=16, width=2)")

@@ -32,7 +32,7 @@ def as_published(metric: str, labels: Mapping[str, str]) -> Optimum:
 
 
 def test_table_2_is_eight_networks_with_five_choices_three_times(tmp_path: Path) -> None:
-    evidence, laboratory = invented("gamma/table-2", as_published, tmp_path)
+    evidence, laboratory = invented("gamma/table-2", as_published, tmp_path, few=False)
     (sweep,) = laboratory.sweeps
     assert len(sweep.points()) == 8 * 5 * 4 * 3
     configs = [point.config for point in sweep.points()]
@@ -54,12 +54,12 @@ def test_the_other_way_round_every_claim_fails(tmp_path: Path) -> None:
         one, base = as_published(metric, labels), as_published(metric, {**labels, "l2": BASELINE})
         return Optimum(2 * cast(float, base.value) - cast(float, one.value), exponent=-4.0)
 
-    evidence, _ = invented("gamma/table-2", reversed_world, tmp_path)
+    evidence, _ = invented("gamma/table-2", reversed_world, tmp_path, few=False)
     assert {one.verdict for one in evidence.checks} == {"fails"}
 
 
 def test_what_did_not_train_decides_nothing(tmp_path: Path) -> None:
-    evidence, _ = invented("gamma/table-2", lambda *_: Optimum(None), tmp_path, "small")
+    evidence, _ = invented("gamma/table-2", lambda *_: Optimum(None), tmp_path, "small", few=False)
     assert {one.verdict for one in evidence.checks} == {"inconclusive"}
 
 
@@ -69,8 +69,8 @@ def test_what_did_not_train_decides_nothing(tmp_path: Path) -> None:
 )
 def test_guidelines_use_the_runs_of_table_2(number: str, verdicts: set[str], tmp_path: Path) -> None:
     """Guideline 3 fails in the three networks of the paper that it fails in there."""
-    evidence, laboratory = invented(f"gamma/guideline-{number}", as_published, tmp_path)
-    _, other = invented("gamma/table-2", as_published, tmp_path)
+    evidence, laboratory = invented(f"gamma/guideline-{number}", as_published, tmp_path, few=False)
+    _, other = invented("gamma/table-2", as_published, tmp_path, few=False)
     assert laboratory.sweeps == other.sweeps
     assert {one.verdict for one in evidence.checks} == verdicts
     assert sum(one.verdict == "fails" for one in evidence.checks) == (3 if number == "3" else 0)
@@ -94,14 +94,14 @@ def test_figure_3_varies_lambda(tmp_path: Path) -> None:
         worse = 0.0 if labels["l2"] == BASELINE else 2.0
         return Optimum(80.0 - worse, exponent=-4.0)
 
-    evidence, laboratory = invented("gamma/figure-3", world, tmp_path)
+    evidence, laboratory = invented("gamma/figure-3", world, tmp_path, few=False)
     assert len(laboratory.sweeps[0].points()) == 5 * 2 * 4 * 3
     decays = {point.config.weight_decay for point in laboratory.sweeps[0].points()}
     assert decays == {1e-5, 3e-5, 1e-4, 3e-4, 1e-3}
     assert {one.verdict for one in evidence.checks} == {"holds"}
     assert evidence.measured["difference"].tolist() == pytest.approx([-2] * 5)
     assert_whole("gamma/figure-3", evidence)
-    failing, _ = invented("gamma/figure-3", lambda *_: Optimum(80.0, exponent=-4.0), tmp_path)
+    failing, _ = invented("gamma/figure-3", lambda *_: Optimum(80.0, exponent=-4.0), tmp_path, few=False)
     assert {one.verdict for one in failing.checks} == {"inconclusive"}
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from papers_helpers import assert_whole, carried_out, check_of
+from papers_helpers import assert_whole, carried_out, check_of, context_in
 
 from normless.lab.laboratory import SweepResult
 from normless.lab.sweep import Sweep
@@ -49,6 +50,14 @@ class Recorder:
     def run(self, sweep: Sweep, **_: Any) -> SweepResult:
         self.sweeps.append(sweep)
         raise StopError
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    """One laboratory for all runs of this file: its worker stays warm, and runs that artefacts share run once."""
+    context = context_in(tmp_path_factory.mktemp("runs"))
+    with context.lab:
+        yield context
 
 
 def sweeps_of(artefact: str, context: Context) -> list[Sweep]:
@@ -108,17 +117,17 @@ def test_what_fails_after_short_training_is_undecided() -> None:
 
 
 @pytest.mark.parametrize("artefact", ["figure-1", "bn-on-top", "figure-15", "figure-16"])
-def test_reference_runs_end_to_end(artefact: str, context: Context) -> None:
+def test_reference_runs_end_to_end(artefact: str, shared: Context) -> None:
     changes: dict[str, Any] = {"effort": TINY} | ({"batch_size": 4} if artefact == "bn-on-top" else {})
-    evidence = carried_out(f"understanding-bn/{artefact}", context, **changes)
+    evidence = carried_out(f"understanding-bn/{artefact}", shared, **changes)
     assert_whole(f"understanding-bn/{artefact}", evidence)
     assert evidence.setup["model"] == "normless:resnet_cifar(depth=8)"
     assert not [one for one in evidence.remarks if "failed" in one]
 
 
 @pytest.mark.parametrize("artefact", ["table-2", "figure-17", "experimental-setup"])
-def test_parts_end_to_end(artefact: str, context: Context) -> None:
-    evidence = carried_out(f"understanding-bn/{artefact}", context, effort=TINY)
+def test_parts_end_to_end(artefact: str, shared: Context) -> None:
+    evidence = carried_out(f"understanding-bn/{artefact}", shared, effort=TINY)
     merged = assert_whole(f"understanding-bn/{artefact}", evidence)
     assert not [one for one in evidence.remarks if "failed" in one]
     if artefact == "table-2":
@@ -129,8 +138,8 @@ def test_parts_end_to_end(artefact: str, context: Context) -> None:
 
 
 @pytest.mark.parametrize("artefact", ["warm-start", "alternating-normalization"])
-def test_highest_rates_end_to_end(artefact: str, context: Context) -> None:
-    evidence = carried_out(f"understanding-bn/{artefact}", context, effort=TINY)
+def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
+    evidence = carried_out(f"understanding-bn/{artefact}", shared, effort=TINY)
     assert_whole(f"understanding-bn/{artefact}", evidence)
     if artefact == "warm-start":
         assert check_of(evidence, "The first epoch of every warm start").verdict == "holds"
@@ -138,10 +147,10 @@ def test_highest_rates_end_to_end(artefact: str, context: Context) -> None:
         assert all(one.verdict == "holds" for one in evidence.checks if one.claim.startswith("Batch "))
 
 
-def test_table_3_end_to_end(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_3_end_to_end(shared: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     shallow = {name: (8, scheme, more) for name, (_, scheme, more) in achievable_module.ARCHITECTURES.items()}
     monkeypatch.setattr(achievable_module, "ARCHITECTURES", shallow)
-    evidence = carried_out("understanding-bn/table-3", context, effort=replace(TINY, rates=(0.01,)))
+    evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=(0.01,)))
     assert_whole("understanding-bn/table-3", evidence)
 
 

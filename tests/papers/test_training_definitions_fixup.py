@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 
-from normless.lab.laboratory import Laboratory
 from normless.lab.row import RunRow
 from normless.lab.sweep import Point, Sweep
 from normless.lab.sweep_result import SweepResult, sweep_result
@@ -64,6 +64,14 @@ class MadeUp:
         result = {"test_accuracy": accuracy, "epochs": [epoch | {"training_loss": 1.0, "seconds": 0.0}]}
         kept: Any = outcome
         return RunRow(point.config.hash, "train", config, kept, None, result, 0.0, "", "", {})
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    """One laboratory for all runs of this file: its worker stays warm, and runs that artefacts share run once."""
+    context = context_in(tmp_path_factory.mktemp("runs"))
+    with context.lab:
+        yield context
 
 
 @pytest.fixture
@@ -134,8 +142,8 @@ TINY_DEPTHS = Depths((Depth(10, 64, 1), Depth(16, 32, 1, "digits(train=64, test=
 
 
 @pytest.mark.parametrize("artefact", ["fixup/figure-3", "fixup/rule-2"])
-def test_depths_end_to_end(artefact: str, context: Context) -> None:
-    evidence = carried_out(artefact, context, effort=TINY_DEPTHS)
+def test_depths_end_to_end(artefact: str, shared: Context) -> None:
+    evidence = carried_out(artefact, shared, effort=TINY_DEPTHS)
     assert_whole(artefact, evidence)
     assert sorted(set(evidence.measured["depth"])) == [10, 16]
     assert evidence.measured["failed"].sum() == 0
@@ -148,28 +156,26 @@ def small(effort: Any) -> Any:
 
 
 @pytest.mark.parametrize("artefact", ["fixup/table-1", "fixup/figure-4"])
-def test_cifar_networks_end_to_end(artefact: str, context: Context) -> None:
+def test_cifar_networks_end_to_end(artefact: str, shared: Context) -> None:
     effort = small(artefact_of(artefact).settings["smoke"]["effort"])
-    evidence = carried_out(artefact, context, effort=effort)
+    evidence = carried_out(artefact, shared, effort=effort)
     assert_whole(artefact, evidence)
     assert evidence.measured["failed"].sum() == 0
 
 
-def test_regularized_end_to_end(context: Context) -> None:
+def test_regularized_end_to_end(shared: Context) -> None:
     cases = tuple(
         replace(case, effort=small(case.effort)) for case in artefact_of("fixup/table-4").settings["smoke"]["cases"]
     )
-    evidence = carried_out("fixup/table-4", context, cases=cases[:1])
+    evidence = carried_out("fixup/table-4", shared, cases=cases[:1])
     assert evidence.measured["failed"].sum() == 0
     assert [one for one in evidence.remarks if "trained on digits" in one]
 
 
-def test_imagenet_networks_end_to_end(tmp_path: Any) -> None:
-    context = context_in(tmp_path)
+def test_imagenet_networks_end_to_end(shared: Context) -> None:
     networks = artefact_of("fixup/table-2").settings["smoke"]["networks"]
     networks = replace(networks, resnet_50=small(networks.resnet_50), resnet_101=small(networks.resnet_101))
     for artefact in ("fixup/table-2", "fixup/figure-5", "fixup/figure-6", "fixup/scalar-lr"):
-        evidence = carried_out(artefact, context, networks=networks)
+        evidence = carried_out(artefact, shared, networks=networks)
         assert_whole(artefact, evidence)
         assert not [one for one in evidence.remarks if "failed" in one]
-    assert isinstance(context.lab, Laboratory)

@@ -86,7 +86,7 @@ def compared(result: SweepResult, metric: str, *, scale: float = 1.0) -> Compari
     return Comparison(pd.DataFrame(rows)[kept], is_minimized(metric))
 
 
-def _difference(row: dict[str, Any], base: dict[str, Any] | None) -> dict[str, Any]:
+def _difference(row: dict[Any, Any], base: dict[Any, Any] | None) -> dict[Any, Any]:
     if base is None:
         return row | {"difference": math.nan, "error": math.nan}
     if row[L2] == BASELINE:

@@ -63,7 +63,8 @@ def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence
         by_name, by_map = _groups_by_name(network), groups_by_map(network, found)
         wrong += [f"{text}: {name}" for name in by_name if by_map.get(name) != by_name[name]]
         network.zero_grad()
-        F.cross_entropy(network.train()(images), torch.arange(len(images)) % 10).backward()
+        loss = F.cross_entropy(network.train()(images), torch.arange(len(images)) % 10)
+        loss.backward()  # type: ignore[no-untyped-call]
         leaks += [_leak(network, found, by_map, role) for role in GAMMAS if role in by_map.values()]
         counts = Counter(by_map.values())
         norms = sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())

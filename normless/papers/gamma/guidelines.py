@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
 from normless.data import load_data
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
-from normless.papers.gamma.comparison import BASELINE, L2, Comparison
+from normless.papers.gamma.comparison import BASELINE, L2
 from normless.papers.gamma.roles import (
     PAPER,
     SMALL,
@@ -89,28 +88,22 @@ def _evidence(context: Context, effort: Effort, column: str) -> Evidence:
     result, comparison, checks = role_evidence(context, effort, column)
     printed = {row["model"]: row for row in published_as("gamma/table-2").rows}
     shown = comparison.table[comparison.table[L2].isin([BASELINE, column])].reset_index(drop=True)
-    published = [
-        printed[row["model"]].get(f"diff_{row[L2]}", 0.0) if row["model"] in printed else None
-        for row in shown.to_dict("records")
-    ]
+    published = [float(printed[row["model"]].get(f"diff_{row[L2]}", 0.0)) for row in shown.to_dict("records")]
     return Evidence(
         measured=shown.assign(published_difference=published),
-        checks=tuple(_explained(checks, printed, effort, column, comparison)),
+        checks=tuple(_explained(checks, [float(printed[model][f"diff_{column}"]) for model in effort.models])),
         setup=roles_setup(context, effort, result),
         draw=lambda: draw_roles(comparison, printed, column),
         remarks=remarks_of(effort, result),
     )
 
 
-def _explained(
-    checks: Sequence[Check], printed: dict[str, Any], effort: Effort, column: str, comparison: Comparison
-) -> list[Check]:
+def _explained(checks: Sequence[Check], printed: Sequence[float]) -> list[Check]:
     """The checks with the published difference among their numbers."""
-    found = []
-    for one, model in zip(checks, effort.models, strict=True):
-        numbers = dict(one.numbers) | {"published_difference": float(printed[model][f"diff_{column}"])}
-        found.append(Check(one.claim, one.verdict, numbers))
-    return found
+    return [
+        Check(one.claim, one.verdict, {**one.numbers, "published_difference": difference})
+        for one, difference in zip(checks, printed, strict=True)
+    ]
 
 
 def _shares(context: Context, effort: Effort) -> pd.DataFrame:

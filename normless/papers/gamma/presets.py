@@ -92,7 +92,7 @@ def _preset_checks(table: pd.DataFrame) -> tuple[Check, ...]:
 
 
 def _everything(table: pd.DataFrame) -> Check:
-    row = table.set_index("parameter").loc["b, beta"]
+    (row,) = table[table["parameter"] == "b, beta"].to_dict("records")
     flags = {preset: float(row[preset] == APPLIED[True]) for preset in POLICIES}
     return check(
         "Of b and β, only PyTorch's practice decays any.",

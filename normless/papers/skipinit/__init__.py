@@ -12,3 +12,4 @@ from normless.papers.skipinit import multiplier as multiplier
 from normless.papers.skipinit import normalization as normalization
 from normless.papers.skipinit import reference_code as reference_code
 from normless.papers.skipinit import regularized as regularized
+from normless.papers.skipinit import scalar_bias as scalar_bias

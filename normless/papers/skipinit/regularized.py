@@ -1,23 +1,20 @@
-"""Regularized SkipInit, which is ZeroInit, and its scalar bias for ResNet-V1."""
+"""Regularized SkipInit, which is ZeroInit by another name."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless import convert, residual_map
-from normless.models import resnet, wide_resnet
-from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
+from normless import convert
+from normless.models import wide_resnet
+from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
 from normless.papers.regularization import biases, drop_check, dropped_share
 from normless.papers.verdict import check
-from normless.papers.written_out import disturbed
 from normless.report.agreement import agreement_of_quantities
 from normless.schemes import parse_scheme
 
@@ -73,76 +70,3 @@ def _differs_by_dropout(original: nn.Module, network: nn.Module, images: Tensor)
     with torch.no_grad():
         ours, plain = network.eval()(images), convert(original, "skipinit").eval()(images)
     return agreement("Without dropout the logits are those of SkipInit with α = 0", ours, plain)
-
-
-@artefact(
-    "skipinit/scalar-bias-v1",
-    smoke={"depth": 50, "side": 32},
-    small={"depth": 50, "side": 64},
-    paper={"depth": 50, "side": 224},
-)
-def scalar_bias(context: Context, *, depth: int, side: int) -> Evidence:
-    """relu(skip + α branch + b) with one scalar b per block, zero at the start, on ResNet-V1."""
-    with seeded(context.seed):
-        original = resnet(depth)
-        network, without = (convert(original, f"{name}(dropout=0)") for name in ("zeroinit_v1", "zeroinit"))
-        images = torch.randn(2, 3, side, side)
-        with torch.no_grad():
-            start = agreement(
-                "At the start the logits are those without it", network.eval()(images), without.eval()(images)
-            )
-        scalars = [one for name, one in network.named_parameters() if name.endswith("output_bias")]
-        blocks = len(residual_map(network).blocks)
-        agreements = [
-            agreement(
-                "The scalar biases start at 0", torch.cat([torch.zeros(1), *scalars]), torch.zeros(len(scalars) + 1)
-            ),
-            start,
-            _every_block(network, images),
-        ]
-    table = agreement_table(agreements)
-    one_each = check(
-        f"Each of the {blocks} blocks has one scalar bias.",
-        len(scalars) == blocks and all(one.numel() == 1 for one in scalars),
-        blocks=blocks,
-        scalars=len(scalars),
-    )
-    gap = check(
-        "On ImageNet the bias closes the gap to Fixup at small batch size: measured by skipinit/table-7, not here.",
-        None,
-        published_without=70.0,
-        published_with=75.2,
-        published_fixup=74.4,
-    )
-    return Evidence(
-        measured=table,
-        checks=(one_each, *(one.check() for one in agreements), gap),
-        setup={"network": f"ResNet-{depth}-V1, random images of {side}×{side} pixels", "seed": context.seed},
-        draw=lambda: agreement_of_quantities(table),
-    )
-
-
-def _every_block(network: nn.Module, images: Tensor) -> Agreement:
-    """Each block's output against relu(skip + branch + b), branch and skip taken in front of the sum."""
-    found = residual_map(network)
-    disturbed(network).eval()
-    what = "Each block's output is relu(skip + α branch + b), everything off its start"
-    worst = Agreement(what, 0.0, ROUNDING)
-    sides: list[Tensor] = []
-    biases: dict[str, float] = {}
-
-    def note(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        sides[:] = [inputs[0], inputs[1] - biases[name]]
-
-    def compare(name: str, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal worst
-        formula = torch.relu(sides[0] + sides[1] + biases[name])
-        worst = max(worst, agreement(what, output, formula, ROUNDING), key=lambda one: one.deviation)
-
-    for block in found.blocks:
-        biases[block.name] = float(network.get_submodule(block.branch[-1]).get_parameter("output_bias").detach())
-        network.get_submodule(block.sum or "").register_forward_hook(partial(note, block.name))
-        network.get_submodule(block.name).register_forward_hook(partial(compare, block.name))
-    with torch.no_grad():
-        network(images.double())
-    return worst
