@@ -83,7 +83,9 @@ def _submit(executor: Executor, attempt: Attempt, work: Path) -> Future[RunRow]:
     config = attempt.config
     values = config.to_dict()
     alike = repr([value for name, value in values.items() if name not in REPLICATE])
-    return executor.submit(carry_out_run, config.COMMAND, values, str(work / attempt.hash), group=alike)
+    # The process may have another working directory.
+    directory = str((work / attempt.hash).absolute())
+    return executor.submit(carry_out_run, config.COMMAND, values, directory, group=alike)
 
 
 def _some(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import pandas as pd
+
 from normless.lab.protocol import further_points
 from normless.lab.row import RunRow
 from normless.lab.sweep import Point, Sweep
-from normless.lab.sweep_result import NamedPoint, SweepResult, sweep_result
+from normless.lab.sweep_result import NamedPoint, SweepResult, runs_table, sweep_result
 
 
 @dataclass
@@ -34,11 +36,11 @@ class Needed:
         """The tables of the finished runs."""
         return sweep_result(self.sweep, self.points, self.rows)
 
-    def complete(self) -> SweepResult:
-        """The same of those combinations of labels alone whose every run is finished."""
+    def complete_runs(self) -> pd.DataFrame:
+        """The table of runs of those combinations of labels alone whose every run is finished."""
         incomplete = {tuple(point.labels.values()) for point in self.missing.values()}
         chosen = [(name, point) for name, point in self.points if tuple(point.labels.values()) not in incomplete]
-        return sweep_result(self.sweep, chosen, self.rows)
+        return runs_table(self.sweep, chosen, self.rows)
 
 
 def needed_runs(sweep: Sweep, metrics: Sequence[str], read: Callable[[Collection[str]], dict[str, RunRow]]) -> Needed:
@@ -54,6 +56,6 @@ def needed_runs(sweep: Sweep, metrics: Sequence[str], read: Callable[[Collection
     while further:
         found.add(further, read)
         # A combination that misses a run is not extended before it has it: this ends.
-        runs = found.complete().runs
+        runs = found.complete_runs()
         further = further_points(sweep, runs, metrics) if len(runs) else ()
     return found

@@ -71,19 +71,25 @@ def sweep_result(sweep: Sweep, points: Sequence[NamedPoint], rows: Mapping[str, 
         points: its runs with their hashes, in the order of the tables' rows.
         rows: finished runs by hash.
     """
-    found = [(point, rows[name]) for name, point in points if name in rows]
-    runs = [_labels(point) | run_columns(row) for point, row in found]
+    found = _finished(points, rows)
     epochs = [_labels(point) | {"hash": row.hash} | one for point, row in found for one in epoch_rows(row)]
-    labels = [*sweep.axes, "rate", "seed"]
-    table = pd.DataFrame(runs, columns=None if runs else [*labels, *RUN_COLUMNS])
+    columns = None if epochs else [*sweep.axes, "rate", "seed", "hash", "epoch", "seconds"]
+    missing = len(points) - len(found)
+    return SweepResult(sweep, runs_table(sweep, points, rows), pd.DataFrame(epochs, columns=columns), missing)
+
+
+def runs_table(sweep: Sweep, points: Sequence[NamedPoint], rows: Mapping[str, RunRow]) -> pd.DataFrame:
+    """The table of runs alone, of a sweep's points that are finished; see `SweepResult.runs`."""
+    found = _finished(points, rows)
+    runs = [_labels(point) | run_columns(row) for point, row in found]
+    table = pd.DataFrame(runs, columns=None if runs else [*sweep.axes, "rate", "seed", *RUN_COLUMNS])
     # Else pandas would take texts for a type of its own, in which None is not a number.
     table["error"] = pd.Series([row.error for _, row in found], dtype=object)
-    return SweepResult(
-        sweep,
-        table,
-        pd.DataFrame(epochs, columns=None if epochs else [*labels, "hash", "epoch", "seconds"]),
-        len(points) - len(found),
-    )
+    return table
+
+
+def _finished(points: Sequence[NamedPoint], rows: Mapping[str, RunRow]) -> list[tuple[Point, RunRow]]:
+    return [(point, rows[name]) for name, point in points if name in rows]
 
 
 RUN_COLUMNS = ("outcome", *METRICS, "epochs", "hash", "error")

@@ -111,14 +111,15 @@ class BatchRuns:
         """That the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
 
         The slope is that of the least-squares line up to the first batch size with the largest optimal rate; if that
-        is the smallest one, through all. It is undecided below three batch sizes.
+        is the smallest one, through all. It is undecided below three batch sizes, and where one rate was tried.
         """
         exponents = {size: self.optima[metric].exponent(method=method, batch_size=size) for size in sizes}
         found = {math.log2(size): exponent for size, exponent in exponents.items() if not math.isnan(exponent)}
         saturated = max(found, key=lambda size: (found[size], -size), default=math.nan)
         rising = {size: exponent for size, exponent in found.items() if size <= saturated}
         known = found if len(rising) < 2 else rising
-        slope = _slope(known) if len(known) >= 3 else math.nan
+        single = any(self._is_one_rate(size) for size in sizes)
+        slope = _slope(known) if len(known) >= 3 and not single else math.nan
         words = f"up to batch size {max(sizes)}" if sizes else "at small batch sizes"
         return check(
             f"By {metric.replace('_', ' ')} the optimal learning rate of {method} is proportional to the batch size "

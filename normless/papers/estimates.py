@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -68,11 +69,11 @@ def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:
     return check(claim, holds, share_of_draws=share, draws=len(flags), **numbers)
 
 
-def undecided(failing: Check, reason: str) -> Check:
-    """A failed check whose set-up could not have decided it as inconclusive with the reason; else as it is."""
-    if failing.verdict != "fails":
-        return failing
-    return Check(f"{failing.claim} Not decided here: {reason}", "inconclusive", failing.numbers)
+def qualified(checked: Check, reason: str) -> Check:
+    """A failed check with why the smaller set-up may be to blame, failed all the same; any other as it is."""
+    if checked.verdict != "fails":
+        return checked
+    return replace(checked, claim=f"{checked.claim} Smaller than the paper’s set-up: {reason}")
 
 
 def quantity_table(quantities: Mapping[str, Estimate | float]) -> pd.DataFrame:

@@ -19,7 +19,7 @@ class Evidence:
     Attributes:
         measured: a tidy table, one observation a row. Columns with the names of published ones are set beside them.
         checks: of the claim, at least one.
-        setup: how it was measured: network, data set with its provenance, seeds, epochs, whatever decides the numbers.
+        setup: how it was measured: network, data set and where it is from, seeds, epochs, whatever decides the numbers.
         on: the columns by which a published row finds its measured row, such as ("method", "depth"); ("quantity",)
             where the published numbers are single quantities. Empty where nothing is published as numbers.
         draw: draws the figure and returns its axes; None only where there is nothing to see.

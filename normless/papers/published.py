@@ -1,4 +1,4 @@
-"""What the papers publish, read from `published.yaml`: an entry per table, figure, theorem, algorithm and guideline."""
+"""What the papers publish, from `published.yaml`: an entry per table, figure, theorem, algorithm and guideline."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scipy.stats import t as student
+
 Verdict = Literal["holds", "fails", "inconclusive"]
 
 
@@ -58,20 +60,30 @@ def close(claim: str, measured: float, expected: float, *, relative: float = 0.0
 
 
 def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) -> Check:
-    """first - second > by, where the difference is told from `by` by the standard errors of both.
+    """first - second > by, where the difference is told from `by` by Welch's test.
 
-    With z = (first - second - by) / √(s₁²/n₁ + s₂²/n₂), the claim holds for z > 2, fails for z < -2 and is
-    inconclusive between. Of single runs the error is unknown: the claim is then inconclusive unless both are
-    exact (n = 1 with deviation 0 counts as exact), so give single training runs as `Estimate(mean, math.nan)`.
+    With e² = s₁²/n₁ + s₂²/n₂ and q the 97.5 % quantile of Student's t with the degrees of freedom of Welch and
+    Satterthwaite, the claim holds where first - second - by > q·e, fails where it is below -q·e, and is inconclusive
+    between: of two replicates each, q is 4.3 and more. An exact quantity adds no error. Of single runs the error is
+    unknown, so give them as `Estimate(mean, math.nan)`, which is inconclusive.
     """
-    error = math.sqrt(first.deviation**2 / first.n + second.deviation**2 / second.n)
-    gap = first.mean - second.mean - by
+    squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
+    error, gap = math.sqrt(sum(squared)), first.mean - second.mean - by
     numbers = {"first": first.mean, "second": second.mean, "by": by, "standard_error": error}
     if math.isnan(gap) or math.isnan(error):
         return check(claim, None, **numbers)
-    if abs(gap) <= 2 * error:
+    if abs(gap) <= _quantile(squared, [first.n, second.n]) * error:
         return check(claim, None, **numbers)
     return check(claim, gap > 0, **numbers)
+
+
+def _quantile(squared_errors: Sequence[float], counts: Sequence[int]) -> float:
+    """How many standard errors a difference of means must be away from 0 to be told from it at 95 %."""
+    terms = [error**2 / (n - 1) for error, n in zip(squared_errors, counts, strict=True) if error > 0 and n > 1]
+    if not terms or sum(terms) == 0:
+        # Without replicates, or where the errors are too small to be squared, what very many would have.
+        return float(student.ppf(0.975, math.inf))
+    return float(student.ppf(0.975, sum(squared_errors) ** 2 / sum(terms)))
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:

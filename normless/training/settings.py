@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Literal, Self
 
 # The terms of normless.decay.
@@ -46,7 +46,8 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field as plain data, ready for YAML and JSON."""
-        return asdict(self)
+        # Not asdict, which copies values that are plain already: a sweep asks thousands of configurations.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -97,5 +97,5 @@ def test_smaller_images_are_means_over_squares(tmp_path: Path, write_cifar10: Ca
     means = test_images.reshape(4, 3, 16, 2, 16, 2).mean((3, 5))
     np.testing.assert_array_equal(stored(data)[0], np.rint(means))
     np.testing.assert_allclose(data.mean.numpy(), (images / 255).mean((0, 2, 3)), atol=1e-3)
-    with pytest.raises(ValueError, match="must divide the 32 pixels"):
+    with pytest.raises(ValueError, match="must divide their 32 pixels, got 12"):
         load_data("cifar10(side=12)", root=tmp_path, download=False)

@@ -13,8 +13,8 @@ from normless.papers.estimates import (
     decades_over_draws,
     in_every,
     over_draws,
+    qualified,
     quantity_table,
-    undecided,
     within,
 )
 from normless.papers.verdict import Estimate, check
@@ -99,14 +99,14 @@ def test_every_draw(flags: list[bool], verdict: str) -> None:
     assert found.numbers == {"share_of_draws": sum(flags) / len(flags), "draws": len(flags), "worst": 1.0}
 
 
-def test_only_failures_become_undecided() -> None:
+def test_a_failure_says_what_may_be_to_blame_and_stays_one() -> None:
     for holds, verdict in ((True, "holds"), (None, "inconclusive")):
         same = check("It is so.", holds, x=1.0)
-        assert undecided(same, "too small.") is same
+        assert qualified(same, "too small.") is same
         assert same.verdict == verdict
-    changed = undecided(check("It is so.", False, x=1.0), "too small.")
-    assert (changed.verdict, changed.numbers) == ("inconclusive", {"x": 1.0})
-    assert changed.claim == "It is so. Not decided here: too small."
+    changed = qualified(check("It is so.", False, x=1.0), "too small.")
+    assert (changed.verdict, changed.numbers) == ("fails", {"x": 1.0})
+    assert changed.claim == "It is so. Smaller than the paper’s set-up: too small."
 
 
 def test_quantities_as_a_table() -> None:

@@ -106,13 +106,16 @@ def test_every_subset_of_parts_is_a_scheme(parts: tuple[str, ...]) -> None:
     assert "xavier" in parts_scheme(parts)
 
 
-def test_what_fails_after_short_training_is_undecided() -> None:
+def test_what_fails_after_short_training_fails_and_says_why() -> None:
     failing = equal("The best rate is 0.1.", 0.01, 0.1)
     assert failing.verdict == "fails"
     assert equal("The best rate is 0.1.", 0.1, 0.1).verdict == "holds"
     assert equal("The best rate is 0.1.", math.nan, 0.1).verdict == "inconclusive"
-    assert PAPER.weighed([failing])[0].verdict == "fails"
-    assert SMOKE.weighed([failing])[0].verdict == "inconclusive"
+    assert PAPER.qualified([failing]) == (failing,)
+    shorter = SMOKE.qualified([failing])[0]
+    assert (shorter.verdict, shorter.numbers) == ("fails", failing.numbers)
+    assert shorter.claim.startswith(failing.claim)
+    assert SMOKE.reduction in shorter.claim
     assert Effort(shorter=10).epochs(2400) == 240
 
 

@@ -9,7 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from normless.report.axes import new_axes
-from normless.report.sweeps import inks_of, optima_by_name, optimum_against, panels, power_of_two, rate_against
+from normless.report.optima_by_name import optima_by_name
+from normless.report.sweeps import inks_of, optimum_against, panels, power_of_two, rate_against
 
 INKS = inks_of({"batch_norm": "batch_norm", "bare": "none", "again": "none"})
 STYLE = {"series": "method", "across": "batch_size", "inks": INKS}

@@ -85,7 +85,7 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     ]
     return Evidence(
         measured,
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, large, small) | {"method": dict(METHODS)},
         on=("method",),
         draw=lambda: beside_published(
@@ -156,7 +156,7 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     inks = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return Evidence(
         summary(table, ("configuration",), ("training_accuracy", "test_accuracy")),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         draw=lambda: accuracy_against_epoch(
             result.epochs,

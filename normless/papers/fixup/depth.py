@@ -13,7 +13,7 @@ from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
 from normless.papers.fixup.effort import RATE
@@ -127,8 +127,8 @@ def _draw(measured: pd.DataFrame, schemes: Mapping[str, str], title: str) -> Axe
     )
 
 
-def _weighed(checks: Sequence[Check], effort: Depths) -> tuple[Check, ...]:
-    return tuple(undecided(one, effort.reduced) for one in checks) if effort.reduced else tuple(checks)
+def _qualified(checks: Sequence[Check], effort: Depths) -> tuple[Check, ...]:
+    return tuple(qualified(one, effort.reduced) for one in checks) if effort.reduced else tuple(checks)
 
 
 def _setup(context: Context, results: Sequence[SweepResult], effort: Depths) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def first_epoch(context: Context, *, effort: Depths) -> Evidence:
     measured = summary(table, ("method", "depth"), ("test_accuracy",))
     return Evidence(
         measured,
-        _weighed(checks, effort),
+        _qualified(checks, effort),
         _setup(context, results, effort),
         draw=lambda: _draw(measured, METHODS, "The first epoch at rate 0.1"),
         remarks=("Of single runs the error is not known.", *failures(*results)),
@@ -200,7 +200,7 @@ def rules(context: Context, *, effort: Depths) -> Evidence:
     measured = summary(table, ("method", "depth"), ("test_accuracy",))
     return Evidence(
         measured,
-        _weighed(checks, effort),
+        _qualified(checks, effort),
         _setup(context, results, effort),
         draw=lambda: _draw(measured, RULES, "Rules of Fixup in the first epoch"),
         remarks=(

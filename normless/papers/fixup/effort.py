@@ -9,7 +9,7 @@ from typing import Any
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.verdict import Check
 
 RATE = 0.1
@@ -75,6 +75,6 @@ class Effort:
         grid = RateGrid(self.rates if rates is None else rates, None)
         return Sweep(name, base, axes, grid, self.replicates, self.replicates, context.seed)
 
-    def weighed(self, checks: Sequence[Check]) -> tuple[Check, ...]:
-        """Checks as they are; those that fail after less than the paper's training as not decided by it."""
-        return tuple(undecided(one, self.reduced) for one in checks) if self.reduced else tuple(checks)
+    def qualified(self, checks: Sequence[Check]) -> tuple[Check, ...]:
+        """Checks as they are; those that fail after less than the paper's training say so."""
+        return tuple(qualified(one, self.reduced) for one in checks) if self.reduced else tuple(checks)

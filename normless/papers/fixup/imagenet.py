@@ -74,7 +74,7 @@ def test_errors(context: Context, *, networks: Networks) -> Evidence:
     measured = summary(table, columns, ("test_error", "training_accuracy"))
     return Evidence(
         measured,
-        networks.resnet_50.weighed(checks),
+        networks.resnet_50.qualified(checks),
         _setup(context, results, efforts),
         on=columns,
         draw=lambda: beside_published(

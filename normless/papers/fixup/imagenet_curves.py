@@ -59,7 +59,7 @@ def overfitting(context: Context, *, networks: Networks) -> Evidence:
         ]
     return Evidence(
         summary(table, ("method",), ("training_accuracy", "test_error", "gap")),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "Without Mixup", ("test_accuracy", "training_accuracy")),
         remarks=remarks_on(context, effort, result),
@@ -84,7 +84,7 @@ def with_mixup(context: Context, *, networks: Networks) -> Evidence:
     ]
     return Evidence(
         summary(table, ("method",), ("test_error", "training_accuracy")),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "With Mixup", ("test_accuracy",)),
         remarks=remarks_on(context, effort, result),
@@ -124,7 +124,7 @@ def scalar_rate(context: Context, *, networks: Networks) -> Evidence:
     ]
     return Evidence(
         pd.DataFrame(rows),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "The rate of scalars", ("test_accuracy",)),

@@ -71,7 +71,7 @@ def regularized(context: Context, *, cases: Sequence[Case]) -> Evidence:
         claim = larger(
             f"On {case.data} Fixup's test error is at most 0.3 points above batch norm's.", norm, fixup, by=-0.3
         )
-        checks += case.effort.weighed([claim])
+        checks += case.effort.qualified([claim])
     columns = ("data", "method")
     measured = summary(pd.concat(tables, ignore_index=True), columns, ("test_error", "training_accuracy"))
     measured.insert(2, "normalization", measured["method"].str.startswith("batch_norm"))

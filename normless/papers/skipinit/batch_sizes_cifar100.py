@@ -10,7 +10,7 @@ import pandas as pd
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import METHODS, SMALL_BATCHES, SMOKE, Effort
 from normless.papers.verdict import Check, check, larger
@@ -181,7 +181,7 @@ def _peak(runs: BatchRuns, effort: Effort) -> list[Check]:
         for size in ends
     ]
     shorter = "The best batch size depends on the network and on how long it is trained."
-    return [at_16 if effort.whole else undecided(at_16, shorter), *lower]
+    return [at_16 if effort.whole else qualified(at_16, shorter), *lower]
 
 
 def _larger_rate(runs: BatchRuns, method: str, size: int) -> Check:

@@ -113,7 +113,7 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         measured,
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         on=(AXIS,),
         draw=lambda: _figure(result),
@@ -141,7 +141,7 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
             epochs=len(first),
             highest_rate=first["epoch_rate"].max(),
         ),
-        *effort.weighed(
+        *effort.qualified(
             [
                 _is_rate("The largest usable rate after it is 0.01.", rates[WARM], 0.01),
                 _above("It is larger than without a warm start.", rates[WARM], rates[BARE]),
@@ -179,7 +179,7 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     agreements = _alternation(context)
     checks = [
         *(one.check() for one in agreements),
-        *effort.weighed(
+        *effort.qualified(
             [
                 _is_rate("The largest usable rate is 0.01.", rates[ALTERNATING], 0.01),
                 _above("With batch norm it is larger.", rates[NORMALIZED], rates[ALTERNATING]),

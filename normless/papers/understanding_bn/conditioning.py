@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Estimate, check, larger
 from normless.probes.matrices.random_factors import Entries
@@ -99,7 +99,7 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
         ),
         root
         if size >= _PUBLISHED_SIZE
-        else undecided(root, f"N = {size} is far from the limit; the paper has 1000."),
+        else qualified(root, f"N = {size} is far from the limit; the paper has 1000."),
     )
     return Evidence(
         measured,

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import decades_over_draws, undecided, within
+from normless.papers.estimates import decades_over_draws, qualified, within
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
 from normless.papers.verdict import Check, Estimate, check, larger
@@ -183,7 +183,7 @@ def _agreement_checks(drawn: pd.DataFrame, setting: Initializations, layers: Seq
             3.5,
         )
         both = (cancelling, apart)
-        checks += both if setting.as_published else [undecided(one, setting.smaller) for one in both]
+        checks += both if setting.as_published else [qualified(one, setting.smaller) for one in both]
     return tuple(checks)
 
 

@@ -58,7 +58,7 @@ def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         measured,
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         on=(AXIS,),
         draw=lambda: by_rate(result),
@@ -115,7 +115,7 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         pd.DataFrame(rows),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _panels(result),

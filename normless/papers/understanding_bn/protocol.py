@@ -10,7 +10,7 @@ from typing import Any
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.verdict import Check
 
 # The printed set, and those rates that the paper's results use beside it: 0.03, 0.01 and 0.002.
@@ -137,9 +137,9 @@ class Effort:
         """Whether networks and epochs are the paper's."""
         return self.depth >= 110 and self.shorter <= 1
 
-    def weighed(self, checks: Sequence[Check]) -> tuple[Check, ...]:
-        """Checks as they are; those that fail after less than the paper's training as not decided by it."""
-        return tuple(checks) if self.whole else tuple(undecided(one, self.reduction) for one in checks)
+    def qualified(self, checks: Sequence[Check]) -> tuple[Check, ...]:
+        """Checks as they are; those that fail after less than the paper's training say so."""
+        return tuple(checks) if self.whole else tuple(qualified(one, self.reduction) for one in checks)
 
     @property
     def reduction(self) -> str:

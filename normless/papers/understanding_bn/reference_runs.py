@@ -86,7 +86,7 @@ def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         summary(table, (AXIS, "rate", "epochs"), ("test_accuracy", "training_accuracy", "gap")),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "Batch norm and learning rates", ("test_accuracy", "training_accuracy")),
         remarks=failures(result),
@@ -145,7 +145,7 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidenc
     }
     return Evidence(
         pd.DataFrame([{"quantity": name, "value": float(value)} for name, value in quantities.items()]),
-        (checks[0], *effort.weighed(checks[1:])),
+        (checks[0], *effort.qualified(checks[1:])),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "Batch norm on top only", ("test_accuracy",)),
@@ -167,7 +167,7 @@ def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         summary(table, (AXIS, "rate", "epochs"), ("training_accuracy",)),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "Training with batch norm on top only", ("training_accuracy",)),
         remarks=("“Somewhat below” is taken as less than 10 points.", *failures(result)),
@@ -196,7 +196,7 @@ def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         pd.DataFrame(rows),
-        effort.weighed(checks),
+        effort.qualified(checks),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "Test accuracy with batch norm on top only", ("test_accuracy",)),

@@ -44,7 +44,7 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
             drops=len(drops),
             factor=max(factors),
         ),
-        *effort.weighed(
+        *effort.qualified(
             [
                 equal("With batch norm the search selects the rate 0.1.", float(with_norm["lr"]), 0.1),
                 equal("Without it the largest usable rate is 0.0001.", float(without["highest_trained_lr"]), 1e-4),

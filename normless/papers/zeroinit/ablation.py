@@ -6,12 +6,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import BATCH_SIZE, METHODS, SMOKE, Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
 from normless.papers.verdict import Check, Estimate, larger
-from normless.report.sweeps import inks_of, optima_by_name, panels
+from normless.report.optima_by_name import optima_by_name
+from normless.report.sweeps import inks_of, panels
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
 # The printed losses of about 0.2 at 94 % can only be those with the L2 term, which the paper does not say.
@@ -99,7 +100,7 @@ def _checks(accuracies: Selection, losses: Selection, effort: Effort) -> tuple[C
             accuracy["without_batch_norm"],
             by=1.0,
         ),
-        high if effort.whole else undecided(high, reduced),
+        high if effort.whole else qualified(high, reduced),
         larger(
             "Biases and dropout with the multiplier are better than the multiplier alone.",
             accuracy["zeroinit"],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.depth import SHALLOW_TO_DEEP, DepthRuns, depth_evidence, depth_runs
-from normless.papers.estimates import undecided
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import SMOKE, Effort
 from normless.papers.skipinit.depth import SMALL
@@ -51,7 +51,7 @@ def deep(context: Context, *, depths: Sequence[int], width: int, effort: Effort)
         for depth in SHALLOW_TO_DEEP
     ]
     checks = (
-        *(one if effort.whole else undecided(one, reduced) for one in high),
+        *(one if effort.whole else qualified(one, reduced) for one in high),
         *ahead,
         *near,
         *(_weakly_dependent(runs, method) for method in methods),

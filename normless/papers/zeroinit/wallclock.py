@@ -13,7 +13,8 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import over_draws, within
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import BATCH_SIZE
-from normless.report.sweeps import inks_of, optima_by_name
+from normless.report.optima_by_name import optima_by_name
+from normless.report.sweeps import inks_of
 
 SCHEMES = {"batch_norm": "batch_norm", "without_batch_norm": "none"}
 TRAINING_IMAGES = 50_000

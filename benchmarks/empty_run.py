@@ -1,0 +1,61 @@
+"""A kind of run that trains nothing: what is left is what the laboratory itself costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from normless.lab.kinds import Kind
+from normless.training.report import Report
+from normless.training.result import EpochRow
+from normless.training.settings import DecayPolicy, Device, Precision, Settings
+
+
+@dataclass(frozen=True)
+class EmptyConfig(Settings):
+    """A run whose result follows from its settings; `group` stands for whatever a sweep varies."""
+
+    COMMAND: ClassVar[str] = "empty_run:EMPTY"
+
+    group: int = 0
+    epochs: int = 10
+    rate: float = 0.1
+    weight_decay: float = 0.0
+    decay_policy: DecayPolicy = "all"
+    scalar_rate_scale: float = 1.0
+    precision: Precision = "32-true"
+    seed: int = 0
+    device: Device = "cpu"
+
+
+@dataclass(frozen=True)
+class EmptyResult(Report):
+    """A result of the usual size: a row of numbers per epoch."""
+
+    ROW = EpochRow
+
+    outcome: Any
+    test_accuracy: float
+    test_loss: float
+    epochs: tuple[EpochRow, ...]
+
+    @property
+    def score(self) -> str:
+        """The test accuracy."""
+        return f"{self.test_accuracy:.3f}"
+
+
+def carry_out(config: EmptyConfig, directory: Path) -> EmptyResult:
+    """Return at once."""
+    distance = abs(math.log2(config.rate / 0.25))
+    accuracy = 1 / (1 + distance + 1e-3 * config.seed)
+    epochs = tuple(
+        EpochRow(epoch, config.rate, distance, distance, accuracy, distance, accuracy, None, 0.0)
+        for epoch in range(1, config.epochs + 1)
+    )
+    return EmptyResult("trained", accuracy, distance, epochs)
+
+
+EMPTY = Kind("empty_run:EmptyConfig", "empty_run:carry_out", "empty_run:EmptyResult")
