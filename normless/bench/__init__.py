@@ -6,3 +6,5 @@ from normless.bench.step import StepBench as StepBench
 from normless.bench.step import measure_step as measure_step
 from normless.bench.structure import MapBench as MapBench
 from normless.bench.structure import measure_map as measure_map
+from normless.bench.sweep import SweepBench as SweepBench
+from normless.bench.sweep import measure_sweep as measure_sweep

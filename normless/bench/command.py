@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""
     parser.add_argument(
         "what",
-        choices=["step", "map", "probe"],
+        choices=["step", "map", "probe", "sweep"],
         help="step: a training step under each scheme, as a ratio to the bare network's; "
         "map: reading a network's residual map, as a ratio to the export that it needs; "
-        "probe: measuring all layers, as a ratio to the plain pass that is watched, in seconds and memory",
+        "probe: measuring all layers, as a ratio to the plain pass that is watched, in seconds and memory; "
+        "sweep: runs by workers of one thread each, as a ratio to one process of as many threads",
     )
     parser.add_argument("--depth", type=int, default=110, help="step, probe: layers of the CIFAR ResNet")
     parser.add_argument("--batch-size", type=int, default=128, help="step, probe: images per step")
@@ -26,20 +28,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
     )
+    parser.add_argument("--runs", type=int, default=8, help="sweep: runs of a round")
+    parser.add_argument("--workers", type=int, default=None, help="sweep: processes; one per core if left out")
     parser.add_argument(
         "--rounds",
         type=int,
         default=None,
-        help="how often each is run, taken in turns; step: 10, map and probe: 5",
+        help="how often each is run, taken in turns; step: 10, map and probe: 5, sweep: 3",
     )
     add_json_flag(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
-    if arguments.rounds is not None and arguments.rounds < 1:
-        raise ValueError(f"Expected --rounds to be 1 or more, got {arguments.rounds}.")
-    title, setting, rows = {"step": _step, "map": _map, "probe": _probe}[arguments.what](arguments)
+    for name in ("rounds", "runs", "workers"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"Expected --{name} to be 1 or more, got {value}.")
+    title, setting, rows = {"step": _step, "map": _map, "probe": _probe, "sweep": _sweep}[arguments.what](arguments)
     if arguments.json:
         print_json({"setting": setting, "rows": rows})
         return 0
@@ -80,6 +86,16 @@ def _probe(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
         f"{bench.image_size}×{bench.image_size}, {bench.rounds} rounds, {_machine()}"
     )
     return "Probes of all layers relative to a plain pass forward and back", setting, _rows(measure_probes(bench))
+
+
+def _sweep(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
+    from normless.bench.sweep import SweepBench, measure_sweep
+
+    bench = SweepBench(runs=arguments.runs, workers=arguments.workers, rounds=arguments.rounds or 3)
+    load = f"load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load average unknown"
+    rows = _rows(measure_sweep(bench))
+    setting = f"{bench.runs} runs of {bench.epochs} epochs on digits, {bench.model}, {bench.rounds} rounds"
+    return "Runs by workers relative to one process", f"{setting}, {_machine()}, {load} before", rows
 
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ from normless.papers.evidence import Evidence
 from normless.papers.protocol import Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
 from normless.papers.verdict import Check, check, larger
-from normless.report.sweeps import inks_of, optimum_against, panels, rate_against
+from normless.report.axes import new_panels
+from normless.report.sweeps import inks_of, optimum_against, rate_against
 
 Methods = Mapping[str, Mapping[str, Any]]
 
@@ -201,7 +202,7 @@ def batch_evidence(
 
     def draw() -> Axes:
         style: dict[str, Any] = {"series": "method", "across": "batch_size", "inks": inks}
-        axes = panels(len(found.metrics))
+        axes = new_panels(1, len(found.metrics), width=4.9, height=3.2)
         for ax, (metric, chosen) in zip(axes, found.optima.items(), strict=True):
             words = f"{metric.replace('_', ' ')} ({'%' if chosen.unit == 'percent' else 'nats'})"
             if rates:

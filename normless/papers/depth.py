@@ -14,7 +14,8 @@ from normless.papers.evidence import Evidence
 from normless.papers.protocol import METHODS, Effort, depth_sweep
 from normless.papers.selected import Runs, Selection, carried_out
 from normless.papers.verdict import Check, larger
-from normless.report.sweeps import inks_of, optimum_against, panels, rate_against
+from normless.report.axes import new_panels
+from normless.report.sweeps import inks_of, optimum_against, rate_against
 
 COLUMN = "variant"
 SHALLOW_TO_DEEP = (16, 100, 1000)
@@ -128,7 +129,7 @@ def depth_evidence(found: DepthRuns, checks: Sequence[Check], *, title: str, rem
     schemes = {name: str(METHODS[name]["scheme"]) for name in chosen.table[found.column].unique()}
 
     def draw() -> Axes:
-        upper, lower = panels(2)
+        upper, lower = new_panels(1, 2, width=4.9, height=3.2)
         style: dict[str, Any] = {"series": found.column, "across": "depth", "inks": inks_of(schemes)}
         optimum_against(chosen.table, upper, title=title, up=up, **style)
         return rate_against(chosen.table, lower, title="Optimal learning rate", **style)

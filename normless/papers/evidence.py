@@ -19,7 +19,7 @@ class Evidence:
     Attributes:
         measured: a tidy table, one observation a row. Columns with the names of published ones are set beside them.
         checks: of the claim, at least one.
-        setup: how it was measured: network, data set and where it is from, seeds, epochs, whatever decides the numbers.
+        setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
         on: the columns by which a published row finds its measured row, such as ("method", "depth"); ("quantity",)
             where the published numbers are single quantities. Empty where nothing is published as numbers.
         draw: draws the figure and returns its axes; None only where there is nothing to see.
@@ -53,18 +53,16 @@ def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequen
         on: the columns that find each other's rows; compared as text.
 
     Returns:
-        The columns of `on` first. A published row without a measured one has NaN there, and the other way round.
+        The columns of `on` first; published rows in their order, then those that only were measured in theirs. A
+        published row without a measured one has NaN there, and the other way round.
     """
     if not rows or not on:
         return measured.copy()
     printed = pd.DataFrame([{name: _cell(value) for name, value in row.items()} for row in rows])
-    left, right = printed.copy(), measured.copy()
-    for name in on:
-        left[name], right[name] = left[name].map(_key), right[name].map(_key)
-    merged = left.merge(right, how="outer", on=list(on), suffixes=("_published", "_measured"), sort=False)
-    order = {key: place for place, key in enumerate(left[list(on)].itertuples(index=False, name=None))}
-    places = [order.get(key, len(order)) for key in merged[list(on)].itertuples(index=False, name=None)]
-    merged = merged.assign(_place=places).sort_values("_place", kind="stable").drop(columns="_place")
+    left = printed.assign(**{name: printed[name].map(_key) for name in on}, _printed=range(len(printed)))
+    right = measured.assign(**{name: measured[name].map(_key) for name in on}, _found=range(len(measured)))
+    merged = left.merge(right, how="outer", on=list(on), suffixes=("_published", "_measured"))
+    merged = merged.sort_values(["_printed", "_found"], na_position="last").drop(columns=["_printed", "_found"])
     return merged[[*on, *(name for name in merged.columns if name not in on)]].reset_index(drop=True)
 
 
@@ -77,7 +75,7 @@ def _cell(value: Any) -> Any:
 
 
 def _key(value: Any) -> str:
-    """Numbers of equal value are equal keys: 16 and 16.0."""
+    """Numbers of equal value are equal keys: 16 and 16.0. What is missing is empty."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value)
+    return "" if pd.isna(value) else str(value)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from normless.report.axes import SMALL_FONT_SIZE, name_axes, new_axes, style_axes
@@ -18,12 +17,6 @@ from normless.report.probes.series import series_ink
 from normless.report.tables import require_columns
 
 _NUMBER_OF_INKS = 8
-
-
-def panels(count: int, width: float = 4.9, height: float = 3.2) -> tuple[Axes, ...]:
-    """Some empty, styled Axes below one another on one figure; width and height (inches) are of each."""
-    figure = Figure(figsize=(width, height * count), layout="constrained", facecolor=PAPER.light)
-    return tuple(style_axes(figure.add_subplot(count, 1, place + 1)) for place in range(count))
 
 
 def inks_of(schemes: Mapping[str, str]) -> dict[str, Ink]:
@@ -132,7 +125,9 @@ def rate_against(
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda exponent, _: power_of_two(exponent)))
     # Names stand at the height of their lines' ends, which moves until the limits are set.
-    axes.set_ylim(*axes.get_ylim())
+    low, high = axes.get_ylim()
+    # Where there is one rate alone, its neighbours give the axis its scale.
+    axes.set_ylim((low, high) if high - low > 1 else (round((low + high) / 2) - 1.2, round((low + high) / 2) + 1.2))
     label_ends(axes, labels)
     return axes
 

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from normless import convert
-from normless.bench import MapBench, ProbeBench, StepBench, measure_map, measure_probes, measure_step
+from normless.bench import (
+    MapBench,
+    ProbeBench,
+    StepBench,
+    SweepBench,
+    measure_map,
+    measure_probes,
+    measure_step,
+    measure_sweep,
+)
 from normless.bench.rivals import HandWrittenFixup
 from normless.cli import main
 from normless.models import resnet_cifar
@@ -69,3 +78,18 @@ def test_probes_are_compared_with_the_pass_they_watch() -> None:
     assert (table[["seconds", "megabytes"]] > 0).all(axis=None)
     assert (table["lowest"] <= table["ratio"]).all()
     assert (table["ratio"] <= table["highest"]).all()
+
+
+def test_workers_are_compared_with_one_process_of_as_many_threads() -> None:
+    table = measure_sweep(
+        SweepBench("normless:wide_resnet(depth=10, width=1)", epochs=1, runs=2, workers=2, rounds=2)
+    )
+    assert table["executor"].tolist() == ["one process", "workers"]
+    assert table["processes"].tolist() == [1, 2]
+    assert table["threads"].tolist() == [2, 1]
+    assert (table[["seconds", "training", "overhead"]] > 0).all(axis=None)
+    assert (table["lowest"] <= table["ratio"]).all()
+    assert (table["ratio"] <= table["highest"]).all()
+    # Each ratio is of the same rounds, seen from the other side.
+    assert table["lowest"][0] == pytest.approx(1 / table["highest"][1])
+    assert table["seconds"][0] > table["training"][0] * 2

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.report.axes import new_axes
+from normless.report.axes import new_axes, new_panels
 from normless.report.optima_by_name import optima_by_name
-from normless.report.sweeps import inks_of, optimum_against, panels, power_of_two, rate_against
+from normless.report.sweeps import inks_of, optimum_against, power_of_two, rate_against
 
 INKS = inks_of({"batch_norm": "batch_norm", "bare": "none", "again": "none"})
 STYLE = {"series": "method", "across": "batch_size", "inks": INKS}
@@ -49,7 +49,7 @@ def test_means_in_order_and_hollow_where_nothing_trained() -> None:
 
 
 def test_rates_leave_out_what_did_not_train() -> None:
-    upper, lower = panels(2)
+    upper, lower = new_panels(1, 2)
     assert upper.figure is lower.figure
     axes = rate_against(optima(), lower, title="T", proportional=True, **STYLE)  # type: ignore[arg-type]
     assert points(axes, "batch_norm") == ([16, 256], [-2.0, 0.0])
@@ -58,6 +58,15 @@ def test_rates_leave_out_what_did_not_train() -> None:
     assert list(dashed.get_ydata()) == [-2.0, 2.0]
     axes.figure.draw_without_rendering()
     assert power_of_two(-3) == "2⁻³"
+
+
+def test_a_single_rate_stands_between_its_neighbours() -> None:
+    single = optima().assign(rate=0.125, rate_low=0.125, rate_high=0.125, trainable=True)
+    axes = rate_against(single, title="T", **STYLE)  # type: ignore[arg-type]
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_ylim()
+    shown = [label.get_text() for label in axes.get_yticklabels() if low < label.get_position()[1] < high]
+    assert shown == ["2⁻⁴", "2⁻³", "2⁻²"]
 
 
 def test_methods_below_one_another() -> None:

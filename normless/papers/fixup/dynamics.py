@@ -14,7 +14,7 @@ from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import WeightDynamics
-from normless.report.panels import stacked_axes
+from normless.report.axes import new_panels
 from normless.report.probes.weight_dynamics import multipliers_against_step, weight_norms_against_step
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
@@ -120,7 +120,7 @@ def _checks(branch: pd.DataFrame, drop: int, steps: int) -> list[Check]:
 
 
 def _panels(branch: pd.DataFrame) -> Axes:
-    first, second = stacked_axes(2)
+    first, second = new_panels(1, 2, width=4.9, height=3.2)
     weight_norms_against_step(branch, first)
     multipliers_against_step(branch[branch["scheme"] == WITH], second)
     return first

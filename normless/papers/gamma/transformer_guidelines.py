@@ -28,8 +28,8 @@ from normless.papers.gamma.translation import (
     translations_compared,
 )
 from normless.papers.verdict import Check, check
+from normless.report.axes import new_panels
 from normless.report.differences import differences_to_baseline
-from normless.report.panels import stacked_axes
 
 OTHER = "gamma_other"
 # Points of accuracy: what guideline 1T gains in table 4 of the paper.
@@ -144,7 +144,7 @@ def no_help(comparison: Comparison, l2: str) -> Check:
 
 
 def _both(by_bleu: Comparison, by_accuracy: Comparison) -> Axes:
-    upper, lower = stacked_axes(2)
+    upper, lower = new_panels(1, 2, width=4.9, height=3.2)
     differences_to_baseline(
         by_bleu.differences("norm", L2),
         upper,

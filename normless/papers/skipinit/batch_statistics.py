@@ -15,7 +15,7 @@ from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.skipinit.covariances import mean_and_error, within
 from normless.probes import signal_table
-from normless.report.panels import stacked_axes
+from normless.report.axes import new_panels
 from normless.report.probes.batch_statistics import batch_statistics_against_block
 
 MEAN_SQUARE = "E[(mu_c^l)^2]"
@@ -75,7 +75,7 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
 
 def _panels(tables: dict[int, pd.DataFrame], largest: int) -> Axes:
     smallest = min(tables)
-    panels = stacked_axes(2)
+    panels = new_panels(1, 2, width=4.9, height=3.2)
     for axes, batch in zip(panels, (largest, smallest), strict=True):
         batch_statistics_against_block(tables[batch], axes)
         axes.set_title(f"Batch size {batch}\n", loc="left", fontsize=11, fontweight="bold", pad=4)

@@ -18,7 +18,7 @@ from normless.papers.evidence import Evidence
 from normless.papers.skipinit.networks import ConvolutionalNetwork
 from normless.papers.verdict import Check, check, close
 from normless.probes import signal_table
-from normless.report.panels import stacked_axes
+from normless.report.axes import new_panels
 from normless.report.probes.batch_statistics import batch_statistics_against_block
 from normless.report.probes.growth import growth_against_block
 
@@ -173,7 +173,7 @@ def _deviates_by(claim: str, ratio: pd.Series, tolerance: float) -> Check:
 
 
 def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
-    panels = stacked_axes(3)
+    panels = new_panels(1, 3, width=4.9, height=3.2)
     growth_against_block(_growth(tables["a"]), panels[0], up="(a) linear, no norm: variance / that of block 1")
     for name, axes, title in zip("bc", panels[1:], ("(b) linear, batch norm", "(c) ReLU, batch norm"), strict=True):
         batch_statistics_against_block(tables[name], axes)

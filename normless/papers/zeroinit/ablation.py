@@ -11,8 +11,9 @@ from normless.papers.evidence import Evidence
 from normless.papers.protocol import BATCH_SIZE, METHODS, SMOKE, Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
 from normless.papers.verdict import Check, Estimate, larger
+from normless.report.axes import new_panels
 from normless.report.optima_by_name import optima_by_name
-from normless.report.sweeps import inks_of, panels
+from normless.report.sweeps import inks_of
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
 # The printed losses of about 0.2 at 94 % can only be those with the L2 term, which the paper does not say.
@@ -50,7 +51,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     accuracies, losses = runs.accuracies, runs.selected(LOSS)
 
     def draw() -> Axes:
-        upper, lower = panels(2)
+        upper, lower = new_panels(1, 2, width=4.9, height=3.2)
         inks = inks_of({method: str(METHODS[method]["scheme"]) for method in ABLATIONS})
         optima_by_name(accuracies.table, upper, series="method", inks=inks, title="Test accuracy", across="percent")
         return optima_by_name(

@@ -1,0 +1,112 @@
+"""What a sweep gains by processes of one thread each, and what a run costs beyond its training."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+
+import pandas as pd
+import torch
+
+from normless.lab.executors.local import LocalExecutor
+from normless.lab.laboratory import Laboratory
+from normless.machine import available_cores
+from normless.training import TrainConfig
+
+ONE = "one process"
+SEVERAL = "workers"
+
+
+@dataclass(frozen=True)
+class SweepBench:
+    """What to measure.
+
+    Attributes:
+        model: the network, as `normless train` takes it; on digits.
+        epochs: of each run.
+        runs: of a round, on either side.
+        workers: processes of one thread each, against one process of so many threads; one per core if None.
+        rounds: how often each side carries out its runs; they take turns.
+    """
+
+    model: str = "normless:wide_resnet(depth=16, width=1)"
+    epochs: int = 3
+    runs: int = 8
+    workers: int | None = None
+    rounds: int = 3
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Wall time of some runs, and the mean over runs of what their training steps took."""
+
+    seconds: float
+    training: float
+
+
+def measure_sweep(bench: SweepBench) -> pd.DataFrame:
+    """Let both sides carry out equal runs in turns; every process has carried out a run before.
+
+    Returns:
+        A row per side: executor, processes, threads (of each), seconds (median over rounds, of all runs of a round),
+        ratio (median over rounds of the other side's time to its own in the same round: how many times more runs it
+        gets done), lowest and highest of these ratios, training (seconds of a run's training steps, mean) and
+        overhead (seconds of a process per run besides these: building, evaluating, saving, the laboratory).
+
+    Raises:
+        RuntimeError: a run failed.
+    """
+    workers = bench.workers or available_cores()
+    sides = {ONE: (1, workers), SEVERAL: (workers, 1)}
+    seeds = iter(range(2**31))
+    rounds: dict[str, list[_Round]] = {name: [] for name in sides}
+    with ExitStack() as stack:
+        labs = {}
+        for name, (processes, threads) in sides.items():
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            made = partial(LocalExecutor, processes, prepare=torch.set_num_threads, prepare_args=(threads,))
+            labs[name] = stack.enter_context(Laboratory(Path(folder), executor=made))
+            _carry_out(labs[name], bench, processes, seeds)
+        for _ in range(bench.rounds):
+            for name, lab in labs.items():
+                rounds[name].append(_carry_out(lab, bench, bench.runs, seeds))
+    return pd.DataFrame([_row(name, *sides[name], rounds, bench) for name in sides])
+
+
+def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[int]) -> _Round:
+    configs = [
+        TrainConfig(model=bench.model, epochs=bench.epochs, seed=next(seeds), device="cpu") for _ in range(runs)
+    ]
+    start = perf_counter()
+    rows = lab.carry_out(configs)
+    seconds = perf_counter() - start
+    if failed := [row.error for row in rows if row.result is None]:
+        raise RuntimeError(f"A run of the benchmark failed with {failed[0]}.")
+    epochs = [sum(epoch["seconds"] for epoch in row.result["epochs"]) for row in rows if row.result is not None]
+    return _Round(seconds, fmean(epochs))
+
+
+def _row(
+    name: str, processes: int, threads: int, rounds: dict[str, list[_Round]], bench: SweepBench
+) -> dict[str, object]:
+    (other,) = rounds.keys() - {name}
+    seconds = pd.Series([one.seconds for one in rounds[name]])
+    ratios = pd.Series([one.seconds for one in rounds[other]]) / seconds
+    overheads = [one.seconds * processes / bench.runs - one.training for one in rounds[name]]
+    return {
+        "executor": name,
+        "processes": processes,
+        "threads": threads,
+        "seconds": float(seconds.median()),
+        "ratio": float(ratios.median()),
+        "lowest": float(ratios.min()),
+        "highest": float(ratios.max()),
+        "training": fmean(one.training for one in rounds[name]),
+        "overhead": float(pd.Series(overheads).median()),
+    }
