@@ -31,7 +31,10 @@ def figure() -> Axes:
 
 def made_up(name: str, budget: Budget = "smoke", verdict: Verdict = "holds", **changes: object) -> Reproduction:
     """A result with two checks, the second of which decides, and three rows of numbers."""
-    rows = [dict(row) for row in published()[name].rows]
+    rows = [
+        {key: ", ".join(map(str, held)) if isinstance(held, list) else held for key, held in row.items()}
+        for row in published()[name].rows
+    ]
     measured = pd.DataFrame(rows[:3] or [{"depth": 16, "loss": 0.25}, {"depth": 100, "loss": math.nan}])
     fields: dict[str, object] = {
         "asked": {"data": None, "data_root": None, "seed": 0, "settings": {"depths": [16, 100]}},
