@@ -51,6 +51,8 @@ bench: $(INSTALLED)
 	$(BIN)/normless bench step
 	$(BIN)/normless bench map
 	$(BIN)/normless bench probe
+	$(BIN)/normless bench sweep
+	$(BIN)/normless bench sweep
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -131,3 +131,12 @@ def tables(sweep: Sweep, folder: Path, url: str | None = None, **changes: Any) -
         result.runs.drop(columns=TIMES, errors="ignore"),
         result.epochs.drop(columns=TIMES, errors="ignore"),
     )
+
+
+def is_ray_worker(process: psutil.Process) -> bool:
+    """Whether a process is one in which Ray carries out a task now."""
+    try:
+        title = process.name() + " ".join(process.cmdline())
+        return "ray::" in title and "_carry_out" in title
+    except psutil.Error:
+        return False

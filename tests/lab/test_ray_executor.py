@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import time
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from lab_helpers import TinyConfig, tiny_sweep
 
+from normless.cli import main
 from normless.lab.executors.executor import WorkerDiedError
 from normless.lab.executors.ray import RayExecutor
 from normless.lab.laboratory import Laboratory
@@ -26,7 +29,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[RayExecutor]:
-    # Ray leaves connections to what it started to the garbage collector.
     with RayExecutor(workers=2) as executor:
         yield executor
 
@@ -117,6 +119,16 @@ def test_a_killed_run_goes_on_from_its_last_epoch_and_others_do_not_notice(two: 
     assert list(result.runs["outcome"]) == ["trained"] * 12
     # It used the cluster that was there, and left it.
     assert two.submit(_process).result()[1] == 1
+
+
+def test_the_command_carries_out_a_sweep_by_ray(
+    two: RayExecutor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(tiny_sweep(rates=RateGrid.powers(-3, -1).fixed()).to_dict()))
+    assert main(["sweep", "run", str(file), "--out", str(tmp_path / "out"), "--ray", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["runs"], printed["missing"], printed["outcomes"]["trained"]) == (12, 0, 12)
 
 
 def test_to_leave_ends_what_still_runs(two: RayExecutor, tmp_path: Path) -> None:

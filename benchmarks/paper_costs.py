@@ -1,0 +1,211 @@
+"""Estimate what every training artefact of the papers costs at paper budget, and write the table to docs/scale.md.
+
+Run it from anywhere: `python benchmarks/paper_costs.py [OUT.md]`. The artefacts' functions are given a laboratory
+that takes down what they ask for, so that the table follows their definitions. It takes minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recording import Recorded, recorded
+from step_cost import step_cost
+
+from normless.papers.artefact import artefacts
+from normless.training.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- paper costs: begin -->", "<!-- paper costs: end -->"
+# The kinds of artefacts that train; probes and analytic ones measure at initialization.
+KINDS = ("training", "guideline", "algorithm")
+
+# Assumptions, not measurements: what an A100 sustains in TF32 on convolutions and matrix products (ResNet-50 at 800
+# images/s is 20 TFLOP/s), and the time between the starts of two kernels.
+SUSTAINED_FLOPS = 20e12
+SECONDS_PER_CALL = 5e-6
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set's training images."""
+
+    count: int
+    channels: int
+    side: int
+    classes: int
+
+
+DATA: Mapping[str, Images] = {
+    "cifar10": Images(50_000, 3, 32, 10),
+    "cifar100": Images(50_000, 3, 32, 100),
+    "svhn": Images(73_257, 3, 32, 10),
+    "digits": Images(1_437, 1, 8, 10),
+    "pets": Images(3_680, 3, 224, 37),
+    "image_folder": Images(1_281_167, 3, 224, 1000),
+}
+# Tokens of an epoch: of SST-2 in its one language, of parallel text in each of the two. The papers train the narrower
+# transformer on IWSLT and the wider on WMT.
+SST2_TOKENS, IWSLT_TOKENS, WMT_TOKENS = 67_349 * 12.0, 4.1e6, 1.3e8
+# Of BERT base, without embeddings.
+BERT_PARAMETERS = 85e6
+# Operations per parameter and token, forward and back.
+PER_PARAMETER = 6
+
+
+class UnknownCostError(Exception):
+    """A run's cost cannot be told; the message says what is not known."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of some runs."""
+
+    runs: int
+    flops: float
+    hours: float
+
+
+def cost_of(configs: Mapping[str, Settings]) -> Cost:
+    """Of runs by hash: each step takes as long as its operations or as its kernels' starts, whichever is longer.
+
+    Raises:
+        UnknownCostError: the data set is none that this table knows.
+    """
+    flops = seconds = 0.0
+    alike: Counter[tuple[Any, ...]] = Counter(_key(config) for config in configs.values())
+    for (command, model, data, epochs, batch, image_count, side, vocabulary), count in alike.items():
+        if command == "train":
+            one, took = _images(model, data, batch, image_count, side)
+        elif command == "train-text":
+            one = PER_PARAMETER * BERT_PARAMETERS * SST2_TOKENS
+            took = one / SUSTAINED_FLOPS
+        else:
+            one = _translation(model, vocabulary)
+            took = one / SUSTAINED_FLOPS
+        flops += one * epochs * count
+        seconds += took * epochs * count
+    return Cost(len(configs), flops, seconds / 3600)
+
+
+def _key(config: Settings) -> tuple[Any, ...]:
+    """What decides a run's cost."""
+    values = config.to_dict()
+    data = values["data"]
+    options = dict(re.findall(r"(\w+)=(\d+)", data))
+    return (
+        config.COMMAND,
+        values["model"],
+        data.partition("(")[0],
+        values["epochs"],
+        values.get("batch_size"),
+        int(options["train"]) if "train" in options else None,
+        int(options["side"]) if "side" in options else None,
+        values.get("vocabulary"),
+    )
+
+
+def _images(model: str, data: str, batch: int, count: int | None, side: int | None) -> tuple[float, float]:
+    """Operations and seconds of an epoch."""
+    images = DATA.get(data)
+    if images is None:
+        raise UnknownCostError(f"the size of {data} is not known")
+    cost = step_cost(model, images.channels, side or images.side, images.classes)
+    number = count or images.count
+    steps = math.ceil(number / batch)
+    flops = cost.flops * number
+    return flops, max(flops / SUSTAINED_FLOPS, steps * cost.calls * SECONDS_PER_CALL)
+
+
+def _translation(model: str, vocabulary: int) -> float:
+    """Operations of an epoch: attention 4·w² parameters, twice in the decoder, and 2·w·f between its layers."""
+    sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", model)}
+    width, layers = sizes["width"], sizes["layers"]
+    rest = 2 * width * sizes["feed_forward"]
+    encoder, decoder = layers * (4 * width**2 + rest), layers * (8 * width**2 + rest) + vocabulary * width
+    return PER_PARAMETER * (encoder + decoder) * (WMT_TOKENS if width > 512 else IWSLT_TOKENS)
+
+
+def lines() -> Iterator[str]:
+    """The table, a row per artefact that asks for runs, and below it those that could not be told."""
+    yield "| artefact | runs | of which also in artefacts above | EFLOP | GPU-hours |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    seen: dict[str, Settings] = {}
+    open_: list[str] = []
+    for name, artefact in artefacts().items():
+        if artefact.published.kind not in KINDS:
+            continue
+        found = recorded(artefact)
+        shared = len(found.configs.keys() & seen.keys())
+        line = _line(name, found, shared)
+        if line is not None:
+            yield line
+        if found.ended and (artefact.published.kind == "training" or found.configs):
+            open_.append(f"- `{name}`: {_reason(found.ended)}")
+        seen |= found.configs
+    try:
+        together = cost_of({hash_: config for hash_, config in seen.items() if _is_known(config)})
+        row = f"{_number(together.flops / 1e18)} | {_number(together.hours)}"
+    except UnknownCostError as error:
+        row = f"{error} |"
+    yield f"| together, each run once | {len(seen):,} | | {row} |"
+    if open_:
+        yield ""
+        yield "Artefacts whose function did not come to its end with made-up results, so that they may need more:"
+        yield ""
+        yield from open_
+
+
+def _is_known(config: Settings) -> bool:
+    try:
+        cost_of({"": config})
+    except UnknownCostError:
+        return False
+    return True
+
+
+def _line(name: str, found: Recorded, shared: int) -> str | None:
+    if not found.configs:
+        return None
+    try:
+        cost = cost_of(found.configs)
+        numbers = f"{_number(cost.flops / 1e18)} | {_number(cost.hours)}"
+    except UnknownCostError as error:
+        numbers = f"| {error}"
+    return f"| `{name}` | {len(found.configs):,} | {shared:,} | {numbers} |"
+
+
+def _reason(ended: str) -> str:
+    """Why a function ended, without the places of this machine."""
+    if "DataNotFoundError" in ended:
+        return "it reads a data set itself that is not on the machine that made this table"
+    return ended.partition("\n")[0]
+
+
+def _number(value: float) -> str:
+    """Three digits that count: an estimate has no more."""
+    return f"{float(f'{value:.3g}'):,.12g}"
+
+
+def main() -> int:
+    """Write the table between its marks."""
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "scale.md"
+    table = []
+    for line in lines():
+        sys.stderr.write(line + "\n")
+        table.append(line)
+    text = out.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    out.write_text("\n".join([before + BEGIN, *table, END]) + after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
