@@ -80,6 +80,7 @@ def test_probes_are_compared_with_the_pass_they_watch() -> None:
     assert (table["ratio"] <= table["highest"]).all()
 
 
+@pytest.mark.slow
 def test_workers_are_compared_with_one_process_of_as_many_threads() -> None:
     table = measure_sweep(
         SweepBench("normless:wide_resnet(depth=10, width=1)", epochs=1, runs=2, workers=2, rounds=2)

@@ -287,6 +287,7 @@ def test_a_pooled_skip_path_in_a_resnet_of_timm_is_refused() -> None:
         edited(timm.create_model("resnet18d"), *EDITS, inputs=(torch.randn(2, 3, 32, 32),))
 
 
+@pytest.mark.slow
 def test_a_resnet_of_torchvision() -> None:
     """Its sums are operators, one ReLU serves three places, and the first stage reads a max pooling."""
     models = pytest.importorskip("torchvision.models")

@@ -47,6 +47,7 @@ def test_the_digits_keep_their_pixels(example: ModuleType) -> None:
     assert (found.sort().values - expected.sort().values).abs().max() < 1 / 255
 
 
+@pytest.mark.slow
 def test_it_trains_both_networks_within_the_budget(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def _connections(process: psutil.Process) -> list[psutil._common.pconn]:
         return []
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_epoch_and_others_do_not_notice(two: RayExecutor, tmp_path: Path) -> None:
     sweep = tiny_sweep(rates=RateGrid.powers(-3, -1).fixed())
     configs = [TinyConfig(seed=0, fate="dies", epochs=3), TinyConfig(seed=1, fate="dies again", epochs=9)]

@@ -73,6 +73,7 @@ def test_a_world_as_the_zeroinit_paper_tells_it(figure: str, tmp_path: Path) -> 
         assert merged["value_published"].iloc[0] == merged["value_measured"].iloc[0]
 
 
+@pytest.mark.slow
 def test_a_world_where_the_methods_are_alike(tmp_path: Path) -> None:
     def alike(metric: str, labels: Mapping[str, str]) -> Optimum:
         return Optimum(90.0, -3, 0.1) if metric == "test_accuracy" else Optimum(0.2, -3, 0.001)
@@ -178,6 +179,7 @@ def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list
     assert power < 6 or set(exponents) <= set(held)
 
 
+@pytest.mark.slow
 def test_every_smoke_is_structured_even_if_undecided(tmp_path: Path) -> None:
     for figure in (*FIGURES, *SKIPINITS, *IMAGENET, "zeroinit/table-1"):
         evidence, laboratory = invented(figure, lambda metric, labels: Optimum(80.0), tmp_path, budget="smoke")

@@ -108,15 +108,15 @@ def test_the_papers_runs_are_all_there_and_shared(tmp_path: Path) -> None:
         _, laboratory = invented(table, world, tmp_path)
         (sweep,) = laboratory.sweeps
         effort = artefact_of(table).settings["paper"]["effort"]
-        assert (effort.replicates, effort.best, sweep.replicates) == (15, 12, 3)
+        assert (effort.replicates, effort.best, sweep.replicates) == (15, 12, 4)
         hashes[table] = {point.config.hash for point in sweep.points()}
-        assert len(hashes[table]) == len(sweep.combinations) * 7 * 3
-    assert len(hashes["skipinit/table-1"]) == 6 * 3 * 7 * 3
+        assert len(hashes[table]) == len(sweep.combinations) * 7 * 4
+    assert len(hashes["skipinit/table-1"]) == 6 * 3 * 7 * 4
     assert hashes["skipinit/table-1"] == hashes["skipinit/table-3"]
     assert not hashes["skipinit/table-1"] & hashes["skipinit/table-5"]
     # Batch norm of one and the multiplier of the other are runs of the SkipInit table.
-    assert len(hashes["zeroinit/table-2"] & hashes["skipinit/table-1"]) == 3 * 7 * 3
-    assert len(hashes["zeroinit/table-3"] & hashes["skipinit/table-1"]) == 3 * 7 * 3
+    assert len(hashes["zeroinit/table-2"] & hashes["skipinit/table-1"]) == 3 * 7 * 4
+    assert len(hashes["zeroinit/table-3"] & hashes["skipinit/table-1"]) == 3 * 7 * 4
     config = sweep.points()[0].config.to_dict()
     assert config | {"epochs": 200, "momentum": 0.9, "batch_size": 64, "schedule": "hold_then_halve"} == config
     assert (config["data"], config["model"]) == ("cifar10", "normless:wide_resnet(depth=16, width=2)")

@@ -113,6 +113,7 @@ def test_the_template_holds_and_trains(context: Context) -> None:
     assert check_of(evidence, "trains stably").numbers["steps"] > 2
 
 
+@pytest.mark.slow
 def test_another_initialization_is_noticed(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     original = template.convert
 

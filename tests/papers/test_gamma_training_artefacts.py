@@ -78,6 +78,7 @@ def test_guidelines_use_the_runs_of_table_2(number: str, verdicts: set[str], tmp
     assert evidence.checks[0].numbers["published_difference"] != 0
 
 
+@pytest.mark.slow
 def test_guideline_1_trains_two_networks_of_its_own(context: Context) -> None:
     """One tiny run of everything, in processes and in the artefact's folder."""
     effort = replace(roles.SMOKE, data="digits(train=64, test=40)", epochs=1, replicates=1)
@@ -188,6 +189,7 @@ def test_guideline_4t_is_told_by_the_training_loss(tmp_path: Path) -> None:
     assert_whole("gamma/guideline-4t", evidence)
 
 
+@pytest.mark.slow
 def test_a_tiny_classifier_is_trained_with_each_choice(context: Context) -> None:
     effort = replace(
         classification.SMOKE,

@@ -34,7 +34,7 @@ def test_flags_are_the_fields(tmp_path: Path) -> None:
     assert {name: namespace[name] for name in made.to_dict()} == made.to_dict()
     assert namespace.out == Path("x")
     with pytest.raises(Exception, match="schedule"):
-        parser().parse_args(["--schedule", "linear"])
+        parser().parse_args(["--schedule", "sideways"])
 
 
 def test_yaml_then_flags(tmp_path: Path) -> None:
