@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
+if TYPE_CHECKING:
+    # Whoever asks how runs ended need not wait for torch to be imported.
+    from torch import Tensor
 
 Outcome = Literal["trained", "chance", "diverged"]
 

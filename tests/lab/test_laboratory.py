@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -248,3 +250,14 @@ def test_an_interruption_ends_the_executor_and_keeps_what_is_finished(tmp_path: 
     assert here.left >= 1
     with Laboratory(tmp_path, executor=Here) as lab:
         assert lab.state.finished([config.hash for config in configs]) == {configs[0].hash}
+
+
+def test_who_only_reads_finished_runs_need_not_wait_for_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from normless.lab.laboratory import Laboratory; "
+        "from normless.lab.rates import RateGrid; from normless.lab.sweep import Sweep; "
+        "sweep = Sweep('one', {}, {}, RateGrid((0.1,)), 1, 1); "
+        "print(Laboratory(Path(sys.argv[1])).read(sweep).missing, 'torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["1", "False"]
