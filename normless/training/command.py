@@ -13,12 +13,10 @@ from normless.training.flags import (
     config_of,
     directory_named,
     outcome_in_words,
-    ride_along_of,
-    with_progress,
+    run_with_progress,
 )
 
 if TYPE_CHECKING:
-    from normless.probes.ride_along import RideAlong
     from normless.training.result import RunResult
 
 
@@ -30,42 +28,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Carry out the run that the arguments describe; prints its result. Every outcome is a success."""
     config = config_of(namespace, TrainConfig)
-    directory = default_directory(config) if namespace.out is None else Path(namespace.out)
-    train_command(
-        config,
-        directory,
-        resume=not namespace.restart,
-        as_json=namespace.json,
-        ride_along=ride_along_of(namespace),
-    )
-    return 0
-
-
-def train_command(
-    config: TrainConfig,
-    directory: Path,
-    *,
-    resume: bool = True,
-    as_json: bool = False,
-    ride_along: RideAlong | None = None,
-) -> RunResult:
-    """Train with a progress bar on standard error, and print the result on standard output.
-
-    Args:
-        config: of the run.
-        directory: of the run.
-        resume: go on with what the directory holds; else start over.
-        as_json: print one JSON object, the fields of `RunResult` and `directory`, instead of a summary.
-        ride_along: probes that measure along the way.
-    """
     from normless.training.run import train
 
-    return with_progress(
-        lambda listeners: train(config, directory, resume=resume, listeners=listeners, ride_along=ride_along),
-        lambda result: _in_words(config, result),
-        directory,
-        as_json=as_json,
-    )
+    directory = namespace.out or default_directory(config)
+    run_with_progress(namespace, train, config, directory, _in_words)
+    return 0
 
 
 def default_directory(config: TrainConfig) -> Path:

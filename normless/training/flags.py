@@ -83,41 +83,44 @@ def ride_along_of(namespace: Namespace) -> RideAlong | None:
     return RideAlong(tuple(namespace.probes), every(namespace.probe_every))
 
 
-def with_progress(
-    carry_out: Callable[[list[Any]], SomeReport],
-    show: Callable[[SomeReport], dict[str, str]],
+def run_with_progress(
+    namespace: Namespace,
+    train: Callable[..., SomeReport],
+    config: Config,
     directory: Path,
-    *,
-    as_json: bool,
-) -> SomeReport:
+    show: Callable[[Config, SomeReport], dict[str, str]],
+) -> None:
     """Carry out a run with a progress bar on standard error, and print its result on standard output.
 
     Only the first of several processes shows anything.
 
     Args:
-        carry_out: the run, given its listeners.
-        show: the result for a person: what stands in each line, by its title.
+        namespace: the arguments of the command, of which how to run and to print are taken.
+        train: carries out a run, given its configuration and directory.
+        config: of the run.
         directory: of the run.
-        as_json: print one JSON object, the result's fields and `directory`, instead of that.
+        show: the result for a person: what stands in each line, by its title. With `--json` it is one JSON object,
+            the result's fields and `directory`.
     """
     from normless.training.progress import ProgressBar
 
+    how = {"resume": not namespace.restart, "ride_along": ride_along_of(namespace)}
     if os.environ.get("RANK", "0") != "0":
-        return carry_out([])
+        train(config, directory, **how)
+        return
     with ProgressBar() as bar:
-        result = carry_out([bar])
-    if as_json:
+        result = train(config, directory, listeners=[bar], **how)
+    if namespace.json:
         print_json(result.to_dict() | {"directory": str(directory)})
-        return result
+        return
 
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in (show(result) | {"directory": str(directory)}).items():
+    for name, value in (show(config, result) | {"directory": str(directory)}).items():
         table.add_row(f"[bold]{name}", value)
     Console(soft_wrap=True, highlight=False).print(table)
-    return result
 
 
 def outcome_in_words(result: Any) -> str:

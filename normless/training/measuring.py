@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from normless.probes.ride_along import RideAlong
-from normless.residual import ResidualMap
+from normless.residual import ResidualMap, residual_map
 from normless.training.config import TrainConfig
 from normless.training.files import replaced
 from normless.training.settings import ClassificationSettings
@@ -42,6 +42,15 @@ class Measuring:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(path) as part:
                 table.to_parquet(part, index=False)
+
+
+def measuring_of(
+    ride_along: RideAlong | None, network: nn.Module, inputs: tuple[Tensor, ...], folder: Path
+) -> Measuring | None:
+    """What rides along the training of a network that takes such inputs, with its map; None where nothing does."""
+    if ride_along is None:
+        return None
+    return Measuring(ride_along, network, residual_map(network, *inputs), folder)
 
 
 def check_measurable(config: TrainConfig) -> None:

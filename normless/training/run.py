@@ -12,7 +12,6 @@ import torch
 from lightning_fabric import Fabric
 
 from normless.probes.ride_along import RideAlong
-from normless.residual import residual_map
 from normless.training.assembly import (
     augmentation_of,
     build_network,
@@ -26,8 +25,8 @@ from normless.training.config import TrainConfig
 from normless.training.directory import RunDirectory
 from normless.training.execution import own_run, train_once
 from normless.training.image_task import ImageTask
-from normless.training.listener import CallOnEpoch, RunListener
-from normless.training.measuring import Measuring, check_measurable
+from normless.training.listener import RunListener, all_listeners
+from normless.training.measuring import check_measurable, measuring_of
 from normless.training.result import EpochRow, RunResult
 
 ImageListener = RunListener[EpochRow, RunResult]
@@ -64,7 +63,7 @@ def train(
     if ride_along is not None:
         check_measurable(config)
     place = RunDirectory(Path(directory))
-    told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    told = all_listeners(listeners, on_epoch)
     fabric = make_fabric(config, config.devices)
     if not fabric.is_global_zero:
         told = []
@@ -126,9 +125,7 @@ def _assemble(config: TrainConfig, fabric: Fabric, place: RunDirectory, ride_alo
     clipped = clipped_parameters(config, network, inputs)
     forward: Any = torch.compile(network) if config.compile else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
-    measuring = None
-    if ride_along is not None:
-        measuring = Measuring(ride_along, network, residual_map(network, inputs), place.probes)
+    measuring = measuring_of(ride_along, network, (inputs,), place.probes)
     return ImageTask(
         config, fabric, wrapped, wrapped_optimizer, measuring, data, augmentation_of(config, data), clipped
     )

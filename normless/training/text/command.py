@@ -11,8 +11,7 @@ from normless.training.flags import (
     config_of,
     directory_named,
     outcome_in_words,
-    ride_along_of,
-    with_progress,
+    run_with_progress,
 )
 from normless.training.text.config import TextConfig
 
@@ -28,21 +27,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Carry out the run that the arguments describe; prints its result. Every outcome is a success."""
     config = config_of(namespace, TextConfig)
-    directory = namespace.out
-    if directory is None:
-        directory = directory_named(config.data, config.scheme, config)
-    ride_along = ride_along_of(namespace)
-
     from normless.training.text.run import train_text
 
-    with_progress(
-        lambda listeners: train_text(
-            config, directory, resume=not namespace.restart, listeners=listeners, ride_along=ride_along
-        ),
-        lambda result: _in_words(config, result),
-        directory,
-        as_json=namespace.json,
-    )
+    directory = namespace.out or directory_named(config.data, config.scheme, config)
+    run_with_progress(namespace, train_text, config, directory, _in_words)
     return 0
 
 

@@ -14,14 +14,13 @@ from normless.data.byte_pairs import stored_byte_pairs
 from normless.data.sentence_tokens import LearnedTokens
 from normless.data.text_data import TextData
 from normless.probes.ride_along import RideAlong
-from normless.residual import residual_map
 from normless.training.adam import build_adam
 from normless.training.assembly import make_fabric
 from normless.training.checkpoint import restored
 from normless.training.execution import own_run, train_once
 from normless.training.files import replaced
-from normless.training.listener import CallOnEpoch, RunListener
-from normless.training.measuring import Measuring, check_whole_batches
+from normless.training.listener import RunListener, all_listeners
+from normless.training.measuring import check_whole_batches, measuring_of
 from normless.training.result import EpochRow
 from normless.training.text.assembly import build_classifier, example_sentences, load_text_data
 from normless.training.text.config import TextConfig
@@ -61,7 +60,7 @@ def train_text(
     if ride_along is not None:
         check_whole_batches(config)
     place = TextDirectory(Path(directory))
-    told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    told = all_listeners(listeners, on_epoch)
     fabric = make_fabric(config, config.devices)
     if not fabric.is_global_zero:
         told, ride_along = [], None
@@ -85,9 +84,7 @@ def _assemble(config: TextConfig, fabric: Fabric, place: TextDirectory, ride_alo
     inputs = example_sentences(config, data).to(fabric.device)
     optimizer = build_adam(config, network, inputs)
     wrapped, wrapped_optimizer = fabric.setup(network, optimizer)
-    measuring = None
-    if ride_along is not None:
-        measuring = Measuring(ride_along, network, residual_map(network, inputs), place.probes)
+    measuring = measuring_of(ride_along, network, (inputs,), place.probes)
     return TextTask(config, fabric, wrapped, wrapped_optimizer, measuring, data)
 
 

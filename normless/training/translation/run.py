@@ -15,14 +15,13 @@ from normless.data.byte_pairs import stored_byte_pairs
 from normless.data.translation import TranslationData
 from normless.decoding.bleu import require_sacrebleu
 from normless.probes.ride_along import RideAlong
-from normless.residual import residual_map
 from normless.training.adam import build_adam
 from normless.training.assembly import make_fabric
 from normless.training.checkpoint import restored
 from normless.training.execution import own_run, train_once
 from normless.training.files import replaced
-from normless.training.listener import CallOnEpoch, RunListener
-from normless.training.measuring import Measuring
+from normless.training.listener import RunListener, all_listeners
+from normless.training.measuring import measuring_of
 from normless.training.translation.assembly import (
     build_translator,
     example_sentences,
@@ -71,7 +70,7 @@ def train_translation(
             "leave it out for a run that is measured."
         )
     place = TranslationDirectory(Path(directory))
-    told = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    told = all_listeners(listeners, on_epoch)
     fabric = make_fabric(config, devices=1)
     with own_run(config, fabric, place, resume=resume):
         assemble = partial(_assemble, config, fabric, place, ride_along)
@@ -102,9 +101,7 @@ def _assemble(
     inputs = (source.to(fabric.device), target.to(fabric.device))
     optimizer = build_adam(config, network, *inputs)
     wrapped, wrapped_optimizer = fabric.setup(network, optimizer)
-    measuring = None
-    if ride_along is not None:
-        measuring = Measuring(ride_along, network, residual_map(network, *inputs), place.probes)
+    measuring = measuring_of(ride_along, network, inputs, place.probes)
     return TranslationTask(config, fabric, wrapped, wrapped_optimizer, measuring, data, place)
 
 
