@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normless.data.augmentation import Augmentation
-from normless.data.gaussian import require_counts
+from normless.data.generated import checked_shape, generated
 from normless.data.images import ImageData
-from normless.data.tensor_images import Split, Splits, TensorImages
 
 
 def correlated(
@@ -33,29 +31,16 @@ def correlated(
     Raises:
         ValueError: the shape has not three positive lengths, or a count is below 1.
     """
-    whole = isinstance(image_shape, Sequence) and all(isinstance(n, int) and n >= 1 for n in image_shape)
-    if not whole or len(image_shape) != 3:
-        raise ValueError(f"image_shape of correlated is (C, H, W), got {image_shape!r}.")
-    require_counts("correlated", classes=classes, train=train, test=test)
-    generator = torch.Generator().manual_seed(seed)
-    channels, height, width = image_shape
-    splits = Splits(
-        *(
-            Split(
-                correlated_noise(count, (channels, height, width), generator),
-                torch.randint(classes, (count,), generator=generator),
-            )
-            for count in (train, test)
-        )
-    )
-    pixels = splits.train.images
-    return TensorImages(
-        splits,
-        name="correlated",
+    channels, height, width = checked_shape("correlated", image_shape, {3: "(C, H, W)"})
+    return generated(
+        "correlated",
+        "noise on several scales",
+        lambda count, generator: correlated_noise(count, (channels, height, width), generator),
+        lambda pixels: (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)),
         classes=classes,
-        source=f"noise on several scales, random labels, seed {seed}",
-        default_augmentation=Augmentation(),
-        statistics=(pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)),
+        train=train,
+        test=test,
+        seed=seed,
     )
 
 

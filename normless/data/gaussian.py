@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from normless.data.augmentation import Augmentation
+from normless.data.generated import checked_shape, generated
 from normless.data.images import ImageData
-from normless.data.tensor_images import Split, Splits, TensorImages
 
 
 def gaussian(
@@ -30,34 +29,14 @@ def gaussian(
     Raises:
         ValueError: the shape has not one or three positive lengths, or a count is below 1.
     """
-    whole = isinstance(image_shape, Sequence) and all(isinstance(n, int) and n >= 1 for n in image_shape)
-    if not whole or len(image_shape) not in (1, 3):
-        raise ValueError(f"image_shape of gaussian is (C, H, W) or (features,), got {image_shape!r}.")
-    shape = tuple(image_shape)
-    require_counts("gaussian", classes=classes, train=train, test=test)
-    generator = torch.Generator().manual_seed(seed)
-    splits = Splits(*(_split(size, shape, classes, generator) for size in (train, test)))
-    return TensorImages(
-        splits,
-        name="gaussian",
+    shape = checked_shape("gaussian", image_shape, {3: "(C, H, W)", 1: "(features,)"})
+    return generated(
+        "gaussian",
+        "independent N(0, 1)",
+        lambda count, generator: torch.randn(count, *shape, generator=generator, dtype=torch.float32),
+        lambda _: (torch.zeros(shape[0]), torch.ones(shape[0])),
         classes=classes,
-        source=f"independent N(0, 1), random labels, seed {seed}",
-        default_augmentation=Augmentation(),
-        statistics=(torch.zeros(shape[0]), torch.ones(shape[0])),
+        train=train,
+        test=test,
+        seed=seed,
     )
-
-
-def require_counts(source: str, **counts: int) -> None:
-    """Refuse counts of a generated data set that are no whole numbers from 1.
-
-    Raises:
-        ValueError: the first such count, by its name.
-    """
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} of {source} is a whole number from 1, got {count!r}.")
-
-
-def _split(size: int, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> Split:
-    images = torch.randn(size, *shape, generator=generator, dtype=torch.float32)
-    return Split(images, torch.randint(classes, (size,), generator=generator))

@@ -64,17 +64,13 @@ def param_groups(
         members.setdefault((group, decays.pattern_of(name)), []).append(named[name])
     _check_matched(decays.patterns, {pattern for _, pattern in members}, named)
     groups = []
-    for group, pattern in sorted(members, key=lambda member: GROUPS.index(member[0])):
-        if members[group, pattern]:
+    for (group, pattern), parameters in sorted(members.items(), key=lambda member: GROUPS.index(member[0][0])):
+        if parameters:
             scale = scalar_lr_scale if group == "scalars" else 1.0
+            name = group if pattern is None else f"{group}:{pattern}"
+            decay = decays.groups.get(group, 0.0) if pattern is None else decays.patterns[pattern]
             groups.append(
-                {
-                    "params": members[group, pattern],
-                    "name": group if pattern is None else f"{group}:{pattern}",
-                    "lr": lr * scale,
-                    "lr_scale": scale,
-                    "weight_decay": decays.groups.get(group, 0.0) if pattern is None else decays.patterns[pattern],
-                }
+                {"params": parameters, "name": name, "lr": lr * scale, "lr_scale": scale, "weight_decay": decay}
             )
     return groups
 

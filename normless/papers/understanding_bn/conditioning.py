@@ -10,6 +10,7 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
+from normless.papers.understanding_bn.random_matrices import matrix_setup
 from normless.papers.verdict import Estimate, check, larger
 from normless.probes.matrices.random_factors import Entries
 from normless.probes.matrices.singular_values import (
@@ -61,7 +62,7 @@ def condition_numbers(context: Context, *, size: int, factors: Sequence[int], ru
     return Evidence(
         measured,
         checks,
-        _setup(context, size, factors, runs),
+        matrix_setup(context, size, factors, runs),
         draw=lambda: condition_against_factors(table),
         remarks=(
             "Singular values are those of the product and not of rounding: the product is kept in graded form. "
@@ -104,7 +105,7 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
     return Evidence(
         measured,
         checks,
-        _setup(context, size, factors, runs),
+        matrix_setup(context, size, factors, runs),
         draw=lambda: largest_value_against_factors(table),
     )
 
@@ -157,17 +158,8 @@ def universality(context: Context, *, size: int, factors: Sequence[int], runs: i
     return Evidence(
         pd.DataFrame(rows),
         checks,
-        _setup(context, size, factors, runs) | {"gains": [str(gain) for gain in gains], "entries": list(_OTHERS)},
+        matrix_setup(context, size, factors, runs)
+        | {"gains": [str(gain) for gain in gains], "entries": list(_OTHERS)},
         draw=lambda: condition_against_factors(pd.concat(tables)),
         remarks=("Xavier's gain is 1, Kaiming's √2, and `standard` entries have variance 1.",),
     )
-
-
-def _setup(context: Context, size: int, factors: Sequence[int], runs: int) -> dict[str, object]:
-    return {
-        "matrices": f"{size}×{size}, independent Gaussian entries of variance 1/N",
-        "factors": list(factors),
-        "runs": runs,
-        "seed": context.seed,
-        "data": "generated",
-    }

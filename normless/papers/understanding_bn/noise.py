@@ -15,7 +15,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import Initializations
-from normless.papers.verdict import check
+from normless.papers.verdict import Check, check
 from normless.probes.updates.sgd_noise import (
     noise_per_example,
     per_example_gradients,
@@ -52,11 +52,31 @@ def step_noise(
         draws=draws,
         seed=context.seed,
     )
+    both = pd.concat(
+        [exact.assign(network="two layers, every minibatch"), drawn.assign(network=f"ResNet-{depth}, {draws} draws")]
+    )
+    return Evidence(
+        _quantities(both),
+        _noise_checks(exact, drawn, depth, draws),
+        setting.setup(
+            learning_rates="0.1 and 0.2",
+            exact=f"a tanh network of two layers in float64, {_EXAMPLES} examples, every minibatch with replacement",
+            examples=examples,
+            draws=draws,
+        ),
+        on=("quantity",),
+        draw=lambda: step_noise_against_batch_size(drawn),
+        remarks=("In evaluation mode: with the batch's statistics there is no gradient of one example.",),
+    )
+
+
+def _noise_checks(exact: pd.DataFrame, drawn: pd.DataFrame, depth: int, draws: int) -> tuple[Check, ...]:
+    """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet."""
     noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
     off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
     scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
     errors = (drawn["noise"] - drawn["predicted_noise"]).abs() / drawn["standard_error"]
-    checks = (
+    return (
         check(
             "Over every minibatch there is the squared error is exactly α²M/|B|, to 1e-9.",
             off <= _EXACT,
@@ -87,22 +107,6 @@ def step_noise(
             bool((drawn["bias"] <= 3 * drawn["predicted_bias"]).all()),
             largest_ratio=(drawn["bias"] / drawn["predicted_bias"]).max(),
         ),
-    )
-    both = pd.concat(
-        [exact.assign(network="two layers, every minibatch"), drawn.assign(network=f"ResNet-{depth}, {draws} draws")]
-    )
-    return Evidence(
-        _quantities(both),
-        checks,
-        setting.setup(
-            learning_rates="0.1 and 0.2",
-            exact=f"a tanh network of two layers in float64, {_EXAMPLES} examples, every minibatch with replacement",
-            examples=examples,
-            draws=draws,
-        ),
-        on=("quantity",),
-        draw=lambda: step_noise_against_batch_size(drawn),
-        remarks=("In evaluation mode: with the batch's statistics there is no gradient of one example.",),
     )
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.densities import exponent_at_zero
-from normless.papers.verdict import check, close
+from normless.papers.verdict import Check, check, close
 from normless.probes.matrices.fuss_catalan import density_table, support_edge
 from normless.probes.matrices.singular_values import distance_between, distance_to_law, singular_value_table
 from normless.report.probes.singular_values import singular_value_histogram
@@ -46,6 +46,25 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
     rows.append(
         {"quantity": "upper_edge_for_large_M", "factors": _LARGE, "value": edge, "predicted": (_LARGE + 1) * e}
     )
+    return Evidence(
+        pd.DataFrame(rows),
+        _law_checks(distances, moments["second"], size, factors),
+        matrix_setup(context, size, factors, runs),
+        on=("quantity",),
+        draw=lambda: singular_value_histogram(values, density_table(factors), of="squares"),
+        remarks=(
+            "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
+            "value itself grows as the root of what the paper says. `support` is the mean over runs of the largest "
+            "s² beside the edge.",
+        ),
+    )
+
+
+def _law_checks(
+    distances: pd.DataFrame, fourth_moments: pd.Series, size: int, factors: Sequence[int]
+) -> tuple[Check, ...]:
+    """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law."""
+    edge = support_edge(_LARGE)
     bound = _VALUES_OFF / size
     checks = [
         check(
@@ -75,27 +94,17 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
     checks += [
         close(
             f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.",
-            float(moments["second"][count]),
+            float(fourth_moments[count]),
             count + 1.0,
             relative=2 * bound,
         )
         for count in factors
     ]
-    return Evidence(
-        pd.DataFrame(rows),
-        tuple(checks),
-        _setup(context, size, factors, runs),
-        on=("quantity",),
-        draw=lambda: singular_value_histogram(values, density_table(factors), of="squares"),
-        remarks=(
-            "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
-            "value itself grows as the root of what the paper says. `support` is the mean over runs of the largest "
-            "s² beside the edge.",
-        ),
-    )
+    return tuple(checks)
 
 
-def _setup(context: Context, size: int, factors: Sequence[int], runs: int) -> dict[str, object]:
+def matrix_setup(context: Context, size: int, factors: Sequence[int], runs: int) -> dict[str, object]:
+    """How products of random matrices were measured."""
     return {
         "matrices": f"{size}×{size}, independent Gaussian entries of variance 1/N",
         "factors": list(factors),
@@ -161,7 +170,7 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
             largest_distance=measured["distance_between_runs"].max(),
         ),
     )
-    setup = _setup(context, size, factors, runs) | {
+    setup = matrix_setup(context, size, factors, runs) | {
         "matrices": f"{size}×{size}, independent standard Gaussian entries"
     }
     return Evidence(
