@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "sweep: runs by workers of one thread each, as a ratio to one process of as many threads",
     )
     parser.add_argument("--depth", type=int, default=110, help="step, probe: layers of the CIFAR ResNet")
-    parser.add_argument("--batch-size", type=int, default=128, help="step, probe: images per step")
+    parser.add_argument("--batch-size", type=int, default=None, help="images per step; step, probe: 128, sweep: 32")
     parser.add_argument("--image-size", type=int, default=32, help="step, probe: height and width in pixels")
     parser.add_argument(
         "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
@@ -41,10 +41,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
-    for name in ("rounds", "runs", "workers"):
+    for name in ("batch_size", "rounds", "runs", "workers"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise ValueError(f"Expected --{name} to be 1 or more, got {value}.")
+            raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {value}.")
     title, setting, rows = {"step": _step, "map": _map, "probe": _probe, "sweep": _sweep}[arguments.what](arguments)
     if arguments.json:
         print_json({"setting": setting, "rows": rows})
@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
 def _step(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
     from normless.bench.step import StepBench, measure_step
 
-    bench = StepBench(arguments.depth, arguments.batch_size, arguments.image_size, arguments.rounds or 10)
+    bench = StepBench(arguments.depth, arguments.batch_size or 128, arguments.image_size, arguments.rounds or 10)
     setting = (
         f"ResNet-{bench.depth}, {bench.batch_size} images of {bench.image_size}×{bench.image_size}, "
         f"{bench.rounds} rounds, {_machine()}"
@@ -77,7 +77,7 @@ def _probe(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
 
     bench = ProbeBench(
         depth=arguments.depth,
-        batch_size=arguments.batch_size,
+        batch_size=arguments.batch_size or 128,
         image_size=arguments.image_size,
         rounds=arguments.rounds or 5,
     )
@@ -91,10 +91,18 @@ def _probe(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
 def _sweep(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
     from normless.bench.sweep import SweepBench, measure_sweep
 
-    bench = SweepBench(runs=arguments.runs, workers=arguments.workers, rounds=arguments.rounds or 3)
+    bench = SweepBench(
+        batch_size=arguments.batch_size or 32,
+        runs=arguments.runs,
+        workers=arguments.workers,
+        rounds=arguments.rounds or 3,
+    )
     load = f"load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load average unknown"
     rows = _rows(measure_sweep(bench))
-    setting = f"{bench.runs} runs of {bench.epochs} epochs on digits, {bench.model}, {bench.rounds} rounds"
+    setting = (
+        f"{bench.runs} runs of {bench.epochs} epochs on digits in minibatches of {bench.batch_size}, {bench.model}, "
+        f"{bench.rounds} rounds"
+    )
     return "Runs by workers relative to one process", f"{setting}, {_machine()}, {load} before", rows
 
 

@@ -30,6 +30,7 @@ class SweepBench:
     Attributes:
         model: the network, as `normless train` takes it; on digits.
         epochs: of each run.
+        batch_size: images per step; larger ones gain more from a second thread, and less from a second process.
         runs: of a round, on either side.
         workers: processes of one thread each, against one process of so many threads; one per core if None.
         rounds: how often each side carries out its runs; they take turns.
@@ -37,6 +38,7 @@ class SweepBench:
 
     model: str = "normless:wide_resnet(depth=16, width=1)"
     epochs: int = 3
+    batch_size: int = 32
     runs: int = 8
     workers: int | None = None
     rounds: int = 3
@@ -81,7 +83,10 @@ def measure_sweep(bench: SweepBench) -> pd.DataFrame:
 
 def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[int]) -> _Round:
     configs = [
-        TrainConfig(model=bench.model, epochs=bench.epochs, seed=next(seeds), device="cpu") for _ in range(runs)
+        TrainConfig(
+            model=bench.model, epochs=bench.epochs, batch_size=bench.batch_size, seed=next(seeds), device="cpu"
+        )
+        for _ in range(runs)
     ]
     start = perf_counter()
     rows = lab.carry_out(configs)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from normless.papers.verdict import Check, Estimate, check
+from normless.papers.verdict import Check, Estimate, check, standard_errors_needed
 
 
 def over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:
@@ -36,7 +36,7 @@ def decades_over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Est
 
 
 def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
-    """low ≤ mean ≤ high, told from the nearer bound by two standard errors; inconclusive where it cannot be told.
+    """low ≤ mean ≤ high, told from the nearer bound by Student's t at 95 %; inconclusive where it cannot be told.
 
     An exact estimate (deviation 0) is always decided, one of unknown error (NaN) never is.
 
@@ -50,7 +50,9 @@ def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
     error = estimate.deviation / math.sqrt(estimate.n)
     numbers = {"measured": estimate.mean, "low": low, "high": high, "standard_error": error}
     inside = min(estimate.mean - low, high - estimate.mean)
-    if math.isnan(inside) or math.isnan(error) or (error > 0 and abs(inside) <= 2 * error):
+    if math.isnan(inside) or math.isnan(error):
+        return check(claim, None, **numbers)
+    if error > 0 and abs(inside) <= standard_errors_needed([error**2], [estimate.n]) * error:
         return check(claim, None, **numbers)
     return check(claim, inside >= 0, **numbers)
 

@@ -87,7 +87,7 @@ class Effort:
 
 
 # One rate and few steps, in seconds: it shows what trains at all and what diverges, and no optimum.
-SMOKE = Effort(data="digits(train=640)", epochs=3, exponents=(-3,), replicates=1, best=1, whole=False)
+SMOKE = Effort(data="digits(train=640)", epochs=3, exponents=(-3,), replicates=3, best=3, whole=False)
 
 # Sweeps over batch sizes: every other rate, and batches of at most a fifth of the images.
 SMALL_BATCHES = Effort(

@@ -65,20 +65,26 @@ def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) ->
     With e² = s₁²/n₁ + s₂²/n₂ and q the 97.5 % quantile of Student's t with the degrees of freedom of Welch and
     Satterthwaite, the claim holds where first - second - by > q·e, fails where it is below -q·e, and is inconclusive
     between: of two replicates each, q is 4.3 and more. An exact quantity adds no error. Of single runs the error is
-    unknown, so give them as `Estimate(mean, math.nan)`, which is inconclusive.
+    unknown, so give them as `Estimate(mean, math.nan)`, which is inconclusive. The check's numbers are
+    claimed_larger, claimed_smaller, by and standard_error, e.
     """
     squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
     error, gap = math.sqrt(sum(squared)), first.mean - second.mean - by
-    numbers = {"first": first.mean, "second": second.mean, "by": by, "standard_error": error}
+    numbers = {"claimed_larger": first.mean, "claimed_smaller": second.mean, "by": by, "standard_error": error}
     if math.isnan(gap) or math.isnan(error):
         return check(claim, None, **numbers)
-    if abs(gap) <= _quantile(squared, [first.n, second.n]) * error:
+    if abs(gap) <= standard_errors_needed(squared, [first.n, second.n]) * error:
         return check(claim, None, **numbers)
     return check(claim, gap > 0, **numbers)
 
 
-def _quantile(squared_errors: Sequence[float], counts: Sequence[int]) -> float:
-    """How many standard errors a difference of means must be away from 0 to be told from it at 95 %."""
+def standard_errors_needed(squared_errors: Sequence[float], counts: Sequence[int]) -> float:
+    """How many standard errors a mean, or a difference of means, must be away from 0 to be told from it at 95 %.
+
+    Args:
+        squared_errors: deviation²/n of each mean.
+        counts: n of each.
+    """
     terms = [error**2 / (n - 1) for error, n in zip(squared_errors, counts, strict=True) if error > 0 and n > 1]
     if not terms or sum(terms) == 0:
         # Without replicates, or where the errors are too small to be squared, what very many would have.

@@ -67,6 +67,8 @@ def test_within_holds_inside_and_fails_outside_and_never_where_the_error_reaches
         (1.5, 0.0, 1, "holds"),
         (2.6, 0.0, 1, "fails"),
         (2.0, 0.2, 4, "holds"),
+        (2.17, 0.2, 4, "holds"),  # 3.3 standard errors inside, where Student's t of 3 degrees asks for 3.18
+        (2.2, 0.2, 4, "inconclusive"),
         (2.4, 0.2, 4, "inconclusive"),
         (2.6, 0.2, 4, "inconclusive"),
         (3.0, 0.2, 4, "fails"),

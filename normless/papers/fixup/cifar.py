@@ -34,7 +34,7 @@ _SMOKE = replace(
     data="digits",
     epochs=3,
     batch_size=32,
-    replicates=1,
+    replicates=3,
     reduced="ResNet-32 on digits for 3 epochs is not the paper's ResNet-110 on CIFAR-10 for 164.",
 )
 _SMALL = replace(

@@ -56,7 +56,7 @@ class Depths:
 
 _PAPER = Depths((*(Depth(layers) for layers in (10, 28, 100, 310, 1000)), Depth(10_000, 64, 1)))
 _SMOKE = Depths(
-    tuple(Depth(layers, 32, 1) for layers in (10, 100, 154)),
+    tuple(Depth(layers, 32, 2) for layers in (10, 100, 154)),
     "digits",
     "an epoch of 44 minibatches of 32 digits is not the paper's of 390 minibatches of CIFAR-10.",
 )

@@ -30,7 +30,7 @@ SHORTCUT = {"convolutions": 5, "fully_connected": 1}
 
 @artefact(
     "fixup/design-goal",
-    smoke={"depths": (4, 16), "width": 128, "draws": 5, "steps": 3},
+    smoke={"depths": (4, 16), "width": 128, "draws": 16, "steps": 3},
     small={"depths": (4, 16, 48), "width": 256, "draws": 16, "steps": 3},
     paper={"depths": (4, 16, 64, 256), "width": 512, "draws": 32, "steps": 3},
 )

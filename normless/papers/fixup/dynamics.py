@@ -22,7 +22,7 @@ WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
 @artefact(
     "fixup/multiplier-dynamics",
-    smoke={"steps": 500, "drop": 250, "draws": 2, "width": 24, "decay": 0.02},
+    smoke={"steps": 500, "drop": 250, "draws": 8, "width": 24, "decay": 0.02},
     small={"steps": 12000, "drop": 6000, "draws": 8, "width": 32, "decay": 0.005},
     paper={"steps": 60000, "drop": 30000, "draws": 15, "width": 64, "decay": 0.001},
 )

@@ -54,7 +54,7 @@ PAPER = Networks(
 
 
 def _on_digits(depth: int) -> Effort:
-    return _effort(f"resnet_cifar(depth={depth})", "digits", 3, batch_size=32, replicates=1, reduced=_REDUCED)
+    return _effort(f"resnet_cifar(depth={depth})", "digits", 3, batch_size=32, replicates=3, reduced=_REDUCED)
 
 
 def _on_small_images(depth: int) -> Effort:

@@ -51,8 +51,8 @@ def _smaller(depth: int, width: int, data: str, epochs: int, **changes: Any) -> 
 
 
 _SMOKE = (
-    Case("cifar10", 4, _smaller(16, 1, "digits", 4, batch_size=32, replicates=1)),
-    Case("svhn", 4, _smaller(10, 2, "digits", 4, batch_size=32, replicates=1)),
+    Case("cifar10", 4, _smaller(16, 1, "digits", 4, batch_size=32, replicates=3)),
+    Case("svhn", 4, _smaller(10, 2, "digits", 4, batch_size=32, replicates=3)),
 )
 _SMALL = (
     Case("cifar10", 4, _smaller(16, 2, "cifar10(side=8, train=5000, test=2000)", 20, replicates=3, crop=1)),

@@ -82,7 +82,8 @@ SMOKE = Effort(
             rate=5e-3,
         )
     },
-    reduced="2 layers of width 32, 400 pairs of the embedded grammar, 2 epochs, 1 replicate",
+    replicates=4,
+    reduced="2 layers of width 32, 400 pairs of the embedded grammar, 2 epochs, 4 replicates",
 )
 SMALL = Effort(
     texts={

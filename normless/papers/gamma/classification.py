@@ -85,7 +85,7 @@ SMOKE = TextEffort(
     data="sentiment(train=600, test=200)",
     settings={"epochs": 2, "batch_size": 32, "vocabulary": 400, "weight_decay": 1.0},
     rates=RateGrid((3e-3,), None),
-    replicates=2,
+    replicates=4,
     reduced="BERT of 1 layer and width 32 from random weights, 600 sentences of the embedded grammar, 2 epochs",
 )
 SMALL = TextEffort(

@@ -82,8 +82,8 @@ SMOKE = Effort(
     epochs=2,
     weight_decay=5e-3,
     rates=RateGrid((0.1,), None),
-    replicates=2,
-    reduced="ResNet-18 with 4 channels in its first stage, 640 digits, 2 epochs, 2 replicates",
+    replicates=6,
+    reduced="ResNet-18 with 4 channels in its first stage, 640 digits, 2 epochs, 6 replicates",
 )
 # λ is as many times larger as there are fewer steps than in 200 epochs of the pets, so that as much decays.
 SMALL = Effort(

@@ -105,8 +105,8 @@ SMOKE = TranslationEffort(
         "longer_by": 4,
     },
     rates=RateGrid((5e-3,), None),
-    replicates=1,
-    reduced="1 layer of width 32, 300 pairs of the embedded grammar, 2 epochs, 1 replicate",
+    replicates=4,
+    reduced="1 layer of width 32, 300 pairs of the embedded grammar, 2 epochs, 4 replicates",
 )
 # As much decays as in 50 epochs of the paper's text: λ is larger by as much as the sum of the rates is smaller.
 SMALL = TranslationEffort(

@@ -110,7 +110,7 @@ def _moments(x: Tensor) -> list[Agreement]:
 
 @artefact(
     "understanding-bn/class-wise-mask",
-    smoke={"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 8, "draws": 2},
+    smoke={"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 8, "draws": 4},
     small=SMALL,
     paper=PAPER,
 )

@@ -31,7 +31,7 @@ _ROUNDING = 1e-9
 
 @artefact(
     "understanding-bn/equation-4",
-    smoke=SMOKE | {"batch_size": 4, "draws": 1, "layers": (18, 54, 90)},
+    smoke=SMOKE | {"batch_size": 4, "draws": 4, "layers": (18, 54, 90)},
     small=SMALL | {"batch_size": 16, "draws": 2, "layers": (18, 54, 90)},
     paper=PAPER | {"layers": (18, 54, 90)},
 )

@@ -155,7 +155,7 @@ SMOKE = Effort(
     data="digits(train=704)",
     batch_size=32,
     rates=(1e-3, 1e-2, 1e-1),
-    replicates=1,
+    replicates=2,
     shorter=1000,
     least=2,
     doublings=0,

@@ -29,7 +29,7 @@ _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 @artefact(
     "understanding-bn/figure-24",
-    smoke=SMOKE | {"draws": 2, "batch_size": 8, "factor": 16.0},
+    smoke=SMOKE | {"draws": 8, "batch_size": 8, "factor": 16.0},
     small=SMALL | {"factor": 4.0},
     paper=PAPER | {"factor": 2.0},
 )
@@ -124,7 +124,7 @@ def _landscapes(first: pd.DataFrame) -> Axes:
 
 @artefact(
     "understanding-bn/maximal-learning-rate",
-    smoke=SMOKE | {"draws": 1, "minibatches": 4},
+    smoke=SMOKE | {"draws": 5, "minibatches": 4},
     small=SMALL | {"batch_size": 32, "draws": 3, "minibatches": 6},
     paper=PAPER | {"draws": 3, "minibatches": 390},
 )

@@ -28,7 +28,7 @@ IMAGES = "correlated(image_shape=(3, 16, 16))"
 
 @artefact(
     "zeroinit/linear-at-init",
-    smoke={"depths": (16, 40, 100), "width": 1, "images": 8, "draws": 3, "data": IMAGES},
+    smoke={"depths": (16, 40, 100), "width": 1, "images": 8, "draws": 12, "data": IMAGES},
     small={"depths": (16, 40, 100, 400, 1000), "width": 1, "images": 16, "draws": 10, "data": "cifar10"},
     paper={"depths": (16, 40, 100, 400, 1000), "width": 2, "images": 64, "draws": 20, "data": "cifar10"},
 )

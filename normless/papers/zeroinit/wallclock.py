@@ -22,7 +22,7 @@ TRAINING_IMAGES = 50_000
 
 @artefact(
     "zeroinit/wallclock",
-    smoke={"width": 1, "side": 16, "rounds": 12},
+    smoke={"width": 1, "side": 16, "rounds": 200},
     small={"width": 4, "side": 32, "rounds": 30},
     paper={"width": 4, "side": 32, "rounds": TRAINING_IMAGES // BATCH_SIZE},
 )
