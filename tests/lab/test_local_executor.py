@@ -26,6 +26,13 @@ def _process(pause: float = 0.0) -> tuple[int, int]:
     return os.getpid(), torch.get_num_threads()
 
 
+def _process_beside(mine: str, other: str) -> tuple[int, int]:
+    """`_process` once a task that has the names the other way round is carried out as well."""
+    Path(mine).touch()
+    assert _within(60, Path(other).exists)
+    return _process()
+
+
 def _raise() -> None:
     raise ArithmeticError("no such number")
 
@@ -62,11 +69,13 @@ def two() -> Iterator[LocalExecutor]:
         yield executor
 
 
-def test_tasks_of_a_group_share_a_process(two: LocalExecutor) -> None:
+def test_tasks_of_a_group_share_a_process(two: LocalExecutor, tmp_path: Path) -> None:
+    # Each task waits for its counterpart, so that neither process runs out of its own group while the other has some.
     futures: dict[str, list[Future[tuple[int, int]]]] = {"a": [], "b": []}
-    for _ in range(4):
-        for group, held in futures.items():
-            held.append(two.submit(_process, 0.2, group=group))
+    for number in range(4):
+        for group, other in (("a", "b"), ("b", "a")):
+            names = f"{tmp_path}/{group}{number}", f"{tmp_path}/{other}{number}"
+            futures[group].append(two.submit(_process_beside, *names, group=group))
     found = {group: {future.result() for future in held} for group, held in futures.items()}
     assert all(threads == 1 for held in found.values() for _, threads in held)
     assert len(found["a"]) == len(found["b"]) == 1
@@ -74,8 +83,9 @@ def test_tasks_of_a_group_share_a_process(two: LocalExecutor) -> None:
     assert os.getpid() not in {process for held in found.values() for process, _ in held}
 
 
-def test_a_process_without_a_group_of_its_own_helps_with_another(two: LocalExecutor) -> None:
-    futures = [two.submit(_process, 0.3, group="one") for _ in range(6)]
+def test_a_process_without_a_group_of_its_own_helps_with_another(two: LocalExecutor, tmp_path: Path) -> None:
+    names = f"{tmp_path}/first", f"{tmp_path}/second"
+    futures = [two.submit(_process_beside, *order, group="one") for order in (names, names[::-1])]
     assert len({future.result()[0] for future in futures}) == 2
 
 
@@ -104,7 +114,7 @@ def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:
     with LocalExecutor(1) as executor:
         running = executor.submit(_sleep, str(record))
         waiting = executor.submit(_process)
-        assert _within(60, record.exists)
+        assert _within(60, lambda: record.exists() and record.read_text())
     assert _within(10, lambda: _is_gone(int(record.read_text())))
     for future in (running, waiting):
         with pytest.raises(CancelledError):
