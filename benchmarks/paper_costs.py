@@ -1,7 +1,8 @@
 """Estimate what every training artefact of the papers costs at paper budget, and write the table to docs/scale.md.
 
 Run it from anywhere: `python benchmarks/paper_costs.py [OUT.md]`. The artefacts' functions are given a laboratory
-that takes down what they ask for, so that the table follows their definitions. It takes minutes.
+that takes down what they ask for, so that the table follows their definitions. Steps are measured meanwhile, so that
+nothing else should run; it takes some ten minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from recording import Recorded, recorded
 from step_cost import step_cost
+from step_seconds import bert_step, image_step, translation_step
 
 from normless.papers.artefact import artefacts
 from normless.training.settings import Settings
@@ -52,46 +54,53 @@ DATA: Mapping[str, Images] = {
 }
 # Tokens of an epoch: of SST-2 in its one language, of parallel text in each of the two. The papers train the narrower
 # transformer on IWSLT and the wider on WMT.
-SST2_TOKENS, IWSLT_TOKENS, WMT_TOKENS = 67_349 * 12.0, 4.1e6, 1.3e8
+SST2_SENTENCES, SST2_TOKENS_EACH, IWSLT_TOKENS, WMT_TOKENS = 67_349, 12.0, 4.1e6, 1.3e8
 # Of BERT base, without embeddings.
 BERT_PARAMETERS = 85e6
 # Operations per parameter and token, forward and back.
 PER_PARAMETER = 6
 
 
-class UnknownCostError(Exception):
-    """A run's cost cannot be told; the message says what is not known."""
-
-
 @dataclass(frozen=True)
 class Cost:
-    """Of some runs."""
+    """Of some runs, or of an epoch.
 
-    runs: int
-    flops: float
-    hours: float
+    Attributes:
+        flops: operations, counted.
+        gpu_seconds: on one A100, an estimate.
+        seconds: on this machine, from measured steps.
+    """
+
+    flops: float = 0.0
+    gpu_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.gpu_seconds + other.gpu_seconds, self.seconds + other.seconds)
+
+    def times(self, number: float) -> Cost:
+        """So many of them."""
+        return Cost(self.flops * number, self.gpu_seconds * number, self.seconds * number)
+
+    def __str__(self) -> str:
+        return " | ".join(_number(one) for one in (self.flops / 1e18, self.gpu_seconds / 3600, self.seconds / 3600))
 
 
 def cost_of(configs: Mapping[str, Settings]) -> Cost:
-    """Of runs by hash: each step takes as long as its operations or as its kernels' starts, whichever is longer.
-
-    Raises:
-        UnknownCostError: the data set is none that this table knows.
-    """
-    flops = seconds = 0.0
+    """Of runs by hash; a GPU's step takes as long as its operations or its kernels' starts, whichever is longer."""
     alike: Counter[tuple[Any, ...]] = Counter(_key(config) for config in configs.values())
-    for (command, model, data, epochs, batch, image_count, side, vocabulary), count in alike.items():
-        if command == "train":
-            one, took = _images(model, data, batch, image_count, side)
-        elif command == "train-text":
-            one = PER_PARAMETER * BERT_PARAMETERS * SST2_TOKENS
-            took = one / SUSTAINED_FLOPS
-        else:
-            one = _translation(model, vocabulary)
-            took = one / SUSTAINED_FLOPS
-        flops += one * epochs * count
-        seconds += took * epochs * count
-    return Cost(len(configs), flops, seconds / 3600)
+    return sum((_run(key).times(count) for key, count in alike.items()), Cost())
+
+
+def _run(key: tuple[Any, ...]) -> Cost:
+    command, model, data, epochs, batch, image_count, side, vocabulary = key
+    if command == "train":
+        epoch = _images(model, data, batch, image_count, side)
+    elif command == "train-text":
+        epoch = _text(batch)
+    else:
+        epoch = _translation(model, batch, vocabulary)
+    return epoch.times(epochs)
 
 
 def _key(config: Settings) -> tuple[Any, ...]:
@@ -104,38 +113,46 @@ def _key(config: Settings) -> tuple[Any, ...]:
         values["model"],
         data.partition("(")[0],
         values["epochs"],
-        values.get("batch_size"),
+        values.get("batch_size", values.get("batch_tokens")),
         int(options["train"]) if "train" in options else None,
         int(options["side"]) if "side" in options else None,
         values.get("vocabulary"),
     )
 
 
-def _images(model: str, data: str, batch: int, count: int | None, side: int | None) -> tuple[float, float]:
-    """Operations and seconds of an epoch."""
-    images = DATA.get(data)
-    if images is None:
-        raise UnknownCostError(f"the size of {data} is not known")
-    cost = step_cost(model, images.channels, side or images.side, images.classes)
+def _images(model: str, data: str, batch: int, count: int | None, side: int | None) -> Cost:
+    images = DATA[data]
+    shape = images.channels, side or images.side, images.classes
     number = count or images.count
-    steps = math.ceil(number / batch)
+    steps, cost = math.ceil(number / batch), step_cost(model, *shape)
     flops = cost.flops * number
-    return flops, max(flops / SUSTAINED_FLOPS, steps * cost.calls * SECONDS_PER_CALL)
+    gpu = max(flops / SUSTAINED_FLOPS, steps * cost.calls * SECONDS_PER_CALL)
+    return Cost(flops, gpu, steps * image_step(model, *shape).of(number / steps))
 
 
-def _translation(model: str, vocabulary: int) -> float:
-    """Operations of an epoch: attention 4·w² parameters, twice in the decoder, and 2·w·f between its layers."""
+def _text(batch: int) -> Cost:
+    steps = math.ceil(SST2_SENTENCES / batch)
+    tokens = SST2_SENTENCES * SST2_TOKENS_EACH
+    flops = PER_PARAMETER * BERT_PARAMETERS * tokens
+    return Cost(flops, flops / SUSTAINED_FLOPS, steps * bert_step().of(tokens / steps))
+
+
+def _translation(model: str, batch: int, vocabulary: int) -> Cost:
+    """Attention has 4·w² parameters, twice in the decoder, and what lies between its layers 2·w·f."""
     sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", model)}
     width, layers = sizes["width"], sizes["layers"]
     rest = 2 * width * sizes["feed_forward"]
     encoder, decoder = layers * (4 * width**2 + rest), layers * (8 * width**2 + rest) + vocabulary * width
-    return PER_PARAMETER * (encoder + decoder) * (WMT_TOKENS if width > 512 else IWSLT_TOKENS)
+    tokens = WMT_TOKENS if width > 512 else IWSLT_TOKENS
+    flops = PER_PARAMETER * (encoder + decoder) * tokens
+    steps = math.ceil(tokens / batch)
+    return Cost(flops, flops / SUSTAINED_FLOPS, steps * translation_step(model, vocabulary).of(tokens / steps))
 
 
 def lines() -> Iterator[str]:
     """The table, a row per artefact that asks for runs, and below it those that could not be told."""
-    yield "| artefact | runs | of which also in artefacts above | EFLOP | GPU-hours |"
-    yield "| --- | ---: | ---: | ---: | ---: |"
+    yield "| artefact | runs | of which also above | EFLOP | GPU-hours, estimated | CPU-hours, measured |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     seen: dict[str, Settings] = {}
     open_: list[str] = []
     for name, artefact in artefacts().items():
@@ -149,12 +166,7 @@ def lines() -> Iterator[str]:
         if found.ended and (artefact.published.kind == "training" or found.configs):
             open_.append(f"- `{name}`: {_reason(found.ended)}")
         seen |= found.configs
-    try:
-        together = cost_of({hash_: config for hash_, config in seen.items() if _is_known(config)})
-        row = f"{_number(together.flops / 1e18)} | {_number(together.hours)}"
-    except UnknownCostError as error:
-        row = f"{error} |"
-    yield f"| together, each run once | {len(seen):,} | | {row} |"
+    yield f"| together, each run once | {len(seen):,} | | {cost_of(seen)} |"
     if open_:
         yield ""
         yield "Artefacts whose function did not come to its end with made-up results, so that they may need more:"
@@ -162,23 +174,10 @@ def lines() -> Iterator[str]:
         yield from open_
 
 
-def _is_known(config: Settings) -> bool:
-    try:
-        cost_of({"": config})
-    except UnknownCostError:
-        return False
-    return True
-
-
 def _line(name: str, found: Recorded, shared: int) -> str | None:
     if not found.configs:
         return None
-    try:
-        cost = cost_of(found.configs)
-        numbers = f"{_number(cost.flops / 1e18)} | {_number(cost.hours)}"
-    except UnknownCostError as error:
-        numbers = f"| {error}"
-    return f"| `{name}` | {len(found.configs):,} | {shared:,} | {numbers} |"
+    return f"| `{name}` | {len(found.configs):,} | {shared:,} | {cost_of(found.configs)} |"
 
 
 def _reason(ended: str) -> str:
