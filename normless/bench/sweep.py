@@ -12,7 +12,6 @@ from statistics import fmean
 from time import perf_counter
 
 import pandas as pd
-import torch
 
 from normless.lab.executors.local import LocalExecutor
 from normless.lab.laboratory import Laboratory
@@ -72,7 +71,7 @@ def measure_sweep(bench: SweepBench) -> pd.DataFrame:
         labs = {}
         for name, (processes, threads) in sides.items():
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            made = partial(LocalExecutor, processes, prepare=torch.set_num_threads, prepare_args=(threads,))
+            made = partial(LocalExecutor, processes, threads=threads)
             labs[name] = stack.enter_context(Laboratory(Path(folder), executor=made))
             _carry_out(labs[name], bench, processes, seeds)
         for _ in range(bench.rounds):

@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--workers",
         type=int,
         default=defaults.workers,
-        help="processes of one thread each; one per core if left out",
+        help="processes that share the cores; one per core if left out",
     )
     add_json_flag(parser)
 

@@ -39,7 +39,7 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         "--workers",
         type=int | None,
         default=None,
-        help="processes of one thread each; one per core if left out, with --ray as many as the cluster has room for",
+        help="processes that share the cores; one per core if left out, with --ray as many as it has room for",
     )
     parser.add_argument(
         "--ray",

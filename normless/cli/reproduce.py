@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     parser.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     parser.add_argument(
-        "--workers", type=int, default=None, help="processes of one thread each; one per core if left out"
+        "--workers", type=int, default=None, help="processes that share the cores; one per core if left out"
     )
     parser.add_argument("--again", action="store_true", help="carry out again what has been; training runs are kept")
     parser.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")

@@ -155,7 +155,7 @@ def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
         ("Versions", f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}"),
         (
             "Machine",
-            f"{platform.machine()}, {available_cores()} cores; {workers} processes of one thread each, "
+            f"{platform.machine()}, {available_cores()} cores shared by {workers} processes, "
             "so seconds per epoch are those of a run that shares the machine; those of a diverged run are "
             "extrapolated from the steps it took",
         ),

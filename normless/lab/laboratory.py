@@ -36,7 +36,7 @@ class Laboratory:
     Args:
         folder: for the runs in flight, and for the table where no other is named; made if missing.
         url: SQLAlchemy's, of the database with the table; `runs.sqlite` in the folder if None.
-        workers: processes on this machine, of one thread each; one per core if None.
+        workers: processes on this machine, which share its cores; one per core if None.
         executor: makes what executes the runs instead.
         shard: the part of all runs that is carried out here; others are only read.
         listener: told of every run that is finished.

@@ -1,4 +1,4 @@
-"""Jobs run in worker processes of one thread each, which tell their parent what happens as it happens."""
+"""Jobs run in worker processes, which tell their parent what happens as it happens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_in_workers(
     Args:
         function: importable by name; what it passes to ``emit`` arrives at ``on_event`` with the job's index.
         jobs: each picklable; its ``str`` names it in errors.
-        workers: number of processes, each with one thread; they ignore Ctrl-C, the parent ends them.
+        workers: number of processes, which share the cores; they ignore Ctrl-C, the parent ends them.
         on_event, on_result: called in this process, in the order in which things happened within a job.
 
     Raises:

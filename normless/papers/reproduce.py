@@ -52,7 +52,7 @@ def reproduce(
         data: a data set in the place of the budget's.
         data_root: folder of the data sets; the usual place if None.
         seed: the first seed.
-        workers: processes of one thread each for training runs; one per core if None.
+        workers: processes that share the cores for training runs; one per core if None.
         again: whether it is carried out even if the same has been; training runs that are finished stay as they are.
         laboratory: carries out the runs in the place of one in `out`; `workers` is then left unread.
 

@@ -17,6 +17,7 @@ from lab_helpers import TinyConfig
 from normless.lab.executors.executor import WorkerDiedError
 from normless.lab.executors.local import LocalExecutor
 from normless.lab.laboratory import Laboratory
+from normless.machine import available_cores, threads_of_each
 
 
 def _process(pause: float = 0.0) -> tuple[int, int]:
@@ -77,7 +78,7 @@ def test_tasks_of_a_group_share_a_process(two: LocalExecutor, tmp_path: Path) ->
             names = f"{tmp_path}/{group}{number}", f"{tmp_path}/{other}{number}"
             futures[group].append(two.submit(_process_beside, *names, group=group))
     found = {group: {future.result() for future in held} for group, held in futures.items()}
-    assert all(threads == 1 for held in found.values() for _, threads in held)
+    assert all(threads == threads_of_each(2) for held in found.values() for _, threads in held)
     assert len(found["a"]) == len(found["b"]) == 1
     assert found["a"] != found["b"]
     assert os.getpid() not in {process for held in found.values() for process, _ in held}
@@ -87,6 +88,12 @@ def test_a_process_without_a_group_of_its_own_helps_with_another(two: LocalExecu
     names = f"{tmp_path}/first", f"{tmp_path}/second"
     futures = [two.submit(_process_beside, *order, group="one") for order in (names, names[::-1])]
     assert len({future.result()[0] for future in futures}) == 2
+
+
+@pytest.mark.parametrize("threads", [None, 3])
+def test_a_process_has_its_share_of_the_cores_or_what_it_is_given(threads: int | None) -> None:
+    with LocalExecutor(1, threads=threads) as executor:
+        assert executor.submit(_process).result()[1] == (threads or available_cores())
 
 
 def test_what_a_task_raises_is_raised_and_the_process_goes_on(two: LocalExecutor) -> None:

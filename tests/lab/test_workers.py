@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from normless.lab.workers import RunFailedError, run_in_workers
-from normless.machine import available_cores
+from normless.machine import available_cores, threads_of_each
 
 
 def _square(job: int, emit: Callable[[str], None]) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def test_results_come_in_order_with_their_events_before_them(capfd: pytest.Captu
         on_event=lambda index, event: seen.append((index, event)),
         on_result=lambda index, result: seen.append((index, result)),
     )
-    assert results == [(9, 1), (1, 1), (4, 1)]
+    assert results == [(square, threads_of_each(2)) for square in (9, 1, 4)]
     for index, job in enumerate([3, 1, 2]):
         told = [what for at, what in seen if at == index]
         assert told == [f"first of {job}", f"second of {job}", results[index]]
@@ -93,6 +93,8 @@ def test_an_interruption_ends_the_workers() -> None:
 
 def test_there_is_at_least_one_core() -> None:
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
+    assert threads_of_each(1) == available_cores()
+    assert threads_of_each(available_cores() + 1) == 1
 
 
 def _ignore(index: int, event: object) -> None:

@@ -1,4 +1,4 @@
-"""Runs in processes on this machine, of one thread each, which stay warm from one run to the next."""
+"""Runs in processes that share this machine's cores and stay warm from one run to the next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pebble import ProcessExpired
 from normless.errors import NormlessError
 from normless.lab.executors.executor import Result, WorkerDiedError
 from normless.lab.executors.warm import WarmProcess
-from normless.machine import available_cores
+from normless.machine import available_cores, threads_of_each
 
 # All may be submitted at once: they wait here, where those of a group find each other.
 WINDOW = 1_000_000
@@ -50,7 +50,7 @@ class Ended:
 
 
 class LocalExecutor:
-    """Worker processes of one thread each; a context manager.
+    """Worker processes that share the cores, of one thread each if there is one per core; a context manager.
 
     A process that is free takes a task of the group it worked on last, else one of a group that no other process
     works on, else the one that waits longest: replicates of one point share the data they loaded and the code they
@@ -59,6 +59,7 @@ class LocalExecutor:
 
     Args:
         workers: number of processes; one per core if None.
+        threads: of each; its share of the cores if None.
         prepare: called in every process when it starts, with `prepare_args`; importable by name.
         prepare_args: handed over at the process' start, when locks and queues can be.
 
@@ -70,13 +71,15 @@ class LocalExecutor:
         self,
         workers: int | None = None,
         *,
+        threads: int | None = None,
         prepare: Callable[..., None] | None = None,
         prepare_args: tuple[Any, ...] = (),
     ) -> None:
         count = available_cores() if workers is None else workers
         if count < 1:
             raise ValueError(f"Expected 1 or more workers, got {count}.")
-        self._processes = [WarmProcess(prepare, prepare_args) for _ in range(count)]
+        share = threads or threads_of_each(count)
+        self._processes = [WarmProcess(share, prepare, prepare_args) for _ in range(count)]
         self._free = list(self._processes)
         self._waiting: dict[Hashable, deque[Task]] = {}
         self._working: dict[WarmProcess, Task] = {}

@@ -24,12 +24,13 @@ class WarmProcess:
         group: of the task that the process was given last.
 
     Args:
+        threads: of the process.
         prepare: called in the process when it starts, with `prepare_args`; importable by name.
         prepare_args: handed over at the process' start.
     """
 
-    def __init__(self, prepare: Callable[..., None] | None, prepare_args: tuple[Any, ...]) -> None:
-        self._initargs = (prepare, prepare_args)
+    def __init__(self, threads: int, prepare: Callable[..., None] | None, prepare_args: tuple[Any, ...]) -> None:
+        self._initargs = (threads, prepare, prepare_args)
         self._pool: ProcessPool | None = None
         self.group: Hashable = None
 
@@ -53,14 +54,14 @@ class WarmProcess:
             self._pool = None
 
 
-def prepare_worker(prepare: Callable[..., None] | None, prepare_args: tuple[Any, ...]) -> None:
-    """Make this process a quiet worker of one thread that outlives its parent by no more than a moment."""
+def prepare_worker(threads: int, prepare: Callable[..., None] | None, prepare_args: tuple[Any, ...]) -> None:
+    """Make this process a quiet worker that outlives its parent by no more than a moment."""
     threading.Thread(target=_end_with_parent, name="normless parent watch", daemon=True).start()
     # Standard output stays the parent's alone.
     os.dup2(2, 1)
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     if prepare is not None:
         prepare(*prepare_args)
 
