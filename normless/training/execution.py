@@ -11,6 +11,7 @@ from lightning_fabric import Fabric
 
 from normless.training.checkpoint import load_checkpoint, save_checkpoint
 from normless.training.curves import Curves
+from normless.training.denormals import denormals_flushed
 from normless.training.directory import Config, Directory, Result
 from normless.training.listener import RunListener, RunStart
 from normless.training.loop import train_epoch
@@ -23,7 +24,8 @@ SomeTask = TypeVar("SomeTask", bound=Task[Any, Any, Any])
 def own_run(config: Config, fabric: Fabric, place: Directory[Config, Any], *, resume: bool) -> Iterator[None]:
     """See that the directory is this run's, or else clear it, and let the run have its own random state.
 
-    The caller's generators, and the type of numbers torch makes, are as they were behind the body.
+    Denormal numbers are 0 in it. The caller's generators, and the type of numbers torch makes, are as they were
+    behind the body.
 
     Raises:
         RunDirectoryError: the directory holds another run.
@@ -35,7 +37,7 @@ def own_run(config: Config, fabric: Fabric, place: Directory[Config, Any], *, re
     fabric.barrier()
     before = torch.get_default_dtype()
     devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), denormals_flushed():
         if config.precision == "64-true":
             torch.set_default_dtype(torch.float64)
         try:
