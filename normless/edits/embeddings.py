@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import nn
 
 from normless.edits.edit import Surgery
-from normless.residual import Layer
 
 
 def embedding_weights(model: nn.Module) -> set[int]:
@@ -13,7 +12,13 @@ def embedding_weights(model: nn.Module) -> set[int]:
     return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
 
 
-def is_tied(surgery: Surgery, layer: Layer) -> bool:
-    """Whether a weight layer's weight is an embedding's too, so that to draw or zero it would change the input."""
+def tied_layers(surgery: Surgery) -> set[str]:
+    """The paths of weight layers whose weight is an embedding's too: to draw or zero it would change the input."""
     tables = embedding_weights(surgery.model)
-    return any(id(surgery.model.get_parameter(name)) in tables for name in layer.parameters)
+    if not tables:
+        return set()
+    return {
+        layer.path
+        for layer in surgery.weight_layers()
+        if any(id(surgery.model.get_parameter(name)) in tables for name in layer.parameters)
+    }

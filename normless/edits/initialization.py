@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
-from normless.edits.embeddings import is_tied
+from normless.edits.embeddings import tied_layers
 from normless.edits.transformer import parts_of
 from normless.residual import Layer
 
@@ -42,8 +42,9 @@ class Reinitialize(Edit):
         """Draw every weight from torch's global generator."""
         if self.kind not in INITIALIZATIONS:
             raise surgery.unsupported("", f"{self.kind!r} is none of {', '.join(INITIALIZATIONS)}")
+        tied_paths = tied_layers(surgery)
         for layer in surgery.weight_layers():
-            tied = is_tied(surgery, layer)
+            tied = layer.path in tied_paths
             for weight in () if tied else _weights(surgery, layer):
                 INITIALIZATIONS[self.kind](weight)
             for name in layer.parameters:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
-from normless.edits.embeddings import is_tied
+from normless.edits.embeddings import tied_layers
 from normless.edits.initialization import Reinitialize
 
 
@@ -35,7 +35,8 @@ class LSUV(Edit):
         """Draw orthogonal weights and calibrate them; mode and buffers stay as they were."""
         if not (surgery.inputs or surgery.kwargs):
             raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
-        layers = [layer for layer in surgery.weight_layers() if not is_tied(surgery, layer)]
+        tied = tied_layers(surgery)
+        layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
         for layer in layers:
             if (
                 ":" in layer.path

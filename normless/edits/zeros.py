@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
-from normless.edits.embeddings import is_tied
+from normless.edits.embeddings import tied_layers
 from normless.residual import Layer, ResidualBlock
 
 
@@ -37,7 +37,7 @@ class ZeroClassifier(Edit):
         path = surgery.map.classifier
         if path is None:
             raise surgery.unsupported("", "no classifier was found behind its blocks")
-        if is_tied(surgery, surgery.map.by_path[path]):
+        if path in tied_layers(surgery):
             bias = getattr(surgery.get(path), "bias", None)
             if isinstance(bias, Tensor):
                 nn.init.zeros_(bias)

@@ -32,7 +32,7 @@ SMALL = Effort(
     crop=2,
     whole=False,
 )
-FEW_IMAGES = Effort(data="digits(train=256)", epochs=1, exponents=SMOKE.exponents, replicates=1, best=1, whole=False)
+FEW_IMAGES = Effort(data="digits(train=256)", epochs=1, exponents=SMOKE.exponents, replicates=2, best=2, whole=False)
 BUDGETS: Mapping[str, Mapping[str, Any]] = {
     "smoke": {"batch_sizes": (32, 128), "effort": FEW_IMAGES},
     "small": {"batch_sizes": (32, 128), "effort": SMALL},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Iterator
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import resnet_cifar
+from normless.models.resnet_cifar import ResNetCifar
 from normless.nn import ResidualSum
 from normless.residual import traced_map
 from normless.spec import parse_call
@@ -55,6 +58,25 @@ def gradients(model: nn.Module, x: Tensor, y: Tensor, parts: int = 1) -> dict[st
 def test_the_suite_covers_every_scheme() -> None:
     assert {parse_call(text)[0] for text in SCHEME_TEXTS} == set(nl.SCHEMES)
     assert len(set(SCHEME_TEXTS)) == len(SCHEME_TEXTS)
+
+
+@pairs([pair for pair in PAIRS if pair[1] == "cifar_8"])
+def test_to_convert_takes_steps_in_proportion_to_the_number_of_layers(
+    scheme: str, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A walk over all modules for each of them would make ten thousand layers take hours.
+    walk, met = nn.Module.named_modules, [0]
+
+    def counted(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        for found in walk(self, *args, **kwargs):
+            met[-1] += isinstance(self, ResNetCifar)
+            yield found
+
+    monkeypatch.setattr(nn.Module, "named_modules", counted)
+    for depth in (8, 20, 32):
+        met.append(0)
+        nl.convert(resnet_cifar(depth), scheme, NETWORKS[network].batch())
+    assert met[3] - met[2] == met[2] - met[1] > 0
 
 
 @pairs(list(REFUSALS))

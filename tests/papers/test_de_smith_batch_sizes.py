@@ -184,6 +184,6 @@ def test_every_smoke_is_structured_even_if_undecided(tmp_path: Path) -> None:
     for figure in (*FIGURES, *SKIPINITS, *IMAGENET, "zeroinit/table-1"):
         evidence, laboratory = invented(figure, lambda metric, labels: Optimum(80.0), tmp_path, budget="smoke")
         assert evidence.checks
-        assert {point.seed for point in laboratory.points} == {0}
+        assert {point.seed for point in laboratory.points} in ({0, 1}, {0, 1, 2})
         assert evidence.draw is not None
         evidence.draw().figure.draw_without_rendering()

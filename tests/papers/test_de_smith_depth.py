@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from invented_runs import InventedLaboratory, Optimum, World, invented
 from papers_helpers import assert_whole, carried_out, check_of
 
 from normless.papers.artefact import Context, artefact_of
+from normless.papers.protocol import SMOKE
 from normless.papers.published import published_as
 from normless.papers.verdict import verdict_of
 
@@ -129,7 +131,8 @@ def test_edges_and_single_runs_are_told(tmp_path: Path) -> None:
     evidence, laboratory = invented("skipinit/table-1", high, tmp_path)
     assert any("lies at an end of the learning rates tried" in remark for remark in evidence.remarks)
     assert max(point.rate for point in laboratory.points) == 2.0**2
-    evidence, _ = invented("skipinit/table-1", high, tmp_path, budget="smoke")
+    single = replace(SMOKE, replicates=1, best=1)
+    evidence, _ = invented("skipinit/table-1", high, tmp_path, budget="smoke", effort=single)
     assert any("A single run at each rate" in remark for remark in evidence.remarks)
     assert math.isnan(evidence.measured["std"].iloc[0])
 
@@ -142,4 +145,4 @@ def test_smoke_trains(context: Context) -> None:
         evidence,
         unmeasured=tuple(f"{m}/{d}" for m in ("zeroinit_without_l2", "scalar_multiplier") for d in (100, 1000)),
     )
-    assert set(evidence.measured["runs"]) == {1}
+    assert set(evidence.measured["runs"]) == {SMOKE.best}

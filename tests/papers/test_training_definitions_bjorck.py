@@ -20,7 +20,9 @@ from normless.papers.understanding_bn.parts import equal
 from normless.papers.understanding_bn.protocol import PAPER, SMOKE, SUBSETS, Effort, parts_scheme
 from normless.schemes import parse_scheme
 
-TINY = replace(SMOKE, depth=8, data="digits(train=128, test=60)", batch_size=64, rates=(0.01, 0.1), least=2)
+TINY = replace(
+    SMOKE, depth=8, data="digits(train=128, test=60)", batch_size=64, rates=(0.01, 0.1), replicates=1, least=2
+)
 
 # Runs of the paper: configurations × rates × repetitions.
 COUNTS = {

@@ -152,7 +152,9 @@ def test_depths_end_to_end(artefact: str, shared: Context) -> None:
 def small(effort: Any) -> Any:
     """The same effort with a network and a data set of next to nothing."""
     network = "wide_resnet(depth=10, width=1)" if "wide" in effort.model else "resnet_cifar(depth=8)"
-    return replace(effort, model=f"normless:{network}", data="digits(train=96, test=60)", epochs=2, batch_size=32)
+    return replace(
+        effort, model=f"normless:{network}", data="digits(train=96, test=60)", epochs=2, batch_size=32, replicates=1
+    )
 
 
 @pytest.mark.parametrize("artefact", ["fixup/table-1", "fixup/figure-4"])
