@@ -104,7 +104,7 @@ class _TooLongError(Exception):
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
     def stop(_: int, __: FrameType | None) -> None:
-        raise _TooLongError(f"stopped after {seconds} s")
+        raise _TooLongError(f"it measures something itself, for longer than the {seconds} s that were waited")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
