@@ -11,7 +11,7 @@ from torch import nn
 
 from normless import residual_map
 from normless.papers.artefact import Context
-from normless.papers.skipinit.covariances import mean_and_error, within
+from normless.papers.skipinit.covariances import matches, mean_and_error
 from normless.papers.skipinit.initialization import slope_through_zero
 from normless.papers.skipinit.networks import ConvolutionalNetwork
 from normless.papers.verdict import verdict_of
@@ -61,8 +61,8 @@ def test_standard_errors_and_slopes() -> None:
     values = np.random.default_rng(0).normal(2.0, 0.5, 400)
     mean, error = mean_and_error(values)
     assert error == pytest.approx(0.025, rel=0.1)
-    assert within("So", (mean, error), 2.0).verdict == "holds"
-    assert within("So", (mean, error), 2.2).verdict == "fails"
+    assert matches("So", (mean, error), 2.0).verdict == "holds"
+    assert matches("So", (mean, error), 2.2).verdict == "fails"
     assert slope_through_zero(pd.Series([1, 2, 3]), pd.Series([2.0, 4.0, 6.0])) == pytest.approx(2)
 
 

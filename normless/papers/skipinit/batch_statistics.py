@@ -13,7 +13,7 @@ from normless.models import dense
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
-from normless.papers.skipinit.covariances import mean_and_error, within
+from normless.papers.skipinit.covariances import matches, mean_and_error
 from normless.probes import signal_table
 from normless.report.axes import new_panels
 from normless.report.probes.batch_statistics import batch_statistics_against_block
@@ -48,9 +48,9 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
         ):
             rows.append({"quantity": quantity, "batch": batch, "value": value, "error": error, "theory": formula})
         checks += [
-            within(f"Batch size {batch}: the squared mean is {formulas[0]:.4f} of l", squares, formulas[0]),
-            within(f"Batch size {batch}: the variance is {formulas[1]:.4f} of l", variances, formulas[1]),
-            within(f"Batch size {batch}: both add up to l", mean_and_error(per_draw.sum(1)), 1.0),
+            matches(f"Batch size {batch}: the squared mean is {formulas[0]:.4f} of l", squares, formulas[0]),
+            matches(f"Batch size {batch}: the variance is {formulas[1]:.4f} of l", variances, formulas[1]),
+            matches(f"Batch size {batch}: both add up to l", mean_and_error(per_draw.sum(1)), 1.0),
         ]
     largest = max(batches)
     return Evidence(

@@ -86,7 +86,7 @@ def mean_and_error(values: Values) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
 
 
-def within(claim: str, found: tuple[float, float], expected: float, slack: float = 0.0) -> Check:
+def matches(claim: str, found: tuple[float, float], expected: float, slack: float = 0.0) -> Check:
     """Whether a mean lies within `ERRORS` standard errors, and the slack, of what is expected."""
     mean, error = found
     return close(f"{claim}, within {ERRORS} standard errors.", mean, expected, absolute=ERRORS * error + slack)
@@ -114,10 +114,10 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
     return Evidence(
         measured=pd.DataFrame(rows),
         checks=(
-            within("The mean of X¹ is 0", found.mean, 0.0),
-            within("The variance of X¹ is 1", found.variance, 1.0),
-            within("Two examples have covariance 1/π on a channel", found.examples, 1 / pi, slack),
-            within("Two channels have covariance 0", found.channels, 0.0),
+            matches("The mean of X¹ is 0", found.mean, 0.0),
+            matches("The variance of X¹ is 1", found.variance, 1.0),
+            matches("Two examples have covariance 1/π on a channel", found.examples, 1 / pi, slack),
+            matches("Two channels have covariance 0", found.channels, 0.0),
         ),
         setup={**_setup(context, width, batch, draws), "figure": "one draw, ten blocks"},
         on=("quantity",),
@@ -168,10 +168,10 @@ def covariance(
             rows += [{"block": level, **row} for row in _rows(quantity, found, size)]
         slack = level / batch
         checks += [
-            within(f"Block {level}: the variance of X is {level}", skip.variance, level),
-            within(f"Block {level}: two examples have covariance {level}/π", skip.examples, level / pi, slack),
-            within(f"Block {level}: the branch's variance is 1", branch.variance, 1.0),
-            within(f"Block {level}: branch and skip path have covariance 0", crossed.variance, 0.0),
+            matches(f"Block {level}: the variance of X is {level}", skip.variance, level),
+            matches(f"Block {level}: two examples have covariance {level}/π", skip.examples, level / pi, slack),
+            matches(f"Block {level}: the branch's variance is 1", branch.variance, 1.0),
+            matches(f"Block {level}: branch and skip path have covariance 0", crossed.variance, 0.0),
         ]
     spread = (one_draw["skip_correlation"] - 1 / pi).abs().max()
     checks.append(
