@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from normless.cli.network import as_text, table, terminal_width
+from normless.cli.wide_tables import tabular
 from normless.papers.numerals import spoken, table_of, text_of
 from normless.papers.published import Published
 from normless.papers.reproduction import Reproduction
@@ -27,8 +28,7 @@ def in_full(one: Reproduction, folder: Path) -> str:
         lines.append(_wrapped(f"{VERDICT_INKS['error'].marker} {one.error}", width, "  "))
     shown, left_out = table_of(one, ROWS)
     if shown is not None:
-        right = tuple(place for place, column in enumerate(shown.columns) if column.numeric)
-        lines += ["", as_text(table([column.name for column in shown.columns], shown.rows, right=right), width)]
+        lines += ["", tabular(shown, width)]
         lines += [left_out] if left_out else []
     lines += [""] if one.checks else []
     for check in one.checks:
