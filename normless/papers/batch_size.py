@@ -216,7 +216,7 @@ def batch_evidence(
     told = [remark for chosen in found.optima.values() for remark in found.runs.remarks(chosen)]
     return Evidence(
         measured=found.table() if measured is None else measured,
-        checks=tuple(checks),
+        checks=found.runs.qualified(checks),
         setup=found.runs.setup,
         on=on,
         draw=draw,

@@ -136,7 +136,7 @@ def depth_evidence(found: DepthRuns, checks: Sequence[Check], *, title: str, rem
 
     return Evidence(
         measured=chosen.published_columns(found.metric),
-        checks=tuple(checks),
+        checks=found.runs.qualified(checks),
         setup=found.runs.setup,
         on=(found.column, "depth"),
         draw=draw,

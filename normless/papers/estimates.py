@@ -71,11 +71,19 @@ def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:
     return check(claim, holds, share_of_draws=share, draws=len(flags), **numbers)
 
 
-def qualified(checked: Check, reason: str) -> Check:
-    """A failed check with why the smaller set-up may be to blame, failed all the same; any other as it is."""
-    if checked.verdict != "fails":
-        return checked
-    return replace(checked, claim=f"{checked.claim} Smaller than the paper’s set-up: {reason}")
+def qualified(checks: Iterable[Check], reason: str) -> tuple[Check, ...]:
+    """Failed checks with why the smaller set-up may be to blame, failed all the same; the others as they are.
+
+    Args:
+        checks: of a claim.
+        reason: a sentence; empty where the set-up is the paper's.
+    """
+    return tuple(
+        replace(one, claim=f"{one.claim} Smaller than the paper’s set-up: {reason}")
+        if reason and one.verdict == "fails"
+        else one
+        for one in checks
+    )
 
 
 def quantity_table(quantities: Mapping[str, Estimate | float]) -> pd.DataFrame:

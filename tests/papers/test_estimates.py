@@ -102,11 +102,10 @@ def test_every_draw(flags: list[bool], verdict: str) -> None:
 
 
 def test_a_failure_says_what_may_be_to_blame_and_stays_one() -> None:
-    for holds, verdict in ((True, "holds"), (None, "inconclusive")):
-        same = check("It is so.", holds, x=1.0)
-        assert qualified(same, "too small.") is same
-        assert same.verdict == verdict
-    changed = qualified(check("It is so.", False, x=1.0), "too small.")
+    checks = [check("It is so.", holds, x=1.0) for holds in (True, None, False)]
+    assert qualified(checks, "") == tuple(checks)
+    *same, changed = qualified(checks, "too small.")
+    assert same == checks[:2]
     assert (changed.verdict, changed.numbers) == ("fails", {"x": 1.0})
     assert changed.claim == "It is so. Smaller than the paper’s set-up: too small."
 

@@ -15,6 +15,7 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 from normless.lab.laboratory import SweepResult
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact_of
+from normless.papers.estimates import qualified
 from normless.papers.understanding_bn import achievable as achievable_module
 from normless.papers.understanding_bn.parts import equal
 from normless.papers.understanding_bn.protocol import PAPER, SMOKE, SUBSETS, Effort, parts_scheme
@@ -113,8 +114,8 @@ def test_what_fails_after_short_training_fails_and_says_why() -> None:
     assert failing.verdict == "fails"
     assert equal("The best rate is 0.1.", 0.1, 0.1).verdict == "holds"
     assert equal("The best rate is 0.1.", math.nan, 0.1).verdict == "inconclusive"
-    assert PAPER.qualified([failing]) == (failing,)
-    shorter = SMOKE.qualified([failing])[0]
+    assert PAPER.reduction == ""
+    shorter = qualified([failing], SMOKE.reduction)[0]
     assert (shorter.verdict, shorter.numbers) == ("fails", failing.numbers)
     assert shorter.claim.startswith(failing.claim)
     assert SMOKE.reduction in shorter.claim

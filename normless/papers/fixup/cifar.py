@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary, with_published
 from normless.papers.fixup.effort import RATE, Effort
@@ -85,7 +86,7 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     ]
     return Evidence(
         measured,
-        effort.qualified(checks),
+        qualified(checks, effort.reduced),
         setup_of(context.lab, large, small) | {"method": dict(METHODS)},
         on=("method",),
         draw=lambda: beside_published(
@@ -156,7 +157,7 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     inks = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return Evidence(
         summary(table, ("configuration",), ("training_accuracy", "test_accuracy")),
-        effort.qualified(checks),
+        qualified(checks, effort.reduced),
         setup_of(context.lab, result),
         draw=lambda: accuracy_against_epoch(
             result.epochs,

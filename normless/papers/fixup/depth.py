@@ -127,10 +127,6 @@ def _draw(measured: pd.DataFrame, schemes: Mapping[str, str], title: str) -> Axe
     )
 
 
-def _qualified(checks: Sequence[Check], effort: Depths) -> tuple[Check, ...]:
-    return tuple(qualified(one, effort.reduced) for one in checks) if effort.reduced else tuple(checks)
-
-
 def _setup(context: Context, results: Sequence[SweepResult], effort: Depths) -> dict[str, Any]:
     setup = setup_of(context.lab, *results)
     setup |= {"network": "Wide-ResNets of width 1", "data of depths up to the last but one": effort.data}
@@ -169,7 +165,7 @@ def first_epoch(context: Context, *, effort: Depths) -> Evidence:
     measured = summary(table, ("method", "depth"), ("test_accuracy",))
     return Evidence(
         measured,
-        _qualified(checks, effort),
+        qualified(checks, effort.reduced),
         _setup(context, results, effort),
         draw=lambda: _draw(measured, METHODS, "The first epoch at rate 0.1"),
         remarks=("Of single runs the error is not known.", *failures(*results)),
@@ -200,7 +196,7 @@ def rules(context: Context, *, effort: Depths) -> Evidence:
     measured = summary(table, ("method", "depth"), ("test_accuracy",))
     return Evidence(
         measured,
-        _qualified(checks, effort),
+        qualified(checks, effort.reduced),
         _setup(context, results, effort),
         draw=lambda: _draw(measured, RULES, "Rules of Fixup in the first epoch"),
         remarks=(

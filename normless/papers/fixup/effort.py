@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
-from normless.papers.estimates import qualified
-from normless.papers.verdict import Check
 
 RATE = 0.1
 """The largest learning rate that networks with batch norm are trained at by default."""
@@ -74,7 +72,3 @@ class Effort:
         }
         grid = RateGrid(self.rates if rates is None else rates, None)
         return Sweep(name, base, axes, grid, self.replicates, self.replicates, context.seed)
-
-    def qualified(self, checks: Sequence[Check]) -> tuple[Check, ...]:
-        """Checks as they are; those that fail after less than the paper's training say so."""
-        return tuple(qualified(one, self.reduced) for one in checks) if self.reduced else tuple(checks)

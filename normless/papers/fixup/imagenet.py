@@ -9,6 +9,7 @@ import pandas as pd
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import final_table, setup_of, summary, with_published
 from normless.papers.fixup.effort import Effort
@@ -74,7 +75,7 @@ def test_errors(context: Context, *, networks: Networks) -> Evidence:
     measured = summary(table, columns, ("test_error", "training_accuracy"))
     return Evidence(
         measured,
-        networks.resnet_50.qualified(checks),
+        qualified(checks, networks.resnet_50.reduced),
         _setup(context, results, efforts),
         on=columns,
         draw=lambda: beside_published(

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import final_table, setup_of, summary
 from normless.papers.fixup.imagenet_setup import (
@@ -59,7 +60,7 @@ def overfitting(context: Context, *, networks: Networks) -> Evidence:
         ]
     return Evidence(
         summary(table, ("method",), ("training_accuracy", "test_error", "gap")),
-        effort.qualified(checks),
+        qualified(checks, effort.reduced),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "Without Mixup", ("test_accuracy", "training_accuracy")),
         remarks=remarks_on(context, effort, result),
@@ -84,7 +85,7 @@ def with_mixup(context: Context, *, networks: Networks) -> Evidence:
     ]
     return Evidence(
         summary(table, ("method",), ("test_error", "training_accuracy")),
-        effort.qualified(checks),
+        qualified(checks, effort.reduced),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "With Mixup", ("test_accuracy",)),
         remarks=remarks_on(context, effort, result),
@@ -124,7 +125,7 @@ def scalar_rate(context: Context, *, networks: Networks) -> Evidence:
     ]
     return Evidence(
         pd.DataFrame(rows),
-        effort.qualified(checks),
+        qualified(checks, effort.reduced),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "The rate of scalars", ("test_accuracy",)),

@@ -10,7 +10,6 @@ import pandas as pd
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
-from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import METHODS, SMALL_BATCHES, SMOKE, Effort
 from normless.papers.verdict import Check, check, larger
@@ -91,7 +90,7 @@ def whole_batches(
     table = pd.concat([printed, runs.table().assign(quantity="optimum")], ignore_index=True)
     return batch_evidence(
         runs,
-        [*_peak(runs, effort), *better, *competitive],
+        [*_peak(runs), *better, *competitive],
         title="Optima with whole-batch statistics",
         rates=False,
         measured=table,
@@ -124,7 +123,7 @@ def ghost_batch_size(
     ]
     return batch_evidence(
         whole,
-        [*_peak(whole, effort), kept],
+        [*_peak(whole), kept],
         title="Optima with whole-batch statistics",
         rates=False,
         measured=pd.concat(tables, ignore_index=True),
@@ -163,7 +162,7 @@ def _best_batch(runs: BatchRuns) -> float:
     return float(max(known, key=known.__getitem__)) if known else math.nan
 
 
-def _peak(runs: BatchRuns, effort: Effort) -> list[Check]:
+def _peak(runs: BatchRuns) -> list[Check]:
     """Batch norm is best at batch size 16 and worse at both ends."""
     best, found, ends = _best_batch(runs), runs.optima[ACCURACY], (runs.batch_sizes[0], runs.batch_sizes[-1])
     at_16 = check(
@@ -180,8 +179,7 @@ def _peak(runs: BatchRuns, effort: Effort) -> list[Check]:
         )
         for size in ends
     ]
-    shorter = "The best batch size depends on the network and on how long it is trained."
-    return [at_16 if effort.whole else qualified(at_16, shorter), *lower]
+    return [at_16, *lower]
 
 
 def _larger_rate(runs: BatchRuns, method: str, size: int) -> Check:

@@ -15,6 +15,7 @@ from normless.nn.alternating import AlternatingBatchNorm2d
 from normless.papers.agreement import ROUNDING, Agreement, agreement
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, failures, final_table, highest_trained_rate, setup_of
 from normless.papers.understanding_bn.protocol import FIRST_EPOCHS, PAPER, SCHEMES, SMALL_DEEP, SMOKE_DEEP, Effort
@@ -113,7 +114,7 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         measured,
-        effort.qualified(checks),
+        qualified(checks, effort.reduction),
         setup_of(context.lab, result),
         on=(AXIS,),
         draw=lambda: _figure(result),
@@ -141,12 +142,13 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
             epochs=len(first),
             highest_rate=first["epoch_rate"].max(),
         ),
-        *effort.qualified(
+        *qualified(
             [
                 _is_rate("The largest usable rate after it is 0.01.", rates[WARM], 0.01),
                 _above("It is larger than without a warm start.", rates[WARM], rates[BARE]),
                 _above("With batch norm it is larger still.", rates[NORMALIZED], rates[WARM]),
-            ]
+            ],
+            effort.reduction,
         ),
     ]
     values = {
@@ -179,11 +181,12 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     agreements = _alternation(context)
     checks = [
         *(one.check() for one in agreements),
-        *effort.qualified(
+        *qualified(
             [
                 _is_rate("The largest usable rate is 0.01.", rates[ALTERNATING], 0.01),
                 _above("With batch norm it is larger.", rates[NORMALIZED], rates[ALTERNATING]),
-            ]
+            ],
+            effort.reduction,
         ),
     ]
     values = {"achievable_lr": rates[ALTERNATING], "achievable rate with batch norm": rates[NORMALIZED]}

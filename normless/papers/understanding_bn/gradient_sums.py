@@ -182,8 +182,7 @@ def _agreement_checks(drawn: pd.DataFrame, setting: Initializations, layers: Seq
             1.5,
             3.5,
         )
-        both = (cancelling, apart)
-        checks += both if setting.as_published else [qualified(one, setting.smaller) for one in both]
+        checks += qualified((cancelling, apart), setting.reduction)
     return tuple(checks)
 
 

@@ -132,15 +132,11 @@ class Initializations:
         return pd.concat(tables, ignore_index=True)
 
     @property
-    def as_published(self) -> bool:
-        """Whether minibatches and images are no smaller than the paper's."""
+    def reduction(self) -> str:
+        """Why what grows with minibatches and images may not reach the paper's size; empty if neither is smaller."""
         side = min(self.images.image_shape[1:])
-        return self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE
-
-    @property
-    def smaller(self) -> str:
-        """Why what grows with minibatches and images may not reach the paper's size."""
-        side = min(self.images.image_shape[1:])
+        if self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE:
+            return ""
         return (
             f"minibatches of {self.batch_size} images of {side}×{side} have fewer summands than the paper's "
             f"{PUBLISHED_BATCH} of {PUBLISHED_SIDE}×{PUBLISHED_SIDE}."

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import estimate, failures, final_table, setup_of
 from normless.papers.published import published_as
@@ -58,7 +59,7 @@ def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         measured,
-        effort.qualified(checks),
+        qualified(checks, effort.reduction),
         setup_of(context.lab, result),
         on=(AXIS,),
         draw=lambda: by_rate(result),
@@ -115,7 +116,7 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         pd.DataFrame(rows),
-        effort.qualified(checks),
+        qualified(checks, effort.reduction),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _panels(result),

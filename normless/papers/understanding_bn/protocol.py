@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -10,8 +10,6 @@ from typing import Any
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
-from normless.papers.estimates import qualified
-from normless.papers.verdict import Check
 
 # The printed set, and those rates that the paper's results use beside it: 0.03, 0.01 and 0.002.
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -137,13 +135,11 @@ class Effort:
         """Whether networks and epochs are the paper's."""
         return self.depth >= 110 and self.shorter <= 1
 
-    def qualified(self, checks: Sequence[Check]) -> tuple[Check, ...]:
-        """Checks as they are; those that fail after less than the paper's training say so."""
-        return tuple(checks) if self.whole else tuple(qualified(one, self.reduction) for one in checks)
-
     @property
     def reduction(self) -> str:
-        """Why what depends on depth and on long training may come out otherwise."""
+        """Why what depends on depth and on long training may come out otherwise; empty if nothing is smaller."""
+        if self.whole:
+            return ""
         return (
             f"ResNet-{self.depth} on {self.data} for 1/{self.shorter:g} of the epochs is not the paper's ResNet-110 "
             "on CIFAR-10."

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
 from normless.papers.outcomes import all_trained
@@ -86,7 +87,7 @@ def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         summary(table, (AXIS, "rate", "epochs"), ("test_accuracy", "training_accuracy", "gap")),
-        effort.qualified(checks),
+        qualified(checks, effort.reduction),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "Batch norm and learning rates", ("test_accuracy", "training_accuracy")),
         remarks=failures(result),
@@ -145,7 +146,7 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidenc
     }
     return Evidence(
         pd.DataFrame([{"quantity": name, "value": float(value)} for name, value in quantities.items()]),
-        (checks[0], *effort.qualified(checks[1:])),
+        (checks[0], *qualified(checks[1:], effort.reduction)),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "Batch norm on top only", ("test_accuracy",)),
@@ -167,7 +168,7 @@ def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         summary(table, (AXIS, "rate", "epochs"), ("training_accuracy",)),
-        effort.qualified(checks),
+        qualified(checks, effort.reduction),
         setup_of(context.lab, result),
         draw=lambda: _curves(result, "Training with batch norm on top only", ("training_accuracy",)),
         remarks=("“Somewhat below” is taken as less than 10 points.", *failures(result)),
@@ -196,7 +197,7 @@ def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     ]
     return Evidence(
         pd.DataFrame(rows),
-        effort.qualified(checks),
+        qualified(checks, effort.reduction),
         setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "Test accuracy with batch norm on top only", ("test_accuracy",)),

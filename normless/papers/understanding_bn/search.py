@@ -8,6 +8,7 @@ import pandas as pd
 
 from normless.optim.schedules import step
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import failures, final_table, setup_of, summary
 from normless.papers.understanding_bn.parts import AXIS, by_rate, equal, searched, selected
@@ -44,7 +45,7 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
             drops=len(drops),
             factor=max(factors),
         ),
-        *effort.qualified(
+        *qualified(
             [
                 equal("With batch norm the search selects the rate 0.1.", float(with_norm["lr"]), 0.1),
                 equal("Without it the largest usable rate is 0.0001.", float(without["highest_trained_lr"]), 1e-4),
@@ -54,7 +55,8 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
                     with_norm=with_norm["highest_trained_lr"],
                     without=without["highest_trained_lr"],
                 ),
-            ]
+            ],
+            effort.reduction,
         ),
     ]
     table = summary(final_table(result), (AXIS, "rate"), ("test_accuracy",))

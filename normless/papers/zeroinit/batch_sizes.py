@@ -9,7 +9,6 @@ import pandas as pd
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
-from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import GHOST_BATCH_SIZE, METHODS, SMALL_BATCHES, SMOKE, Effort
 from normless.papers.verdict import Check, check, larger
@@ -185,9 +184,8 @@ def _saturation(runs: BatchRuns, method: str) -> float:
 
 def _saturates(method: str, exponent: float, effort: Effort) -> Check:
     printed = SATURATION[method]
-    found = check(
+    return check(
         f"The optimal learning rate of {method} saturates at 2^{printed}, to a factor 2.",
         None if math.isnan(exponent) or len(effort.exponents) < 2 else abs(exponent - printed) <= 1,
         exponent=exponent,
     )
-    return found if effort.whole else qualified(found, "Smaller networks trained for less time have other rates.")
