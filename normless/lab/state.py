@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import orjson
 from sqlalchemy import (
     JSON,
     Column,
@@ -171,8 +172,8 @@ def _engine(url: str) -> Engine:
     if place.get_backend_name() not in ("sqlite", "postgresql"):
         raise ArgumentError(f"{place.get_backend_name()} is neither SQLite nor PostgreSQL")
     if place.get_backend_name() == "postgresql":
-        return create_engine(place, pool_pre_ping=True, pool_size=2)
-    engine = create_engine(place, connect_args={"timeout": BUSY_SECONDS})
+        return create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=orjson.loads)
+    engine = create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=orjson.loads)
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
 
