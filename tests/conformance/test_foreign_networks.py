@@ -67,6 +67,7 @@ REFUSALS = {
     # Attention divides its projection into heads.
     ("remove_branches", VIT): "the network does not run",
     ("nf_resnet", VIT): "its branch does not end in a weight layer",
+    **{("layer_norm", network): "this is the scheme of transformers" for network in (RESNET, FUNCTIONAL)},
     **{("deepnorm", network): _TRANSFORMERS for network in (VIT, RESNET, FUNCTIONAL)},
     **{("t_fixup", network): "transformers have none on a branch" for network in (RESNET, FUNCTIONAL)},
 }
