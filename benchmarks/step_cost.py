@@ -24,12 +24,10 @@ class StepCost:
         flops: floating-point operations of convolutions and matrix products per example, two for each product that is
             summed.
         calls: operators called, whatever the batch size; each starts a kernel, or a few.
-        parameters: of the network.
     """
 
     flops: float
     calls: int
-    parameters: int
 
 
 @cache
@@ -40,8 +38,7 @@ def step_cost(model: str, channels: int, side: int, classes: int) -> StepCost:
     labels = torch.empty(EXAMPLES, dtype=torch.int64, device="meta")
     with FlopCounterMode(display=False) as flops, _Calls() as calls:
         F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    return StepCost(flops.get_total_flops() / EXAMPLES, calls.count, parameters)
+    return StepCost(flops.get_total_flops() / EXAMPLES, calls.count)
 
 
 class _Calls(TorchDispatchMode):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normless.bench.step import seconds_in_turns
 from normless.models.spec import build_model
 
 # Examples of the measured steps, and how often each is taken; the fastest counts.
@@ -68,17 +68,15 @@ def bert_step() -> StepSeconds:
 
 
 def _measured(loss: Callable[[int], Tensor]) -> StepSeconds:
-    """From the fastest steps with few and with many examples; the first one of all is not counted."""
-    _seconds(loss, FEW)
-    few, many = (min(_seconds(loss, examples) for _ in range(TIMES)) for examples in (FEW, MANY))
+    """From the fastest steps with few and with many examples; the first of either is not counted."""
+
+    def step(examples: int) -> None:
+        loss(examples).backward()  # type: ignore[no-untyped-call]
+
+    actions = {"few": partial(step, FEW), "many": partial(step, MANY)}
+    few, many = map(float, seconds_in_turns(actions, TIMES).min())
     each = max((many - few) / (MANY - FEW), 0.0)
     return StepSeconds(max(few - FEW * each, 0.0), each)
-
-
-def _seconds(loss: Callable[[int], Tensor], examples: int) -> float:
-    start = time.perf_counter()
-    loss(examples).backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - start
 
 
 def _per_token(step: StepSeconds) -> StepSeconds:

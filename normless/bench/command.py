@@ -22,13 +22,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "probe: measuring all layers, as a ratio to the plain pass that is watched, in seconds and memory; "
         "sweep: runs by workers of one thread each, as a ratio to one process of as many threads",
     )
-    parser.add_argument("--depth", type=int, default=110, help="step, probe: layers of the CIFAR ResNet")
+    parser.add_argument("--depth", type=int, default=None, help="step, probe: layers of the CIFAR ResNet, 110")
     parser.add_argument("--batch-size", type=int, default=None, help="images per step; step, probe: 128, sweep: 32")
-    parser.add_argument("--image-size", type=int, default=32, help="step, probe: height and width in pixels")
+    parser.add_argument("--image-size", type=int, default=None, help="step, probe: height and width in pixels, 32")
     parser.add_argument(
         "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
     )
-    parser.add_argument("--runs", type=int, default=8, help="sweep: runs of a round")
+    parser.add_argument("--runs", type=int, default=None, help="sweep: runs of a round, 8")
     parser.add_argument("--workers", type=int, default=None, help="sweep: processes; one per core if left out")
     parser.add_argument(
         "--rounds",
@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
 def _step(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
     from normless.bench.step import StepBench, measure_step
 
-    bench = StepBench(arguments.depth, arguments.batch_size or 128, arguments.image_size, arguments.rounds or 10)
+    bench = StepBench(**_given(arguments, "depth", "batch_size", "image_size", "rounds"))
     setting = (
         f"ResNet-{bench.depth}, {bench.batch_size} images of {bench.image_size}×{bench.image_size}, "
         f"{bench.rounds} rounds, {_machine()}"
@@ -65,9 +65,9 @@ def _step(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
 
 
 def _map(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
-    from normless.bench.structure import NETWORKS, MapBench, measure_map
+    from normless.bench.structure import MapBench, measure_map
 
-    bench = MapBench(tuple(arguments.networks or NETWORKS), arguments.rounds or 5)
+    bench = MapBench(**_given(arguments, "networks", "rounds"))
     setting = f"two examples, eval mode, {bench.rounds} rounds, {_machine()}"
     return "The residual map relative to torch.export alone, in seconds", setting, _rows(measure_map(bench))
 
@@ -75,12 +75,7 @@ def _map(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
 def _probe(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
     from normless.bench.probes import ProbeBench, measure_probes
 
-    bench = ProbeBench(
-        depth=arguments.depth,
-        batch_size=arguments.batch_size or 128,
-        image_size=arguments.image_size,
-        rounds=arguments.rounds or 5,
-    )
+    bench = ProbeBench(**_given(arguments, "depth", "batch_size", "image_size", "rounds"))
     setting = (
         f"ResNet-{bench.depth} by {bench.scheme}, {bench.batch_size} images of "
         f"{bench.image_size}×{bench.image_size}, {bench.rounds} rounds, {_machine()}"
@@ -91,12 +86,7 @@ def _probe(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
 def _sweep(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
     from normless.bench.sweep import SweepBench, measure_sweep
 
-    bench = SweepBench(
-        batch_size=arguments.batch_size or 32,
-        runs=arguments.runs,
-        workers=arguments.workers,
-        rounds=arguments.rounds or 3,
-    )
+    bench = SweepBench(**_given(arguments, "batch_size", "runs", "workers", "rounds"))
     load = f"load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load average unknown"
     rows = _rows(measure_sweep(bench))
     setting = (
@@ -104,6 +94,12 @@ def _sweep(arguments: Namespace) -> tuple[str, str, list[dict[str, Any]]]:
         f"{bench.rounds} rounds"
     )
     return "Runs by workers relative to one process", f"{setting}, {_machine()}, {load} before", rows
+
+
+def _given(arguments: Namespace, *names: str) -> dict[str, Any]:
+    """What was asked for, by name; the benchmark itself says what the rest is."""
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -40,7 +40,7 @@ class MapBench:
         rounds: how often every network is exported and mapped, in turns.
     """
 
-    networks: tuple[str, ...] = NETWORKS
+    networks: Sequence[str] = NETWORKS
     rounds: int = 5
 
 

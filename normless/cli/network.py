@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 200
+# Blanks between two columns of a table.
+GAP = 2
 
 
 def add_network_arguments(parser: ArgumentParser) -> None:
@@ -73,7 +75,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: tuple[
     """A table of text without lines; the columns in `right` are numbers."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for index, title in enumerate(titles):
         made.add_column(title, justify="right" if index in right else "left", overflow="fold")
     for row in rows:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normless.cli.network import as_text, table
-from normless.papers.numerals import NOTHING
+from normless.cli.network import GAP, as_text, table
+from normless.papers.numerals import NOTHING, is_published
 from normless.report.page import Table
-
-# Blanks between two columns.
-GAP = 2
 
 
 def tabular(shown: Table, width: int) -> str:
@@ -49,7 +46,7 @@ def _name(row: Sequence[str], headers: int) -> str:
 def _has_measured(titles: Sequence[str], row: Sequence[str], headers: int) -> bool:
     """Whether a row has more than what names it and what is published."""
     cells = list(zip(titles, row, strict=True))[headers:]
-    return any(cell != NOTHING and not title.endswith(", published") for title, cell in cells)
+    return any(cell != NOTHING and not is_published(title) for title, cell in cells)
 
 
 def _least_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

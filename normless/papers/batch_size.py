@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
@@ -216,7 +217,7 @@ def batch_evidence(
     told = [remark for chosen in found.optima.values() for remark in found.runs.remarks(chosen)]
     return Evidence(
         measured=found.table() if measured is None else measured,
-        checks=found.runs.qualified(checks),
+        checks=qualified(checks, found.runs.reduction),
         setup=found.runs.setup,
         on=on,
         draw=draw,

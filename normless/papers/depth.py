@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import METHODS, Effort, depth_sweep
 from normless.papers.selected import Runs, Selection, carried_out
@@ -136,7 +137,7 @@ def depth_evidence(found: DepthRuns, checks: Sequence[Check], *, title: str, rem
 
     return Evidence(
         measured=chosen.published_columns(found.metric),
-        checks=found.runs.qualified(checks),
+        checks=qualified(checks, found.runs.reduction),
         setup=found.runs.setup,
         on=(found.column, "depth"),
         draw=draw,

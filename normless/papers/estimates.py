@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from normless.papers.verdict import Check, Estimate, check, standard_errors_needed
+from normless.papers.verdict import Check, Estimate, above_zero, check
 
 
 def over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:
@@ -50,11 +50,9 @@ def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
     error = estimate.deviation / math.sqrt(estimate.n)
     numbers = {"measured": estimate.mean, "low": low, "high": high, "standard_error": error}
     inside = min(estimate.mean - low, high - estimate.mean)
-    if math.isnan(inside) or math.isnan(error):
-        return check(claim, None, **numbers)
-    if error > 0 and abs(inside) <= standard_errors_needed([error**2], [estimate.n]) * error:
-        return check(claim, None, **numbers)
-    return check(claim, inside >= 0, **numbers)
+    # A bound itself is within the range, where nothing is uncertain.
+    holds = True if inside == error == 0 else above_zero(inside, [error**2], [estimate.n])
+    return check(claim, holds, **numbers)
 
 
 def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:

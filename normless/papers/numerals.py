@@ -86,6 +86,11 @@ def _ordered(names: list[str]) -> list[str]:
     return ordered
 
 
+def is_published(heading: str) -> bool:
+    """Whether a column of `table_of` with this heading is what was published of a quantity that is also measured."""
+    return heading.endswith(f", {_PUBLISHED[1:]}")
+
+
 def _heading(name: str, names: list[str]) -> str:
     for suffix, other in ((_PUBLISHED, _MEASURED), (_MEASURED, _PUBLISHED)):
         if name.endswith(suffix) and name.removesuffix(suffix) + other in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ import pandas as pd
 from normless.lab.laboratory import Laboratory
 from normless.lab.optimum import optima
 from normless.lab.sweep import Sweep
-from normless.papers.estimates import qualified
 from normless.papers.verdict import Check, Estimate, check
 
 _COUNTS = ("runs", "diverged", "chance", "failed")
@@ -135,12 +134,11 @@ class Runs:
             found[column] = found[column].astype(float) * (100 if percent else 1)
         return Selection(found, metric, "percent" if percent else "nats", self.whole)
 
-    def qualified(self, checks: Iterable[Check]) -> tuple[Check, ...]:
-        """Checks as they are; those that fail after less than the papers' training say what it was."""
+    @property
+    def reduction(self) -> str:
+        """What is less than the papers' training; empty if nothing is."""
         base = self.sweeps[0].base
-        return qualified(
-            checks, "" if self.whole else f"{base['epochs']} epochs of {base['data']}, smaller networks."
-        )
+        return "" if self.whole else f"{base['epochs']} epochs of {base['data']}, smaller networks."
 
     @cached_property
     def accuracies(self) -> Selection:

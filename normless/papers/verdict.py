@@ -71,20 +71,25 @@ def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) ->
     squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
     error, gap = math.sqrt(sum(squared)), first.mean - second.mean - by
     numbers = {"claimed_larger": first.mean, "claimed_smaller": second.mean, "by": by, "standard_error": error}
-    if math.isnan(gap) or math.isnan(error):
-        return check(claim, None, **numbers)
-    if abs(gap) <= standard_errors_needed(squared, [first.n, second.n]) * error:
-        return check(claim, None, **numbers)
-    return check(claim, gap > 0, **numbers)
+    return check(claim, above_zero(gap, squared, [first.n, second.n]), **numbers)
 
 
-def standard_errors_needed(squared_errors: Sequence[float], counts: Sequence[int]) -> float:
-    """How many standard errors a mean, or a difference of means, must be away from 0 to be told from it at 95 %.
+def above_zero(gap: float, squared_errors: Sequence[float], counts: Sequence[int]) -> bool | None:
+    """Whether a mean, or a difference of means, is above 0; None where it cannot be told from 0 at 95 %, or is NaN.
 
     Args:
+        gap: the mean or difference.
         squared_errors: deviation²/n of each mean.
         counts: n of each.
     """
+    error = math.sqrt(sum(squared_errors))
+    if math.isnan(gap) or math.isnan(error) or abs(gap) <= _quantile(squared_errors, counts) * error:
+        return None
+    return gap > 0
+
+
+def _quantile(squared_errors: Sequence[float], counts: Sequence[int]) -> float:
+    """How many standard errors it must be away from 0."""
     terms = [error**2 / (n - 1) for error, n in zip(squared_errors, counts, strict=True) if error > 0 and n > 1]
     if not terms or sum(terms) == 0:
         # Without replicates, or where the errors are too small to be squared, what very many would have.

@@ -78,7 +78,7 @@ class LocalExecutor:
         count = available_cores() if workers is None else workers
         if count < 1:
             raise ValueError(f"Expected 1 or more workers, got {count}.")
-        share = threads or threads_of_each(count)
+        share = threads_of_each(count) if threads is None else threads
         self._processes = [WarmProcess(share, prepare, prepare_args) for _ in range(count)]
         self._free = list(self._processes)
         self._waiting: dict[Hashable, deque[Task]] = {}

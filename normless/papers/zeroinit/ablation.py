@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import BATCH_SIZE, METHODS, SMOKE, Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
@@ -59,7 +60,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
 
     return Evidence(
         measured=_measured(accuracies, losses),
-        checks=runs.qualified(_checks(accuracies, losses)),
+        checks=qualified(_checks(accuracies, losses), runs.reduction),
         setup=runs.setup,
         on=("method",),
         draw=draw,
