@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.errors import NormlessError
 from normless.output import add_json_flag, print_json
-from normless.papers.budget import Budget
+from normless.papers.budgets import Budget
 from normless.papers.published import PAPERS, Published, published, published_as
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Repro
 def _list(namespace: Namespace) -> int:
     """Every artefact with its verdict at each budget, as far as there is one."""
     from normless.cli.reproduction_text import listing
-    from normless.papers.budget import BUDGETS
+    from normless.papers.budgets import BUDGETS
     from normless.papers.storage import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []

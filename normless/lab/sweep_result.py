@@ -20,6 +20,7 @@ NamedPoint = tuple[str, Point]
 RESULT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "test_accuracy": ("test_accuracy",),
     "test_accuracy_top5": ("test_accuracy_top5",),
+    "chance_accuracy": ("chance_accuracy",),
     "test_loss": ("test_loss",),
     "validation_loss": ("validation_loss",),
     "bleu": ("test_bleu_beam",),
@@ -43,11 +44,11 @@ class SweepResult:
     Attributes:
         sweep: what was asked for.
         runs: a row per finished run, those at rates beyond the grid included: the axes' columns (labels), `rate`,
-            `seed`, `outcome` (trained, chance, diverged or failed), `test_accuracy` and `test_accuracy_top5` (0..1),
-            `test_loss`, `validation_loss`, `training_loss` and `training_loss_with_l2` of the last epoch (nats),
-            `bleu` (beam search) and `validation_bleu` (0..100), `seconds_per_epoch`, `steps`, `parameters`,
-            `diverged_step`, `doublings`, `epochs` (asked for), `hash`, `error` (text or None). Numbers that a run
-            does not have are NaN.
+            `seed`, `outcome` (trained, chance, diverged or failed), `test_accuracy`, `test_accuracy_top5` and
+            `chance_accuracy` (that of the best constant guess), 0..1, `test_loss`, `validation_loss`,
+            `training_loss` and `training_loss_with_l2` of the last epoch (nats), `bleu` (beam search) and
+            `validation_bleu` (0..100), `seconds_per_epoch`, `steps`, `parameters`, `diverged_step`, `doublings`,
+            `epochs` (asked for), `hash`, `error` (text or None). Numbers that a run does not have are NaN.
         epochs: a row per run and finished epoch: the axes' columns, `rate`, `seed`, `hash`, and the fields of the
             kind of run's epochs, such as `EpochRow`; the rate of the epoch's last step is `epoch_rate`.
         missing: runs that are known to be needed and have no row yet.

@@ -1,19 +1,22 @@
-"""The table of artefacts: for each id the function that carries it out, and its settings at each budget."""
+"""The table of artefacts: for each id the function that measures it, and the checks of its claim."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from normless.papers.budget import BUDGETS as BUDGETS
-from normless.papers.budget import Budget as Budget
+from normless.papers.budgets import BUDGETS as BUDGETS
+from normless.papers.budgets import Budget as Budget
+from normless.papers.budgets import settings_at
+from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.published import Published, published, published_as
+from normless.papers.verdict import Basis, Check
 
 if TYPE_CHECKING:
     from normless.lab.laboratory import Laboratory
@@ -29,7 +32,7 @@ MODULES = MappingProxyType(
     }
 )
 
-Settings = ParamSpec("Settings")
+Measure = TypeVar("Measure", bound=Callable[..., "Evidence"])
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Context:
     data_root: str | None = None
     seed: int = 0
 
+    def keeps(self, data: str) -> bool:
+        """Whether the data are those of the budget, and not others that the user asks for."""
+        return self.data in (None, data)
+
     def data_or(self, usual: str) -> str:
         """The user's data set, or else the budget's."""
         return self.data or usual
@@ -63,13 +70,26 @@ class Artefact:
 
     Attributes:
         published: what the paper has.
-        settings: keyword arguments of the function at each budget.
-        function: given the context and the settings, measures and checks.
+        basis: what its checks rest on, see `normless.papers.verdict.Basis`.
+        function: given the context and the settings, measures.
+        checks: of the claim, made of the `facts` that the function measured and of nothing else; None where the
+            function makes them itself.
     """
 
     published: Published
-    settings: Mapping[Budget, Mapping[str, Any]]
+    basis: Basis
     function: Callable[..., Evidence]
+    checks: Callable[[Any], Sequence[Check]] | None
+
+    @cached_property
+    def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
+        """Keyword arguments of the function at each budget, of `budgets.yaml`."""
+        return MappingProxyType({budget: settings_at(self.published.id, budget, self.function) for budget in BUDGETS})
+
+    def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
+        """The claim, checked on what was measured; failed checks name what is smaller than the paper's set-up."""
+        checks = evidence.checks if self.checks is None else self.checks(evidence.facts)
+        return qualified(checks, evidence.reduction)
 
 
 _registered: dict[str, Artefact] = {}
@@ -78,33 +98,26 @@ _registered: dict[str, Artefact] = {}
 def artefact(
     id: str,  # noqa: A002 - what the papers' index calls it
     *,
-    smoke: Mapping[str, Any],
-    small: Mapping[str, Any],
-    paper: Mapping[str, Any],
-) -> Callable[
-    [Callable[Concatenate[Context, Settings], Evidence]], Callable[Concatenate[Context, Settings], Evidence]
-]:
-    """Register a function as the one that carries out an artefact.
+    basis: Basis,
+    checks: Callable[[Any], Sequence[Check]] | None = None,
+) -> Callable[[Measure], Measure]:
+    """Register a function as the one that measures an artefact; its settings are in `budgets.yaml`.
 
     Args:
         id: of `published.yaml`.
-        smoke: keyword arguments for at most 60 s on 2 cores, on digits or generated inputs.
-        small: for at most 30 minutes on 2 cores, or minutes on a GPU.
-        paper: the published setup.
+        basis: what the checks rest on.
+        checks: of the claim, given the function's `Evidence.facts`.
 
     Raises:
         UnknownArtefactError: there is no such artefact.
         ValueError: it has a function already.
     """
-    settings: dict[Budget, Mapping[str, Any]] = {"smoke": smoke, "small": small, "paper": paper}
     entry = published_as(id)
 
-    def register(
-        function: Callable[Concatenate[Context, Settings], Evidence],
-    ) -> Callable[Concatenate[Context, Settings], Evidence]:
+    def register(function: Measure) -> Measure:
         if id in _registered:
             raise ValueError(f"{id} is carried out by two functions.")
-        _registered[id] = Artefact(entry, MappingProxyType(settings), function)
+        _registered[id] = Artefact(entry, basis, function, checks)
         return function
 
     return register

@@ -175,7 +175,17 @@ def batch_runs(
 ) -> BatchRuns:
     """Carry out some methods at some batch sizes; see `normless.papers.protocol.batch_sweeps`."""
     sweeps = batch_sweeps(context, name, methods, batch_sizes, model=model, effort=effort, ghost=ghost)
-    return BatchRuns(carried_out(context.lab, sweeps, metrics, whole=effort.whole), methods, metrics)
+    return BatchRuns(
+        carried_out(
+            context.lab,
+            sweeps,
+            metrics,
+            whole=effort.whole and context.keeps(effort.data),
+            control={"method": "batch_norm"},
+        ),
+        methods,
+        metrics,
+    )
 
 
 def batch_evidence(

@@ -10,7 +10,6 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context
-from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import METHODS, Effort, depth_sweep
 from normless.papers.selected import Runs, Selection, carried_out
@@ -120,10 +119,23 @@ def depth_runs(
 ) -> DepthRuns:
     """Carry out some methods at some depths (see `depth_sweep`), extending the rates for the optima by a metric."""
     sweep = depth_sweep(context, f"depth-{metric}", methods, depths, width=width, effort=effort, column=column)
-    return DepthRuns(carried_out(context.lab, (sweep,), (metric,), whole=effort.whole), metric, effort, column)
+    return DepthRuns(
+        carried_out(
+            context.lab,
+            (sweep,),
+            (metric,),
+            whole=effort.whole and context.keeps(effort.data),
+            control={column: "batch_norm"},
+        ),
+        metric,
+        effort,
+        column,
+    )
 
 
-def depth_evidence(found: DepthRuns, checks: Sequence[Check], *, title: str, remarks: Sequence[str] = ()) -> Evidence:
+def depth_evidence(
+    found: DepthRuns, checks: Sequence[Check] = (), *, title: str, remarks: Sequence[str] = ()
+) -> Evidence:
     """The evidence of a table over depth: optima and their rates, and a figure of both against depth."""
     chosen = found.optima
     up = "test accuracy (%)" if chosen.unit == "percent" else "training loss (nats)"
@@ -137,9 +149,11 @@ def depth_evidence(found: DepthRuns, checks: Sequence[Check], *, title: str, rem
 
     return Evidence(
         measured=chosen.published_columns(found.metric),
-        checks=qualified(checks, found.runs.reduction),
+        facts=found,
         setup=found.runs.setup,
         on=(found.column, "depth"),
         draw=draw,
         remarks=(*remarks, *found.runs.remarks(chosen)),
+        reduction=found.runs.reduction,
+        checks=tuple(checks),
     )

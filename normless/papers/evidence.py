@@ -18,24 +18,26 @@ class Evidence:
 
     Attributes:
         measured: a tidy table, one observation a row. Columns with the names of published ones are set beside them.
-        checks: of the claim, at least one.
+        facts: what the artefact's checks are made of; see `normless.papers.artefact.artefact`.
         setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
         on: the columns by which a published row finds its measured row, such as ("method", "depth"); ("quantity",)
             where the published numbers are single quantities. Empty where nothing is published as numbers.
         draw: draws the figure and returns its axes; None only where there is nothing to see.
         remarks: what a reader must know to read the numbers right.
+        reduction: what is less than the paper's set-up, and so may change the outcome, as a sentence; empty if nothing.
+        checks: of the claim, where the function makes them itself.
     """
 
     measured: pd.DataFrame
-    checks: tuple[Check, ...]
-    setup: Mapping[str, Any]
+    facts: Any = None
+    setup: Mapping[str, Any] = field(default_factory=dict)
     on: tuple[str, ...] = ()
     draw: Callable[[], Axes] | None = None
     remarks: tuple[str, ...] = field(default=())
+    reduction: str = ""
+    checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.checks:
-            raise ValueError("An artefact's claim needs at least one check.")
         missing = [name for name in self.on if name not in self.measured.columns]
         if missing:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""How the runs of a sweep ended, as estimates over replicates, and which learning rates they trained at."""
+"""How the runs of a sweep ended, as estimates over replicates."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normless.papers.estimates import over_draws
 from normless.papers.published import published_as
+from normless.papers.trained import replicates
 from normless.papers.verdict import Estimate
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ def final_table(result: SweepResult) -> pd.DataFrame:
     """A row per run, its accuracies in percent.
 
     Returns:
-        The columns of the table of runs, `test_accuracy` in percent; and `test_error` and `training_accuracy` (of the
-        last epoch's minibatches), both in percent, and `gap`, training less test accuracy, in points.
+        The columns of the table of runs, `test_accuracy` and `chance_accuracy` in percent; and `test_error` and
+        `training_accuracy` (of the last epoch's minibatches), both in percent, and `gap`, training less test
+        accuracy, in points.
     """
     table = result.runs.copy()
     table["training_accuracy"] = math.nan
     if len(result.epochs):
         last = result.epochs.sort_values("epoch", kind="stable").groupby("hash")["training_accuracy"].last()
         table["training_accuracy"] = 100 * table["hash"].map(last).astype(float)
-    table["test_accuracy"] = 100 * table["test_accuracy"].astype(float)
+    for name in ("test_accuracy", "chance_accuracy"):
+        table[name] = 100 * table[name].astype(float)
     table["test_error"] = 100 - table["test_accuracy"]
     table["gap"] = table["training_accuracy"] - table["test_accuracy"]
     return table
@@ -45,8 +47,8 @@ def chosen(table: pd.DataFrame, **labels: Any) -> pd.DataFrame:
 
 def estimate(runs: pd.DataFrame, column: str) -> Estimate:
     """Mean and deviation over the runs that have the number; NaN where none has, the deviation NaN for one."""
-    values = runs[column].astype(float).dropna()
-    return over_draws(values) if len(values) else Estimate(math.nan, math.nan, 1)
+    values = runs.set_index("seed")[column].astype(float).dropna()
+    return replicates(values) if len(values) else Estimate(math.nan, math.nan)
 
 
 def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -70,15 +72,6 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
         counts = runs["outcome"].value_counts()
         rows.append(row | {"n": len(runs)} | {name: int(counts.get(name, 0)) for name in OUTCOMES})
     return pd.DataFrame(rows)
-
-
-def highest_trained_rate(runs: pd.DataFrame) -> float:
-    """The largest learning rate at which every run trained; 0 where there is none, NaN where all runs failed."""
-    kept = runs[runs["outcome"] != "failed"]
-    if kept.empty:
-        return math.nan
-    trained = (kept["outcome"] == "trained").groupby(kept["rate"]).all()
-    return float(max(trained.index[trained], default=0.0))
 
 
 def setup_of(lab: Laboratory, *results: SweepResult) -> dict[str, Any]:

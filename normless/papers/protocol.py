@@ -89,18 +89,6 @@ class Effort:
 # One rate and few steps, in seconds: it shows what trains at all and what diverges, and no optimum.
 SMOKE = Effort(data="digits(train=640)", epochs=3, exponents=(-3,), replicates=3, best=3, whole=False)
 
-# Sweeps over batch sizes: every other rate, and batches of at most a fifth of the images.
-SMALL_BATCHES = Effort(
-    data="cifar10(side=16, train=2560, test=1000)",
-    epochs=4,
-    exponents=(-5, -3, -1),
-    replicates=2,
-    best=2,
-    extensions=0,
-    crop=2,
-    whole=False,
-)
-
 
 def depth_sweep(
     context: Context,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from normless.errors import NormlessError
 from normless.machine import available_cores
 from normless.papers.artefact import Artefact, Context, artefact_of
-from normless.papers.budget import Budget
+from normless.papers.budgets import Budget
 from normless.papers.plain import plain
 from normless.papers.published import published_as
 from normless.papers.reproduction import Reproduction
@@ -126,9 +126,10 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         artefact.published.id,
         context.budget,
         asked,
+        basis=artefact.basis,
         measured=evidence.measured,
         on=evidence.on,
-        checks=evidence.checks,
+        checks=artefact.checks_of(evidence),
         setup=plain(evidence.setup),
         remarks=evidence.remarks,
         error=error,

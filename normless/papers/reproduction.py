@@ -9,14 +9,14 @@ from typing import Any, Literal
 import pandas as pd
 
 from normless.errors import NormlessError
-from normless.papers.budget import Budget
+from normless.papers.budgets import Budget
 from normless.papers.evidence import beside
 from normless.papers.plain import number_of, plain, table_from_dict, table_to_dict
 from normless.papers.published import Published, published_as
-from normless.papers.verdict import Check, Verdict, verdict_of
+from normless.papers.verdict import Basis, Check, Verdict, verdict_of
 
 # Counts up when older results can no longer be read.
-FORMAT = 1
+FORMAT = 2
 
 
 class ResultError(NormlessError, ValueError):
@@ -30,6 +30,7 @@ class Reproduction:
     Attributes:
         id: of the artefact.
         budget: which it was carried out with.
+        basis: what its checks rest on: a formula, a measurement or training; empty where it could not be loaded.
         asked: what decides the numbers besides the code: `data`, `data_root`, `seed` and the budget's `settings`.
         measured: see `normless.papers.evidence.Evidence`, as `on`, `checks`, `setup` and `remarks` are; empty where
             an error came first.
@@ -43,6 +44,7 @@ class Reproduction:
     id: str
     budget: Budget
     asked: Mapping[str, Any]
+    basis: Basis | Literal[""] = ""
     measured: pd.DataFrame = field(default_factory=pd.DataFrame)
     on: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
@@ -75,6 +77,7 @@ class Reproduction:
             "format": FORMAT,
             "id": self.id,
             "budget": self.budget,
+            "basis": self.basis,
             "verdict": self.verdict,
             "error": self.error,
             "checks": [
@@ -103,11 +106,14 @@ class Reproduction:
             raise ResultError("expected a result as normless reproduce writes it, with its format")
         if values["format"] > FORMAT:
             raise ResultError("it was written by a later normless than this one; update normless to read it")
+        if values["format"] < FORMAT:
+            raise ResultError("it was written by an earlier normless; carry it out again with --again")
         try:
             return cls(
                 id=published_as(values["id"]).id,
                 budget=values["budget"],
                 asked=values["asked"],
+                basis=values["basis"],
                 measured=table_from_dict(values["measured"]),
                 on=tuple(values["on"]),
                 checks=tuple(_check(one) for one in values["checks"]),

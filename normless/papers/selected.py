@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 
 from normless.lab.laboratory import Laboratory
-from normless.lab.optimum import optima
+from normless.lab.optimum import is_minimized, optima
 from normless.lab.sweep import Sweep
-from normless.papers.verdict import Check, Estimate, check
+from normless.papers.finals import chosen
+from normless.papers.trained import best_accuracy, chance_of, does_not_train, replicates, trains
+from normless.papers.verdict import Check, Estimate
 
 _COUNTS = ("runs", "diverged", "chance", "failed")
 _NUMERIC_AXES = ("depth", "batch_size")
@@ -25,58 +27,68 @@ class Selection:
 
     Attributes:
         table: a row per combination as `normless.lab.optimum.optima` gives it; depths and batch sizes are numbers,
-            mean and deviation are in units of `unit`.
+            mean and deviation are in units of `unit`; `trainable` is whether it trained against the control, True
+            where that is undecided (`normless.papers.trained`).
         metric: what was optimized.
         unit: `percent` of accuracies, `nats` of losses.
-        whole: whether so much was carried out that what stays at chance cannot be trained.
+        runs: a row per run; accuracies in percent, and `extended`, whether the rate lies below those asked for.
+        best: how many of the best runs at a rate count.
     """
 
     table: pd.DataFrame
     metric: str
     unit: str
-    whole: bool
+    runs: pd.DataFrame
+    best: int
 
     def row(self, **labels: Any) -> Mapping[str, Any] | None:
         """The combination with these labels; None where it was not run."""
-        found = self.table
-        for axis, label in labels.items():
-            found = found[found[axis] == label]
+        found = chosen(self.table, **labels)
         return None if found.empty else {str(name): value for name, value in found.iloc[0].items()}
 
     def estimate(self, **labels: Any) -> Estimate:
         """Mean and deviation at the optimum; NaN where there is none, or where no rate could be trained at."""
         row = self.row(**labels)
-        if row is None or not row["trainable"]:
+        if row is None or not row["trainable"] or math.isnan(row["rate"]):
             return Estimate(math.nan, math.nan)
-        return Estimate(row["mean"], row["deviation"] if row["n"] > 1 else math.nan, int(row["n"]))
+        runs = chosen(self.runs, **labels)
+        values = runs[(runs["rate"] == row["rate"]) & (runs["outcome"] != "failed")].set_index("seed")[self.metric]
+        return replicates(values.astype(float), self.best, minimized=is_minimized(self.metric))
 
     def exponent(self, **labels: Any) -> float:
         """log₂ of the optimal learning rate; NaN as in `estimate`."""
         row = self.row(**labels)
         return math.log2(row["rate"]) if row is not None and row["trainable"] else math.nan
 
+    def accuracy(self, *, extended: bool = True, **labels: Any) -> Estimate:
+        """The test accuracy in percent at the best rate, diverged runs counting as chance.
+
+        Args:
+            extended: whether rates below those that the sweep asked for count.
+            labels: of the combination.
+        """
+        runs = chosen(self.runs, **labels)
+        return best_accuracy(runs if extended else runs[~runs["extended"].astype(bool)], self.best)
+
     def trains(self, claim: str, *, against: Mapping[str, Any], **labels: Any) -> Check:
-        """Holds if the combination trains at some rate; see `does_not_train` for what is undecided."""
-        return self._trainability(claim, True, against, labels)
+        """Holds if the combination trains at some rate; see `normless.papers.trained.trains`.
+
+        Args:
+            claim: a sentence.
+            against: labels of the control.
+            labels: of the combination.
+        """
+        chance = chance_of(self.runs)
+        return trains(claim, self.accuracy(**labels), self.accuracy(**against), chance)
 
     def does_not_train(self, claim: str, *, against: Mapping[str, Any], **labels: Any) -> Check:
-        """Holds if the combination trains at no rate.
+        """Holds if the combination trains at none of the rates that were asked for.
 
-        Undecided where it does not train and neither does `against`, or where runs that were shorter than the paper's
-        stayed at chance: they might have trained in time.
+        A smaller rate, added where the optimum lay at the lower end, does not make the claim false: how small a rate
+        may be is what the grid says.
         """
-        return self._trainability(claim, False, against, labels)
-
-    def _trainability(self, claim: str, wanted: bool, against: Mapping[str, Any], labels: Mapping[str, Any]) -> Check:
-        row, control = self.row(**labels), self.row(**against)
-        if row is None or row["runs"] == row["failed"]:
-            return check(claim, None, runs=0)
-        numbers = {name: row[name] for name in _COUNTS} | {self.metric: row["mean"]}
-        controlled = control is not None and control["trainable"]
-        too_short = row["chance"] > 0 and not self.whole
-        if not row["trainable"] and (not controlled or too_short):
-            return check(claim, None, **numbers)
-        return check(claim, bool(row["trainable"]) == wanted, **numbers)
+        chance = chance_of(self.runs)
+        return does_not_train(claim, self.accuracy(extended=False, **labels), self.accuracy(**against), chance)
 
     def published_columns(self, name: str, deviation: str = "std") -> pd.DataFrame:
         """The columns of the papers' tables.
@@ -116,23 +128,38 @@ class Runs:
         sweeps: what was run.
         provenance: of the data set; empty where no run tells.
         whole: whether as much was carried out as the papers did.
+        control: labels of the method that says what training reaches here.
     """
 
     table: pd.DataFrame
     sweeps: tuple[Sweep, ...]
     provenance: str
     whole: bool
+    control: Mapping[str, str]
 
     def selected(self, metric: str) -> Selection:
         """The optima by a metric; accuracies in percent, losses in nats."""
-        axes = list(self.sweeps[0].axes)
-        found = optima(self.table, axes=axes, metric=metric, best=self.sweeps[0].best)
+        axes, best = list(self.sweeps[0].axes), self.sweeps[0].best
+        runs = self.table.copy()
         for axis in set(axes) & set(_NUMERIC_AXES):
-            found[axis] = found[axis].astype(int)
-        percent = "accuracy" in metric
-        for column in ("mean", "deviation"):
-            found[column] = found[column].astype(float) * (100 if percent else 1)
-        return Selection(found, metric, "percent" if percent else "nats", self.whole)
+            runs[axis] = runs[axis].astype(int)
+        for name in ("test_accuracy", "test_accuracy_top5", "chance_accuracy"):
+            runs[name] = 100 * runs[name].astype(float)
+        found = optima(runs, axes=axes, metric=metric, best=best)
+        selection = Selection(found, metric, "percent" if "accuracy" in metric else "nats", runs, best)
+        found["trainable"] = [
+            self._trained(selection, {axis: row[axis] for axis in axes}) for row in found.to_dict("records")
+        ]
+        return selection
+
+    def _trained(self, selection: Selection, labels: dict[str, Any]) -> bool:
+        """Whether a combination trained at some rate, undecided or not told apart included."""
+        control = selection.accuracy(**(labels | dict(self.control)))
+        best = selection.accuracy(**dict[str, Any](self.control))
+        chance = chance_of(selection.runs)
+        # A control that itself failed at this depth or batch size is no control there.
+        against = best if math.isnan(control.mean) or control.mean < (best.mean + chance) / 2 else control
+        return trains("It trained.", selection.accuracy(**labels), against, chance).verdict != "fails"
 
     @property
     def reduction(self) -> str:
@@ -194,7 +221,12 @@ class Runs:
 
 
 def carried_out(
-    lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str] = ("test_accuracy",), *, whole: bool
+    lab: Laboratory,
+    sweeps: Sequence[Sweep],
+    metrics: Sequence[str] = ("test_accuracy",),
+    *,
+    whole: bool,
+    control: Mapping[str, str],
 ) -> Runs:
     """Run what is missing of some sweeps with the same axes.
 
@@ -203,11 +235,15 @@ def carried_out(
         sweeps: at least one.
         metrics: whose optima must not lie on an edge of the grid, as far as it is extended.
         whole: whether the sweeps are as much as the papers did.
+        control: labels of the method that others are said to train or not to train against.
     """
-    tables = [lab.run(sweep, metrics=metrics).runs for sweep in sweeps]
+    tables = []
+    for sweep in sweeps:
+        runs = lab.run(sweep, metrics=metrics).runs
+        tables.append(runs.assign(extended=runs["rate"] < sweep.rates.rates[0]))
     finished = lab.carry_out([sweeps[0].points()[0].config])
     provenance = str((finished[0].result or {}).get("data", "")) if finished else ""
-    return Runs(pd.concat(tables, ignore_index=True), tuple(sweeps), provenance, whole)
+    return Runs(pd.concat(tables, ignore_index=True), tuple(sweeps), provenance, whole, control)
 
 
 def _log2(rate: float) -> float:

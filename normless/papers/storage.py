@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from normless.papers.budget import BUDGETS, Budget
+from normless.papers.budgets import BUDGETS, Budget
 from normless.papers.published import published
 from normless.papers.reproduction import Reproduction, ResultError
 from normless.training.files import replaced

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from scipy.stats import t as student
 
 Verdict = Literal["holds", "fails", "inconclusive"]
+
+# What checks rest on: our code computed beside the paper's formula; networks or random matrices that were measured;
+# training runs.
+Basis = Literal["formula", "measurement", "training"]
+BASES: tuple[Basis, ...] = get_args(Basis)
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,28 @@ class Estimate:
     """A mean over replicates, their sample standard deviation (0 for one), and their number.
 
     An exact quantity is `Estimate(value)`.
+
+    Attributes:
+        mean: of the replicates.
+        deviation: their sample standard deviation; NaN of a single one.
+        n: how many there are.
+        by_seed: each replicate's number by its seed; empty where they have none. Estimates with the same seeds are
+            compared seed by seed.
     """
 
     mean: float
     deviation: float = 0.0
     n: int = 1
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+
+    def scaled(self, factor: float, offset: float = 0.0) -> Estimate:
+        """The estimate of factor · x + offset."""
+        return replace(
+            self,
+            mean=factor * self.mean + offset,
+            deviation=abs(factor) * self.deviation,
+            by_seed={seed: factor * value + offset for seed, value in self.by_seed.items()},
+        )
 
 
 def check(claim: str, holds: bool | None, **numbers: float) -> Check:
@@ -60,18 +83,47 @@ def close(claim: str, measured: float, expected: float, *, relative: float = 0.0
 
 
 def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) -> Check:
-    """first - second > by, where the difference is told from `by` by Welch's test.
+    """first - second > by, decided at 95 % by Student's t.
 
-    With e² = s₁²/n₁ + s₂²/n₂ and q the 97.5 % quantile of Student's t with the degrees of freedom of Welch and
-    Satterthwaite, the claim holds where first - second - by > q·e, fails where it is below -q·e, and is inconclusive
-    between: of two replicates each, q is 4.3 and more. An exact quantity adds no error. Of single runs the error is
-    unknown, so give them as `Estimate(mean, math.nan)`, which is inconclusive. The check's numbers are
-    claimed_larger, claimed_smaller, by and standard_error, e.
+    Replicates with the same seeds are paired: with d the differences of the n pairs, s their deviation and
+    e² = s²/n, the claim holds where mean(d) - by > q·e, fails where it is below -q·e, and is inconclusive between; q
+    is the 97.5 % quantile of Student's t with n - 1 degrees of freedom. Others are compared by Welch's test:
+    e² = s₁²/n₁ + s₂²/n₂, and q has the degrees of freedom of Welch and Satterthwaite. An exact quantity adds no
+    error. Of single runs the error is unknown, so give them as `Estimate(mean, math.nan)`, which is inconclusive.
+    The check's numbers are claimed_larger, claimed_smaller, by, standard_error (e) and pairs (0 if there are none).
     """
-    squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
-    error, gap = math.sqrt(sum(squared)), first.mean - second.mean - by
-    numbers = {"claimed_larger": first.mean, "claimed_smaller": second.mean, "by": by, "standard_error": error}
-    return check(claim, above_zero(gap, squared, [first.n, second.n]), **numbers)
+    seeds = sorted(first.by_seed)
+    paired = len(seeds) > 1 and seeds == sorted(second.by_seed)
+    if paired:
+        differences = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
+        squared, counts = [statistics.variance(differences) / len(seeds)], [len(seeds)]
+    else:
+        squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
+        counts = [first.n, second.n]
+    return check(
+        claim,
+        above_zero(first.mean - second.mean - by, squared, counts),
+        claimed_larger=first.mean,
+        claimed_smaller=second.mean,
+        by=by,
+        standard_error=math.sqrt(sum(squared)),
+        pairs=len(seeds) if paired else 0,
+    )
+
+
+def at_scale(one: Check, reduction: str) -> Check:
+    """A check of the paper's very numbers, which only the paper's own data, network and length can decide.
+
+    Args:
+        one: the check.
+        reduction: what is less than the paper's, as a sentence; empty if nothing is.
+
+    Returns:
+        The check as it is where nothing is reduced, else inconclusive with its numbers and the reason.
+    """
+    if not reduction:
+        return one
+    return replace(one, claim=f"{one.claim} Not asked of a smaller set-up: {reduction}", verdict="inconclusive")
 
 
 def above_zero(gap: float, squared_errors: Sequence[float], counts: Sequence[int]) -> bool | None:

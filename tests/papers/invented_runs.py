@@ -27,6 +27,8 @@ class Optimum:
         self.value, self.exponent, self.deviation, self.top5 = value, exponent, deviation, top5
 
 
+CHANCE = 0.01
+
 # By metric and labels, what is reached.
 World = Callable[[str, Mapping[str, str]], Optimum]
 
@@ -63,14 +65,15 @@ class InventedLaboratory:
         reached = {metric: self.world(metric, point.labels) for metric in metrics}
         row: dict[str, Any] = {"rate": point.rate, "seed": point.seed, "outcome": "trained", "error": None}
         if any(one.value is None for one in reached.values()):
-            return {**row, "outcome": "diverged", **dict.fromkeys(metrics, math.nan), "test_accuracy_top5": 0.5}
+            reached = dict.fromkeys(metrics, math.nan)
+            return {**row, "outcome": "diverged", **reached, "test_accuracy_top5": 0.5, "chance_accuracy": CHANCE}
         for metric, one in reached.items():
             accuracy = metric == "test_accuracy"
             off = abs(math.log2(point.rate) - one.exponent)
             noise = one.deviation * self._noise[point.seed % 64]
             value = cast(float, one.value) + noise + off * (-1.0 if accuracy else 0.05)
             row[metric] = value / 100 if accuracy else max(value, 0.0)
-        return row | {"test_accuracy_top5": reached["test_accuracy"].top5 / 100}
+        return row | {"test_accuracy_top5": reached["test_accuracy"].top5 / 100, "chance_accuracy": CHANCE}
 
 
 def invented(
@@ -92,4 +95,5 @@ def invented(
     if few and settings["effort"].replicates > 4:
         settings["effort"] = replace(settings["effort"], replicates=4, best=3, extensions=2)
     context = Context(budget, cast(Laboratory, laboratory), folder)
-    return found.function(context, **settings), laboratory
+    evidence = found.function(context, **settings)
+    return replace(evidence, checks=found.checks_of(evidence)), laboratory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Contex
 def carried_out(artefact: str, context: Context, **changes: Any) -> Evidence:
     """An artefact with the settings of the context's budget, some of them changed."""
     found = artefact_of(artefact)
-    return found.function(context, **{**found.settings[context.budget], **changes})
+    evidence = found.function(context, **{**found.settings[context.budget], **changes})
+    return replace(evidence, checks=found.checks_of(evidence))
 
 
 def assert_whole(artefact: str, evidence: Evidence, *, unmeasured: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -38,6 +40,7 @@ def assert_whole(artefact: str, evidence: Evidence, *, unmeasured: tuple[str, ..
     published = artefact_of(artefact).published
     assert len(evidence.measured)
     assert evidence.setup
+    assert evidence.checks
     for one in evidence.checks:
         assert one.claim.endswith("."), one.claim
         assert one.numbers, one.claim

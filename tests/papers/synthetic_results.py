@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.papers.budget import Budget
+from normless.papers.budgets import Budget
 from normless.papers.published import published
 from normless.papers.reproduction import Reproduction
 from normless.papers.storage import FIGURE, save

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from normless.papers.artefact import artefacts
-from normless.papers.budget import BUDGETS
+from normless.papers.budgets import BUDGETS
 from normless.papers.plain import plain
 from normless.papers.published import published
 

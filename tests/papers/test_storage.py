@@ -10,7 +10,7 @@ import pytest
 from synthetic_results import figure, made_up
 
 from normless.papers import storage
-from normless.papers.budget import Budget
+from normless.papers.budgets import Budget
 from normless.papers.published import published
 from normless.papers.reproduction import ResultError
 from normless.papers.storage import folder_of, load, save, stored

@@ -17,42 +17,15 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
-from normless.papers.outcomes import all_trained, none_trained, outcome_table
+from normless.papers.outcomes import outcome_table
+from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, check, close
 from normless.probes import signal_table
 from normless.report.probes.growth import growth_against_block
 from normless.training import TrainConfig
 
-IMAGES = "correlated(image_shape=(3, 32, 32))"
-TRAINING: dict[str, dict[str, Any]] = {
-    "smoke": {"depths": (10, 202), "rates": (0.1,), "data": "digits", "epochs": 1, "batch_size": 32},
-    "small": {"depths": (10, 100, 202, 1000), "rates": (0.1,), "data": "digits", "epochs": 1, "batch_size": 32},
-    "paper": {"depths": (10, 100, 202, 1000), "rates": (0.1,), "data": "cifar10", "epochs": 1, "batch_size": 128},
-}
 
-
-@artefact(
-    "fixup/sqrt2-scaling",
-    smoke={"blocks": 20, "width": 300, "draws": 8, "depth": 100, "images": 8, "shown": IMAGES, **TRAINING["smoke"]},
-    small={
-        "blocks": 100,
-        "width": 600,
-        "draws": 16,
-        "depth": 202,
-        "images": 32,
-        "shown": "cifar10",
-        **TRAINING["small"],
-    },
-    paper={
-        "blocks": 100,
-        "width": 1000,
-        "draws": 32,
-        "depth": 202,
-        "images": 128,
-        "shown": "cifar10",
-        **TRAINING["paper"],
-    },
-)
+@artefact("fixup/sqrt2-scaling", basis="formula")
 def sqrt2_scaling(
     context: Context, /, *, blocks: int, width: int, draws: int, depth: int, images: int, shown: str, **training: Any
 ) -> Evidence:
@@ -100,12 +73,7 @@ def sqrt2_scaling(
     )  # fmt: skip
 
 
-@artefact(
-    "fixup/lsuv",
-    smoke={"depth": 100, "images": 64, **TRAINING["smoke"]},
-    small={"depth": 202, "images": 128, **TRAINING["small"]},
-    paper={"depth": 202, "images": 128, **TRAINING["paper"]},
-)
+@artefact("fixup/lsuv", basis="formula")
 def lsuv(context: Context, /, *, depth: int, images: int, **training: Any) -> Evidence:
     """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
     batch = training_batch(context, training["data"], images)
@@ -230,8 +198,8 @@ def _trainable(name: str, runs: pd.DataFrame, training: dict[str, Any]) -> list[
     fixup = runs[(runs["scheme"] == "fixup") & (runs["depth"] > 100)]
     depths = ", ".join(str(depth) for depth in training["depths"] if depth > 100)
     return [
-        none_trained(f"{name}: {depths} layers are not trained by the first epoch at rate 0.1.", baseline),
-        all_trained(f"Fixup trains as many ({depths}) at the same rate.", fixup),
+        runs_do_not_train(f"{name}: {depths} layers are not trained by the first epoch at rate 0.1.", baseline),
+        runs_train(f"Fixup trains as many ({depths}) at the same rate.", fixup),
     ]
 
 

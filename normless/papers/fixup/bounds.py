@@ -20,7 +20,6 @@ from normless.probes.homogeneous.homogeneity import candidate_sets
 from normless.probes.homogeneous.set_bounds import set_bound_table
 from normless.report.probes.gradient_bounds import gradient_bounds_against_block
 
-IMAGES = "correlated(image_shape=(3, 16, 16))"
 # Float32: inner products of long vectors, relative to the loss.
 ROUNDING = 1e-3
 
@@ -32,12 +31,7 @@ def _bare(depth: int, batch: MeasuredBatch, scheme: str) -> nn.Module:
     return network
 
 
-@artefact(
-    "fixup/theorem-1",
-    smoke={"depth": 44, "images": 8, "draws": 3, "data": IMAGES},
-    small={"depth": 110, "images": 32, "draws": 20, "data": "cifar10"},
-    paper={"depth": 110, "images": 128, "draws": 100, "data": "cifar10"},
-)
+@artefact("fixup/theorem-1", basis="measurement")
 def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: str) -> Evidence:
     """⟨∂l/∂x, x⟩ = l - H(p), hence ‖∂l/∂x‖ ≥ (l - H(p))/‖x‖, at every block's input; 0 = 0 with Fixup."""
     batch = training_batch(context, data, images)
@@ -97,12 +91,7 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
     )
 
 
-@artefact(
-    "fixup/theorem-2",
-    smoke={"depth": 18, "images": 4, "draws": 3, "classifiers": 300, "depths": (8, 32, 110), "data": IMAGES},
-    small={"depth": 18, "images": 16, "draws": 10, "classifiers": 400, "depths": (8, 20, 56, 110), "data": "cifar10"},
-    paper={"depth": 50, "images": 64, "draws": 20, "classifiers": 1000, "depths": (20, 56, 110), "data": "cifar10"},
-)
+@artefact("fixup/theorem-2", basis="measurement")
 def theorem_2(
     context: Context, *, depth: int, images: int, draws: int, classifiers: int, depths: tuple[int, ...], data: str
 ) -> Evidence:

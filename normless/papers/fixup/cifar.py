@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,49 +13,16 @@ from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary, with_published
 from normless.papers.fixup.effort import RATE, Effort
-from normless.papers.outcomes import all_trained, none_trained
+from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Estimate, larger
 from normless.report.beside_published import beside_published
 from normless.report.curves import accuracy_against_epoch
 from normless.report.probes.series import series_ink
 
-# He et al. 2016, section 4.2: 64,000 iterations of 128 images, rate divided by 10 at half and at three quarters.
-_RESNET_110 = Effort(
-    model="normless:resnet_cifar(depth=110)",
-    data="cifar10",
-    epochs=164,
-    settings={"schedule": "step", "weight_decay": 1e-4},
-)
-_XAVIER_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-
-_SMOKE = replace(
-    _RESNET_110,
-    model="normless:resnet_cifar(depth=32)",
-    data="digits",
-    epochs=3,
-    batch_size=32,
-    replicates=3,
-    reduced="ResNet-32 on digits for 3 epochs is not the paper's ResNet-110 on CIFAR-10 for 164.",
-)
-_SMALL = replace(
-    _RESNET_110,
-    model="normless:resnet_cifar(depth=56)",
-    data="cifar10(side=8, train=5000, test=2000)",
-    epochs=15,
-    replicates=2,
-    crop=1,
-    reduced="ResNet-56 on 5000 images of 8×8 for 15 epochs is not the paper's ResNet-110 on CIFAR-10 for 164.",
-)
-
 METHODS: Mapping[str, str] = {"batch_norm": "batch_norm", "xavier_init": "xavier", "fixup": "fixup"}
 
 
-@artefact(
-    "fixup/table-1",
-    smoke={"effort": _SMOKE, "xavier_rates": (1e-3, 1e-2)},
-    small={"effort": _SMALL, "xavier_rates": (1e-3, 1e-2)},
-    paper={"effort": _RESNET_110, "xavier_rates": _XAVIER_RATES},
-)
+@artefact("fixup/table-1", basis="training")
 def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Evidence:
     """Table 1: Fixup trains at batch norm's rate and has 7 % lower relative test error than Xavier's weights."""
     large = context.lab.run(
@@ -73,13 +39,13 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     measured["normalization"] = measured["method"] == "batch_norm"
     measured["large_lr"] = measured["rate"] >= RATE
     checks = [
-        all_trained(f"Fixup trains at batch norm's learning rate {RATE:g}.", chosen(table, method="fixup")),
+        runs_train(f"Fixup trains at batch norm's learning rate {RATE:g}.", chosen(table, method="fixup")),
         larger(
             "Fixup has at least 7 % lower test error than Xavier's weights at their best rate.",
             _scaled(errors.get("xavier_init"), 0.93),
             errors["fixup"],
         ),
-        none_trained(
+        runs_do_not_train(
             "With Xavier's weights it cannot be trained at a tenth of that rate.", chosen(xavier, rate=RATE / 10)
         ),
         larger("Batch norm has a lower test error than Fixup.", errors["fixup"], errors["batch_norm"]),
@@ -125,12 +91,7 @@ CONFIGURATIONS: Mapping[str, str] = {
 _SAME = 5.0
 
 
-@artefact(
-    "fixup/figure-4",
-    smoke={"effort": _SMOKE},
-    small={"effort": replace(_SMALL, epochs=3, replicates=3)},
-    paper={"effort": replace(_RESNET_110, epochs=3)},
-)
+@artefact("fixup/figure-4", basis="training")
 def ablation(context: Context, *, effort: Effort) -> Evidence:
     """Figure 4: a tenth of the scale, or no branch, slows learning, ten times the scale fails, and biases help."""
     axis = {name: {"scheme": scheme} for name, scheme in CONFIGURATIONS.items()}
@@ -145,7 +106,7 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     checks = [
         larger("At a tenth of the scale training accuracy is lower.", suggested, accuracy["0.1x, no bias"]),
         larger("Without residual branches training accuracy is lower.", suggested, accuracy["no residual"]),
-        none_trained("At ten times the scale it fails to train.", chosen(table, configuration="10x, no bias")),
+        runs_do_not_train("At ten times the scale it fails to train.", chosen(table, configuration="10x, no bias")),
         larger("With biases training accuracy is higher.", accuracy["Fixup"], suggested),
         larger(
             f"Fixup keeps up with batch norm: its training accuracy is at most {_SAME:g} points lower.",

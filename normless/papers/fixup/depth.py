@@ -17,7 +17,7 @@ from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
 from normless.papers.fixup.effort import RATE
-from normless.papers.outcomes import all_trained, none_trained
+from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, larger
 from normless.report.sweeps import inks_of, optimum_against
 
@@ -53,22 +53,6 @@ class Depths:
     data: str = "cifar10"
     reduced: str = ""
 
-
-_PAPER = Depths((*(Depth(layers) for layers in (10, 28, 100, 310, 1000)), Depth(10_000, 64, 1)))
-_SMOKE = Depths(
-    tuple(Depth(layers, 32, 2) for layers in (10, 100, 154)),
-    "digits",
-    "an epoch of 44 minibatches of 32 digits is not the paper's of 390 minibatches of CIFAR-10.",
-)
-_SMALL = Depths(
-    (
-        *(Depth(layers, 32, 2) for layers in (10, 100, 1000)),
-        Depth(10_000, 16, 1, "digits(train=720, test=200)"),
-    ),
-    "digits",
-    "an epoch of 44 minibatches of digits is not the paper's of 390 of CIFAR-10.",
-)
-_RULES_SMALL = Depths(_SMALL.depths[:3], _SMALL.data, _SMALL.reduced)
 
 METHODS: Mapping[str, str] = {"sqrt(1/2)": "sqrt2", "LSUV": "lsuv", "BatchNorm": "batch_norm", "Fixup": "fixup"}
 RULES: Mapping[str, str] = {
@@ -140,7 +124,7 @@ def _setup(context: Context, results: Sequence[SweepResult], effort: Depths) -> 
     }
 
 
-@artefact("fixup/figure-3", smoke={"effort": _SMOKE}, small={"effort": _SMALL}, paper={"effort": _PAPER})
+@artefact("fixup/figure-3", basis="training")
 def first_epoch(context: Context, *, effort: Depths) -> Evidence:
     """Figure 3: after an epoch at rate 0.1 Fixup matches batch norm to 10,000 layers; LSUV and √½ fail past 100."""
     results = _first_epochs(context, METHODS, effort)
@@ -148,7 +132,7 @@ def first_epoch(context: Context, *, effort: Depths) -> Evidence:
     checks: list[Check] = []
     for layers in sorted(table["depth"].unique()):
         runs = {name: chosen(table, method=name, depth=layers) for name in METHODS}
-        checks += [all_trained(f"{name} trains at {layers} layers.", runs[name]) for name in ("Fixup", "BatchNorm")]
+        checks += [runs_train(f"{name} trains at {layers} layers.", runs[name]) for name in ("Fixup", "BatchNorm")]
         checks.append(
             larger(
                 f"At {layers} layers Fixup's test accuracy is at most {_MATCH:g} points below batch norm's.",
@@ -159,7 +143,7 @@ def first_epoch(context: Context, *, effort: Depths) -> Evidence:
         )
         if layers > _LIMIT:
             checks += [
-                none_trained(f"{name} cannot be trained at {layers} layers.", runs[name])
+                runs_do_not_train(f"{name} cannot be trained at {layers} layers.", runs[name])
                 for name in ("LSUV", "sqrt(1/2)")
             ]
     measured = summary(table, ("method", "depth"), ("test_accuracy",))
@@ -172,7 +156,7 @@ def first_epoch(context: Context, *, effort: Depths) -> Evidence:
     )
 
 
-@artefact("fixup/rule-2", smoke={"effort": _SMOKE}, small={"effort": _RULES_SMALL}, paper={"effort": _PAPER})
+@artefact("fixup/rule-2", basis="training")
 def rules(context: Context, *, effort: Depths) -> Evidence:
     """Section 3: rule 2 alone trains networks of any depth at rate 0.1, and without it they do not train."""
     results = _first_epochs(context, RULES, effort)
@@ -180,10 +164,10 @@ def rules(context: Context, *, effort: Depths) -> Evidence:
     checks: list[Check] = []
     for layers in sorted(table["depth"].unique()):
         runs = {name: chosen(table, method=name, depth=layers) for name in RULES}
-        checks.append(all_trained(f"Rule 2 alone trains {layers} layers.", runs["rule 2"]))
+        checks.append(runs_train(f"Rule 2 alone trains {layers} layers.", runs["rule 2"]))
         if layers > _LIMIT:
             checks += [
-                none_trained(f"With {name} {layers} layers cannot be trained.", runs[name])
+                runs_do_not_train(f"With {name} {layers} layers cannot be trained.", runs[name])
                 for name in ("no rule", "rules 1 and 3")
             ]
         checks.append(

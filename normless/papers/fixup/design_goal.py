@@ -28,12 +28,7 @@ RATE, STEP_RATE = 1e-5, 0.01
 SHORTCUT = {"convolutions": 5, "fully_connected": 1}
 
 
-@artefact(
-    "fixup/design-goal",
-    smoke={"depths": (4, 16), "width": 128, "draws": 16, "steps": 3},
-    small={"depths": (4, 16, 48), "width": 256, "draws": 16, "steps": 3},
-    paper={"depths": (4, 16, 64, 256), "width": 512, "draws": 32, "steps": 3},
-)
+@artefact("fixup/design-goal", basis="measurement")
 def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws: int, steps: int) -> Evidence:
     """‖∆f‖/η is the same at every depth with Fixup, at once and after some steps; it grows with the others."""
     with seeded(context.seed):

@@ -20,12 +20,7 @@ from normless.report.probes.weight_dynamics import multipliers_against_step, wei
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
 
-@artefact(
-    "fixup/multiplier-dynamics",
-    smoke={"steps": 500, "drop": 250, "draws": 8, "width": 24, "decay": 0.02},
-    small={"steps": 12000, "drop": 6000, "draws": 8, "width": 32, "decay": 0.005},
-    paper={"steps": 60000, "drop": 30000, "draws": 15, "width": 64, "decay": 0.001},
-)
+@artefact("fixup/multiplier-dynamics", basis="measurement")
 def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, width: int, decay: float) -> Evidence:
     """Gradient ⊥ weight; behind the drop norms shrink, the multiplier grows, and with it the rate of other layers."""
     tables = []

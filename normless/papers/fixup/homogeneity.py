@@ -20,12 +20,7 @@ FACTORS = (0.5, 2.0, 3.0, 0.7)
 NOT_ROUNDING = 1e-3
 
 
-@artefact(
-    "fixup/proposition-1",
-    smoke={"depth": 20, "images": 4, "side": 8},
-    small={"depth": 110, "images": 16, "side": 32},
-    paper={"depth": 110, "images": 128, "side": 32},
-)
+@artefact("fixup/proposition-1", basis="measurement")
 def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Evidence:
     """f(a·x) = a·f(x) for a > 0 without norms and biases, to rounding; not with either."""
     with seeded(context.seed):
@@ -74,12 +69,7 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
     )
 
 
-@artefact(
-    "fixup/figure-2",
-    smoke={"depth": 18, "images": 2, "side": 16},
-    small={"depth": 50, "images": 4, "side": 64},
-    paper={"depth": 50, "images": 8, "side": 224},
-)
+@artefact("fixup/figure-2", basis="measurement")
 def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
     """Stem; classifier; a down-sampling layer with one of the branch beside it; and no layer of a branch alone."""
     with seeded(context.seed):

@@ -19,9 +19,6 @@ from normless.papers.fixup.imagenet_setup import (
     FIXUP,
     FIXUP_MIXUP,
     GROUP_NORM_MIXUP,
-    PAPER,
-    SMALL,
-    SMOKE,
     XAVIER,
     Networks,
     over_replicates,
@@ -32,7 +29,7 @@ from normless.papers.verdict import Check, Estimate, larger
 from normless.report.beside_published import beside_published
 
 
-@artefact("fixup/table-2", smoke={"networks": SMOKE}, small={"networks": SMALL}, paper={"networks": PAPER})
+@artefact("fixup/table-2", basis="training")
 def test_errors(context: Context, *, networks: Networks) -> Evidence:
     """Table 2: Fixup improves on Xavier's weights; with Mixup it reaches group norm with Mixup."""
     methods = {

@@ -20,9 +20,6 @@ from normless.papers.fixup.imagenet_setup import (
     FIXUP_MIXUP_EQUAL,
     GROUP_NORM,
     GROUP_NORM_MIXUP,
-    PAPER,
-    SMALL,
-    SMOKE,
     Networks,
     over_replicates,
     remarks_on,
@@ -38,7 +35,7 @@ def _curves(result: SweepResult, title: str, columns: Sequence[str]) -> Axes:
     return accuracy_against_epoch(result.epochs, series="method", inks=inks, title=title, columns=columns)
 
 
-@artefact("fixup/figure-5", smoke={"networks": SMOKE}, small={"networks": SMALL}, paper={"networks": PAPER})
+@artefact("fixup/figure-5", basis="training")
 def overfitting(context: Context, *, networks: Networks) -> Evidence:
     """Figure 5: without Mixup Fixup ends with a lower training error and a higher test error than norms."""
     effort = networks.resnet_50
@@ -67,7 +64,7 @@ def overfitting(context: Context, *, networks: Networks) -> Evidence:
     )
 
 
-@artefact("fixup/figure-6", smoke={"networks": SMOKE}, small={"networks": SMALL}, paper={"networks": PAPER})
+@artefact("fixup/figure-6", basis="training")
 def with_mixup(context: Context, *, networks: Networks) -> Evidence:
     """Figure 6: with Mixup Fixup's final test error closely matches group norm's."""
     effort = networks.resnet_50
@@ -92,7 +89,7 @@ def with_mixup(context: Context, *, networks: Networks) -> Evidence:
     )
 
 
-@artefact("fixup/scalar-lr", smoke={"networks": SMOKE}, small={"networks": SMALL}, paper={"networks": PAPER})
+@artefact("fixup/scalar-lr", basis="training")
 def scalar_rate(context: Context, *, networks: Networks) -> Evidence:
     """Section 4.2: with Mixup, Fixup generalizes better with a tenth of the rate for its multipliers and biases."""
     effort = networks.resnet_50

@@ -46,13 +46,6 @@ def _effort(model: str, data: str, epochs: int, **changes: Any) -> Effort:
     return Effort(f"normless:{model}", data, epochs, settings=_DEFAULTS, **changes)
 
 
-PAPER = Networks(
-    _effort("resnet(depth=50)", "image_folder", 100, batch_size=256, replicates=1),
-    _effort("resnet(depth=101)", "image_folder", 200, batch_size=256, replicates=1),
-    0.01,
-)
-
-
 def _on_digits(depth: int) -> Effort:
     return _effort(f"resnet_cifar(depth={depth})", "digits", 3, batch_size=32, replicates=3, reduced=_REDUCED)
 
@@ -66,10 +59,6 @@ def _on_small_images(depth: int) -> Effort:
         crop=1,
         reduced=_REDUCED,
     )
-
-
-SMOKE = Networks(_on_digits(14), _on_digits(20), 0.01)
-SMALL = Networks(_on_small_images(20), _on_small_images(32), 0.01)
 
 
 def trained(context: Context, effort: Effort, methods: Mapping[str, Mapping[str, Any]]) -> SweepResult:

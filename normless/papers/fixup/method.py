@@ -24,12 +24,7 @@ from normless.report.agreement import agreement_of_quantities
 MULTIPLIERS, BIASES = 54, 4 * 54 + 2
 
 
-@artefact(
-    "fixup/fixup",
-    smoke={"written_out": 20, "images": 4, "side": 16},
-    small={"written_out": 110, "images": 8, "side": 32},
-    paper={"written_out": 110, "images": 32, "side": 32},
-)
+@artefact("fixup/fixup", basis="formula")
 def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
     """Zero branches and logits; inner weights He's times L^(-1/(2m-2)); scalar multipliers at 1 and biases at 0."""
     with seeded(context.seed):

@@ -39,10 +39,6 @@ class Case:
     effort: Effort
 
 
-_PAPER = (
-    Case("cifar10", 16, Effort("normless:wide_resnet(depth=40, width=10)", "cifar10", 200, settings=_REGULARIZED)),
-    Case("svhn", 20, Effort("normless:wide_resnet(depth=16, width=12)", "svhn", 160, settings=_REGULARIZED)),
-)
 _REDUCED = "these networks, images and epochs are far from the paper's."
 
 
@@ -51,17 +47,7 @@ def _smaller(depth: int, width: int, data: str, epochs: int, **changes: Any) -> 
     return Effort(model, data, epochs, settings=_REGULARIZED, reduced=_REDUCED, **changes)
 
 
-_SMOKE = (
-    Case("cifar10", 4, _smaller(16, 1, "digits", 4, batch_size=32, replicates=3)),
-    Case("svhn", 4, _smaller(10, 2, "digits", 4, batch_size=32, replicates=3)),
-)
-_SMALL = (
-    Case("cifar10", 4, _smaller(16, 2, "cifar10(side=8, train=5000, test=2000)", 20, replicates=3, crop=1)),
-    Case("svhn", 4, _smaller(10, 2, "digits", 30, batch_size=32, replicates=3)),
-)
-
-
-@artefact("fixup/table-4", smoke={"cases": _SMOKE}, small={"cases": _SMALL}, paper={"cases": _PAPER})
+@artefact("fixup/table-4", basis="training")
 def regularized(context: Context, *, cases: Sequence[Case]) -> Evidence:
     """Table 4: with Mixup and Cutout Fixup is at least as good as batch norm."""
     results = [_result(context, case) for case in cases]

@@ -33,49 +33,7 @@ BIASES_OF_ATTENTION, BIASES_OF_FEED_FORWARD = 4, 3
 VOCABULARY = 100
 
 
-@artefact(
-    "fixup/transformer",
-    smoke={
-        "layers": 4,
-        "width": 32,
-        "training": {
-            "data": "grammar(train=300, validation=10, test=20)",
-            "vocabulary": 300,
-            "batch_tokens": 1024,
-            "epochs": 2,
-            "warmup_steps": 6,
-            "rate": 3e-3,
-            "beam_width": 2,
-            "longer_by": 4,
-        },
-    },
-    small={
-        "layers": 12,
-        "width": 64,
-        "training": {
-            "data": "grammar",
-            "batch_tokens": 1024,
-            "epochs": 10,
-            "warmup_steps": 200,
-            "rate": 2e-3,
-            "beam_width": 2,
-            "longer_by": 10,
-        },
-    },
-    paper={
-        "layers": 6,
-        "width": 512,
-        "training": {
-            "data": "parallel_text(source='de', target='en')",
-            "vocabulary": 10_000,
-            "longest": 175,
-            "batch_tokens": 4096,
-            "epochs": 200,
-            "warmup_steps": 4000,
-            "rate": 5e-4,
-        },
-    },
-)
+@artefact("fixup/transformer", basis="formula")
 def template(context: Context, *, layers: int, width: int, training: Mapping[str, Any]) -> Evidence:
     """Norms gone, branch ends zero, branch weights × L^(-1/(2m-2)), multipliers, scalar biases; and it trains."""
     with seeded(context.seed):

@@ -25,12 +25,7 @@ from normless.report.probes.update_trace import update_trace_against_block
 RATES = (1e-4, 5e-5, 2.5e-5)
 
 
-@artefact(
-    "fixup/theorem-3",
-    smoke={"width": 48, "layers": 2, "depths": (8, 16, 32, 64), "draws": 3, "depth": 14},
-    small={"width": 128, "layers": 2, "depths": (8, 16, 32, 64, 128), "draws": 5, "depth": 20},
-    paper={"width": 256, "layers": 2, "depths": (8, 16, 32, 64, 128), "draws": 20, "depth": 56},
-)
+@artefact("fixup/theorem-3", basis="measurement")
 def theorem_3(
     context: Context, *, width: int, layers: int, depths: tuple[int, ...], draws: int, depth: int
 ) -> Evidence:
@@ -123,12 +118,7 @@ def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> list[flo
     return found
 
 
-@artefact(
-    "fixup/theorem-4",
-    smoke={"blocks": (1, 10, 100, 1000, 10000), "layers": (2, 3, 4, 6)},
-    small={"blocks": (1, 10, 100, 1000, 10000), "layers": (2, 3, 4, 6, 8)},
-    paper={"blocks": (1, 10, 100, 1000, 10000, 100000), "layers": (2, 3, 4, 6, 8)},
-)
+@artefact("fixup/theorem-4", basis="measurement")
 def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, ...]) -> Evidence:
     """|ΔF| = Θ(η/L) for a_i = L^(-1/(2m-2)), also with a_m = 0, and not for a_i = 1; steps are exact."""
     rate = 1e-3

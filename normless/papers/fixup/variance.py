@@ -21,12 +21,7 @@ from normless.report.probes.growth import growth_against_block
 LAWS = {"none": 1.0, "sqrt2": 0.0, "fixup": 0.0}
 
 
-@artefact(
-    "fixup/equation-1",
-    smoke={"blocks": 10, "width": 300, "batch": 100, "draws": 8},
-    small={"blocks": 50, "width": 1000, "batch": 200, "draws": 16},
-    paper={"blocks": 100, "width": 1000, "batch": 1000, "draws": 50},
-)
+@artefact("fixup/equation-1", basis="measurement")
 def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: int) -> Evidence:
     """‖x_l‖² is 2ˡ‖x_0‖² with He's initialization, ‖x_0‖² with sums times √½ and with Fixup."""
     growths: dict[str, list[Any]] = {scheme: [] for scheme in LAWS}

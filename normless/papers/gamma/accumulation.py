@@ -29,27 +29,7 @@ FIRST, LAST = 0.3, 2.0
 SMALL, LARGE = 0.5, 3.0
 
 
-@artefact(
-    "gamma/equation-6",
-    smoke={
-        "model": "normless:dense(depth=8, width=300, branch_layers=2)",
-        "features": 100,
-        "examples": 300,
-        "draws": 3,
-    },
-    small={
-        "model": "normless:dense(depth=16, width=1000, branch_layers=2)",
-        "features": 100,
-        "examples": 1000,
-        "draws": 10,
-    },
-    paper={
-        "model": "normless:dense(depth=50, width=1000, branch_layers=3)",
-        "features": 1000,
-        "examples": 4000,
-        "draws": 15,
-    },
-)
+@artefact("gamma/equation-6", basis="measurement")
 def full_accumulation(context: Context, *, model: str, features: int, examples: int, draws: int) -> Evidence:
     """Var f = γ_last² whatever else is in the branch, and Var x_l = Var x_s + Σ γ_last² (equations 1 to 6)."""
     batch = training_batch(context, f"gaussian(image_shape=({features},), train={examples})", examples)

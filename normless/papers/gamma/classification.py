@@ -80,26 +80,7 @@ def _bert(layers: int, width: int) -> str:
     )
 
 
-SMOKE = TextEffort(
-    model=_bert(1, 32),
-    data="sentiment(train=600, test=200)",
-    settings={"epochs": 2, "batch_size": 32, "vocabulary": 400, "weight_decay": 1.0},
-    rates=RateGrid((3e-3,), None),
-    replicates=4,
-    reduced="BERT of 1 layer and width 32 from random weights, 600 sentences of the embedded grammar, 2 epochs",
-)
-SMALL = TextEffort(
-    model=_bert(2, 64),
-    data="sentiment(train=4000, test=2000)",
-    settings={"epochs": 8, "batch_size": 32, "vocabulary": 1000, "weight_decay": 0.1},
-    rates=RateGrid((1e-3,), None),
-    replicates=3,
-    reduced="BERT of 2 layers and width 64 from random weights, 4000 sentences of the embedded grammar, 8 epochs",
-)
-PAPER = TextEffort()
-
-
-@artefact("gamma/table-4", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/table-4", basis="training")
 def accuracy_of_bert(context: Context, *, effort: TextEffort) -> Evidence:
     """Test accuracy with L2 on W, and on W, γ_1 and γ_2: it is 0.2 points higher."""
     result, comparison = classifiers_compared(context, effort, "gamma/table-4", POLICIES)

@@ -18,30 +18,7 @@ from normless.report.probes.gamma_updates import gamma_update_against_scale
 ROLES = ("stem", "down", "other", "last")
 
 
-@artefact(
-    "gamma/figure-6",
-    smoke={
-        "model": "normless:resnet(depth=18)",
-        "data": "gaussian(image_shape=(3, 32, 32), train=24)",
-        "examples": 8,
-        "batches": 3,
-        "scales": (0.5, 1.0, 2.0),
-    },
-    small={
-        "model": "normless:resnet(depth=18)",
-        "data": "cifar10",
-        "examples": 64,
-        "batches": 5,
-        "scales": (0.25, 0.5, 1.0, 2.0, 4.0),
-    },
-    paper={
-        "model": "normless:resnet(depth=18)",
-        "data": "pets",
-        "examples": 128,
-        "batches": 15,
-        "scales": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
-    },
-)
+@artefact("gamma/figure-6", basis="measurement")
 def first_update(
     context: Context, *, model: str, data: str, examples: int, batches: int, scales: Sequence[float]
 ) -> Evidence:

@@ -24,35 +24,11 @@ from normless.residual import ResidualMap, residual_map
 
 # The paper's names of the groups, by the roles of the residual map.
 GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other": "gamma_others"}
-TORCHVISION = (
-    "torchvision:resnet18",
-    "torchvision:resnet50",
-    "torchvision:resnet101",
-    "torchvision:resnet152",
-    "torchvision:wide_resnet50_2",
-    "torchvision:wide_resnet101_2",
-    "torchvision:resnext50_32x4d",
-    "torchvision:resnext101_32x8d",
-)
-PRE_ACTIVATION = ("normless:resnet_v2(depth=50)", "normless:wide_resnet(depth=28, width=10)")
 
 DECAY = 0.01
 
 
-# Small ones of the same wiring.
-FEW = (
-    "normless:resnet(depth=18, channels=8)",
-    "normless:resnet(depth=50, channels=16, groups=32, width_per_group=4)",
-    "normless:wide_resnet(depth=10, width=2)",
-)
-
-
-@artefact(
-    "gamma/parameter-groups",
-    smoke={"models": FEW, "side": 32},
-    small={"models": (*TORCHVISION, *PRE_ACTIVATION), "side": 32},
-    paper={"models": (*TORCHVISION, *PRE_ACTIVATION), "side": 64},
-)
+@artefact("gamma/parameter-groups", basis="formula")
 def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
     """The groups partition all γ as the block diagrams say; a group's decay adds λγ to its own gradients alone."""
     rows, leaks, wrong = [], [], []

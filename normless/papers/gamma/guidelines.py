@@ -11,9 +11,6 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.gamma.comparison import BASELINE, L2
 from normless.papers.gamma.roles import (
-    PAPER,
-    SMALL,
-    SMOKE,
     Effort,
     draw_roles,
     remarks_of,
@@ -26,7 +23,7 @@ from normless.papers.published import published_as
 from normless.papers.verdict import Check, check
 
 
-@artefact("gamma/guideline-1", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/guideline-1", basis="training")
 def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ_last raises the accuracy, and keeps γ_last and the branch's share of the variance small."""
     evidence = _evidence(context, effort, "gamma_last")
@@ -66,19 +63,19 @@ def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact("gamma/guideline-2", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/guideline-2", basis="training")
 def spare_gamma_down(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ_down lowers the accuracy."""
     return _evidence(context, effort, "gamma_down")
 
 
-@artefact("gamma/guideline-3", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/guideline-3", basis="training")
 def spare_gamma_0(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ_0 lowers the accuracy; in three of eight networks of the paper it raises it."""
     return _evidence(context, effort, "gamma_0")
 
 
-@artefact("gamma/guideline-4", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/guideline-4", basis="training")
 def decay_gamma_others(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ_others raises the accuracy."""
     return _evidence(context, effort, "gamma_others")

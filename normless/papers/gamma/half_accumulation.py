@@ -25,12 +25,7 @@ from normless.papers.verdict import Check, check
 from normless.report.probes.stream_variance import stream_second_moment
 
 
-@artefact(
-    "gamma/equation-11",
-    smoke={"model": "normless:resnet(depth=34, channels=16)", "side": 64, "examples": 12, "draws": 3},
-    small={"model": "normless:resnet(depth=34)", "side": 96, "examples": 32, "draws": 5},
-    paper={"model": "normless:resnet(depth=152)", "side": 224, "examples": 128, "draws": 15},
-)
+@artefact("gamma/equation-11", basis="measurement")
 def half_accumulation(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """q_{l+1} = (q_l + γ_last²) / 2 behind a block of the original ResNet (equations 7 to 11)."""
     batch = training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)

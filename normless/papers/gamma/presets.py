@@ -22,12 +22,7 @@ APPLIED = {True: "applied", False: "not applied"}
 PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inapplicable": False}
 
 
-@artefact(
-    "gamma/table-1",
-    smoke={"model": "normless:resnet(depth=18, channels=8)", "side": 32},
-    small={"model": "torchvision:resnet50", "side": 32},
-    paper={"model": "torchvision:resnet50", "side": 224},
-)
+@artefact("gamma/table-1", basis="training")
 def where_decay_is_applied(context: Context, *, model: str, side: int) -> Evidence:
     """Which of W, γ_last, γ_down, γ_0, γ_others the three policies decay, by a step without gradients."""
     network, found, _ = grouped_network(context, model, side)

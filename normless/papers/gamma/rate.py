@@ -24,17 +24,7 @@ from normless.residual import residual_map
 EPSILON = 1e-9
 
 
-@artefact(
-    "gamma/equation-22",
-    smoke={"model": "normless:resnet(depth=18, channels=16)", "side": 32, "examples": 8, "factors": (0.5, 4.0)},
-    small={
-        "model": "normless:resnet(depth=50, channels=32)",
-        "side": 64,
-        "examples": 16,
-        "factors": (0.25, 0.5, 2.0, 4.0),
-    },
-    paper={"model": "normless:resnet(depth=50)", "side": 224, "examples": 64, "factors": (0.1, 0.5, 2.0, 10.0)},
-)
+@artefact("gamma/equation-22", basis="measurement")
 def scale_invariance(context: Context, *, model: str, side: int, examples: int, factors: Sequence[float]) -> Evidence:
     """y(x; W, cΓ) = y(x; W, Γ), and the gradient by Γ is divided by c (equations 20 to 22)."""
     batch = _noise(context, side, examples)
@@ -78,30 +68,7 @@ def scale_invariance(context: Context, *, model: str, side: int, examples: int, 
     )
 
 
-@artefact(
-    "gamma/equation-24",
-    smoke={
-        "model": "normless:resnet(depth=18, channels=16)",
-        "side": 32,
-        "examples": 8,
-        "scales": (0.5, 1.0, 2.0),
-        "rate": 1e-4,
-    },
-    small={
-        "model": "normless:resnet(depth=50, channels=32)",
-        "side": 64,
-        "examples": 16,
-        "scales": (0.25, 0.5, 1.0, 2.0, 4.0),
-        "rate": 1e-4,
-    },
-    paper={
-        "model": "normless:resnet(depth=50)",
-        "side": 224,
-        "examples": 64,
-        "scales": (0.1, 0.3, 1.0, 3.0, 10.0),
-        "rate": 1e-4,
-    },
-)
+@artefact("gamma/equation-24", basis="measurement")
 def effective_rate(
     context: Context, *, model: str, side: int, examples: int, scales: Sequence[float], rate: float
 ) -> Evidence:

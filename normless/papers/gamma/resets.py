@@ -26,17 +26,8 @@ from normless.residual import ResidualMap
 # What the input is multiplied by, of which nothing should be left behind a reset.
 INPUT_SCALE = 7.0
 
-SMOKE = {"side": 48, "examples": 16, "draws": 3}
-SMALL = {"side": 64, "examples": 64, "draws": 5}
-PAPER = {"side": 224, "examples": 128, "draws": 15}
 
-
-@artefact(
-    "gamma/equation-15",
-    smoke={"model": "normless:resnet(depth=18)", **SMOKE},
-    small={"model": "normless:resnet(depth=50)", **SMALL},
-    paper={"model": "normless:resnet(depth=152)", **PAPER},
-)
+@artefact("gamma/equation-15", basis="measurement")
 def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """Behind a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
     batch, tables, scaled = _measured(context, model, side, examples, draws)
@@ -70,12 +61,7 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
     )
 
 
-@artefact(
-    "gamma/equation-17",
-    smoke={"model": "normless:wide_resnet(depth=16, width=6)", **SMOKE, "side": 16},
-    small={"model": "normless:wide_resnet(depth=28, width=10)", **SMALL, "side": 32},
-    paper={"model": "normless:wide_resnet(depth=28, width=10)", **PAPER, "side": 32},
-)
+@artefact("gamma/equation-17", basis="measurement")
 def reset_of_pre_activation_networks(
     context: Context, *, model: str, side: int, examples: int, draws: int
 ) -> Evidence:
@@ -103,12 +89,7 @@ def reset_of_pre_activation_networks(
     )
 
 
-@artefact(
-    "gamma/equation-19",
-    smoke={"model": "normless:resnet(depth=18)", **SMOKE},
-    small={"model": "normless:resnet(depth=18)", **SMALL},
-    paper={"model": "normless:resnet(depth=18)", **PAPER},
-)
+@artefact("gamma/equation-19", basis="measurement")
 def stem(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """Behind the stem's ReLU, ahead of the pooling, there is γ_0² / 2 (equations 18 and 19)."""
     batch = _noise(context, side, examples)

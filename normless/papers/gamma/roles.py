@@ -76,28 +76,6 @@ class Effort:
         }
 
 
-SMOKE = Effort(
-    models={"resnet_18": "normless:resnet(depth=18, channels=4)"},
-    data="digits(train=640)",
-    epochs=2,
-    weight_decay=5e-3,
-    rates=RateGrid((0.1,), None),
-    replicates=6,
-    reduced="ResNet-18 with 4 channels in its first stage, 640 digits, 2 epochs, 6 replicates",
-)
-# λ is as many times larger as there are fewer steps than in 200 epochs of the pets, so that as much decays.
-SMALL = Effort(
-    models={"resnet_18": "normless:resnet(depth=18, channels=16)"},
-    data="cifar10(train=5000, test=5000)",
-    epochs=15,
-    weight_decay=5e-3,
-    rates=RateGrid((0.1,), None),
-    replicates=3,
-    reduced="ResNet-18 with 16 channels in its first stage, 5000 images of CIFAR-10, 15 epochs",
-)
-PAPER = Effort()
-
-
 def roles_sweep(context: Context, effort: Effort) -> Sweep:
     """Every network with L2 on its weights, and on the γ of one role beside them; axes `model` and `l2`."""
     columns = {BASELINE: {"decay_policy": "weights"}}
@@ -113,7 +91,7 @@ def roles_sweep(context: Context, effort: Effort) -> Sweep:
     )
 
 
-@artefact("gamma/table-2", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/table-2", basis="training")
 def accuracy_by_role(context: Context, *, effort: Effort) -> Evidence:
     """Test accuracy with L2 on W and one group of γ, and its difference to that with L2 on W alone."""
     result = context.lab.run(roles_sweep(context, effort))

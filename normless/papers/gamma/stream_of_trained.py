@@ -20,27 +20,7 @@ from normless.training.config import TrainConfig
 RESET = 15
 
 
-@artefact(
-    "gamma/figure-5",
-    smoke={
-        "model": "normless:resnet(depth=50, channels=4)",
-        "data": "digits(train=640)",
-        "examples": 128,
-        "training": {"epochs": 2, "batch_size": 64, "rate": 0.05, "schedule": "cosine"},
-    },
-    small={
-        "model": "normless:resnet(depth=50, channels=16)",
-        "data": "cifar10(train=10000, test=2000)",
-        "examples": 512,
-        "training": {"epochs": 12, "batch_size": 64, "rate": 0.05, "schedule": "cosine", "decay_policy": "all"},
-    },
-    paper={
-        "model": "torchvision:resnet50(weights='IMAGENET1K_V1')",
-        "data": "image_folder",
-        "examples": 1024,
-        "training": None,
-    },
-)
+@artefact("gamma/figure-5", basis="measurement")
 def variance_of_feature_maps(
     context: Context, *, model: str, data: str, examples: int, training: dict[str, Any] | None
 ) -> Evidence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,31 +12,13 @@ from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.gamma.comparison import BASELINE, L2, Comparison, compared
-from normless.papers.gamma.roles import INKS, PAPER, SMALL, SMOKE, Effort, remarks_of, roles_setup
+from normless.papers.gamma.roles import INKS, Effort, remarks_of, roles_setup
 from normless.report.differences import differences_to_baseline
 
 DOWN = "gamma_down"
 
 
-@artefact(
-    "gamma/figure-3",
-    smoke={"effort": SMOKE, "model": "normless:resnet(depth=18, channels=4)", "strengths": (5e-3, 5e-2)},
-    small={
-        "effort": replace(
-            SMALL,
-            data="cifar10(train=3000, test=5000)",
-            epochs=10,
-            reduced="ResNet-50 with 8 channels in its first stage, 3000 images of CIFAR-10, 10 epochs",
-        ),
-        "model": "normless:resnet(depth=50, channels=8)",
-        "strengths": (1.5e-3, 5e-3, 1.5e-2),
-    },
-    paper={
-        "effort": PAPER,
-        "model": "normless:resnet(depth=152)",
-        "strengths": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
-    },
-)
+@artefact("gamma/figure-3", basis="training")
 def cost_of_decaying_gamma_down(
     context: Context, *, effort: Effort, model: str, strengths: Sequence[float]
 ) -> Evidence:

@@ -38,12 +38,7 @@ WORTH_NAMING = 0.2
 POINTS = "test accuracy less that with L2 on the weights alone, points"
 
 
-@artefact(
-    "gamma/guideline-1t",
-    smoke={"translation_effort": translation.SMOKE, "text_effort": classification.SMOKE},
-    small={"translation_effort": translation.SMALL, "text_effort": classification.SMALL},
-    paper={"translation_effort": translation.PAPER, "text_effort": classification.PAPER},
-)
+@artefact("gamma/guideline-1t", basis="training")
 def decay_gammas_of_blocks(
     context: Context, *, translation_effort: TranslationEffort, text_effort: TextEffort
 ) -> Evidence:
@@ -72,12 +67,7 @@ def decay_gammas_of_blocks(
     )
 
 
-@artefact(
-    "gamma/guideline-3t",
-    smoke={"effort": classification.SMOKE},
-    small={"effort": classification.SMALL},
-    paper={"effort": classification.PAPER},
-)
+@artefact("gamma/guideline-3t", basis="training")
 def spare_gamma_of_embeddings(context: Context, *, effort: TextEffort) -> Evidence:
     """L2 on γ_0, that of the embeddings' norm, does not help a BERT classifier."""
     policies = {BASELINE: "weights", EMBEDDING: "weights+stem"}
@@ -97,12 +87,7 @@ def spare_gamma_of_embeddings(context: Context, *, effort: TextEffort) -> Eviden
     )
 
 
-@artefact(
-    "gamma/guideline-4t",
-    smoke={"effort": translation.SMOKE},
-    small={"effort": translation.SMALL},
-    paper={"effort": translation.PAPER},
-)
+@artefact("gamma/guideline-4t", basis="training")
 def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> Evidence:
     """L2 on γ of the norm between the last block and the head improves the optimization: a lower training loss."""
     policies = {BASELINE: "weights", OTHER: "weights+other"}

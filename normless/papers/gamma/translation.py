@@ -92,44 +92,7 @@ class TranslationEffort:
         )
 
 
-SMOKE = TranslationEffort(
-    network="layers=1, width=32, heads=2, feed_forward=64, dropout=0.0",
-    data="grammar(train=300, validation=10, test=20)",
-    settings={
-        "vocabulary": 300,
-        "batch_tokens": 1024,
-        "epochs": 2,
-        "warmup_steps": 4,
-        "weight_decay": 0.1,
-        "beam_width": 2,
-        "longer_by": 4,
-    },
-    rates=RateGrid((5e-3,), None),
-    replicates=4,
-    reduced="1 layer of width 32, 300 pairs of the embedded grammar, 2 epochs, 4 replicates",
-)
-# As much decays as in 50 epochs of the paper's text: λ is larger by as much as the sum of the rates is smaller.
-SMALL = TranslationEffort(
-    network="layers=2, width=96, heads=4, feed_forward=192, dropout=0.1",
-    data="multi30k",
-    settings={
-        "vocabulary": 4000,
-        "longest": 60,
-        "batch_tokens": 2048,
-        "epochs": 3,
-        "warmup_steps": 200,
-        "weight_decay": 0.02,
-        "beam_width": 2,
-        "longer_by": 15,
-    },
-    rates=RateGrid((2e-3,), None),
-    replicates=2,
-    reduced="2 layers of width 96, Multi30k in place of IWSLT-14, 3 epochs, 2 replicates",
-)
-PAPER = TranslationEffort()
-
-
-@artefact("gamma/table-3", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("gamma/table-3", basis="training")
 def bleu_by_gamma(context: Context, *, effort: TranslationEffort) -> Evidence:
     """BLEU with L2 on W, on W and γ_1, on W and γ_2: both raise it."""
     result, comparison = translations_compared(context, effort)

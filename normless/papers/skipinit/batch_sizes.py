@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import METHODS, SMALL_BATCHES, SMOKE, Effort
+from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check
 
 COMPARED = ("skipinit", "regularized_skipinit", "batch_norm")
-RANGE = tuple(2**exponent for exponent in range(11))
 _REMARKS = (
     "The figure's batch sizes are only plotted; those of the paper's budget here are those of zeroinit/figure-3, "
     "whose runs with batch norm and with ZeroInit (Regularized SkipInit) are the same.",
@@ -20,12 +19,7 @@ _REMARKS = (
 )
 
 
-@artefact(
-    "skipinit/figure-4",
-    smoke={"batch_sizes": (4, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (4, 16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("skipinit/figure-4", basis="training")
 def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Optimal test accuracy and training loss as functions of the batch size; all methods train at every one."""
     runs = _runs(context, batch_sizes, width, effort)
@@ -36,12 +30,7 @@ def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: 
     return batch_evidence(runs, checks, title="Optima over batch sizes", rates=False, remarks=_REMARKS)
 
 
-@artefact(
-    "skipinit/figure-6",
-    smoke={"batch_sizes": (4, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (4, 16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("skipinit/figure-6", basis="training")
 def rates(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """The learning rates of these optima: at small batch sizes those of the three methods are alike."""
     runs = _runs(context, batch_sizes, width, effort)

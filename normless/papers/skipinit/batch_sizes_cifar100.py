@@ -11,27 +11,18 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import METHODS, SMALL_BATCHES, SMOKE, Effort
+from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check, larger
 
 COMPARED = ("batch_norm", "skipinit", "regularized_skipinit")
 GHOST = 32
 BEST_BATCH = 16
-RANGE = tuple(2**exponent for exponent in range(1, 12))
-PAPER = Effort(data="cifar100")
-# The two sweeps together in the time of one.
-SMALL = replace(SMALL_BATCHES, epochs=3, exponents=(-5, -3))
-_NETWORKS = {
-    "smoke": {"batch_sizes": (4, 64, 256), "depth": 10, "width": 1, "effort": SMOKE},
-    "small": {"batch_sizes": (4, 16, 64, 256), "depth": 16, "width": 1, "effort": SMALL},
-    "paper": {"batch_sizes": RANGE, "depth": 28, "width": 10, "effort": PAPER},
-}
 _REMARKS = (
     "The figures' batch sizes are only plotted; those of the paper's budget here are the powers of two to 2048.",
 )
 
 
-@artefact("skipinit/figure-7", **_NETWORKS)
+@artefact("skipinit/figure-7", basis="training")
 def ghost_batches(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:
@@ -61,7 +52,7 @@ def ghost_batches(
     return batch_evidence(runs, checks, title="Optima with ghost batches of 32", rates=False, remarks=_REMARKS)
 
 
-@artefact("skipinit/figure-8", **_NETWORKS)
+@artefact("skipinit/figure-8", basis="training")
 def whole_batches(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:
@@ -99,7 +90,7 @@ def whole_batches(
     )
 
 
-@artefact("skipinit/ghost-batch-size", **_NETWORKS)
+@artefact("skipinit/ghost-batch-size", basis="training")
 def ghost_batch_size(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:

@@ -22,12 +22,7 @@ MEAN_SQUARE = "E[(mu_c^l)^2]"
 VARIANCE = "E[(sigma_c^l)^2]"
 
 
-@artefact(
-    "skipinit/appendix-c-batch-statistics",
-    smoke={"blocks": 4, "width": 500, "batches": (8, 500), "draws": 16},
-    small={"blocks": 8, "width": 1000, "batches": (4, 8, 16, 64, 1000), "draws": 100},
-    paper={"blocks": 30, "width": 1000, "batches": (4, 8, 16, 64, 1000), "draws": 400},
-)
+@artefact("skipinit/appendix-c-batch-statistics", basis="measurement")
 def batch_statistics(context: Context, *, blocks: int, width: int, batches: tuple[int, ...], draws: int) -> Evidence:
     """μ² is l(1/π + (π - 1)/(πb)) and σ² is l(1 - 1/π)(1 - 1/b), in the mean over channels and draws."""
     rows, checks, tables = [], [], {}

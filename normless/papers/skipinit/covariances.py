@@ -92,12 +92,7 @@ def matches(claim: str, found: tuple[float, float], expected: float, slack: floa
     return close(f"{claim}, within {ERRORS} standard errors.", mean, expected, absolute=ERRORS * error + slack)
 
 
-@artefact(
-    "skipinit/equation-1",
-    smoke={"width": 100, "batch": 256, "draws": 300},
-    small={"width": 400, "batch": 1000, "draws": 1000},
-    paper={"width": 1000, "batch": 1000, "draws": 4000},
-)
+@artefact("skipinit/equation-1", basis="measurement")
 def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evidence:
     """X¹ = W⁰ B(X⁰)⁺ has mean 0, variance 1, covariance 1/π of two examples and 0 of two channels."""
     with seeded(context.seed):
@@ -143,12 +138,7 @@ def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, ob
     }
 
 
-@artefact(
-    "skipinit/appendix-c-covariance",
-    smoke={"blocks": 4, "width": 100, "batch": 256, "draws": 300, "deep": 20, "deep_width": 500},
-    small={"blocks": 16, "width": 400, "batch": 1000, "draws": 1000, "deep": 100, "deep_width": 1000},
-    paper={"blocks": 30, "width": 1000, "batch": 1000, "draws": 1000, "deep": 100, "deep_width": 1000},
-)
+@artefact("skipinit/appendix-c-covariance", basis="measurement")
 def covariance(
     context: Context, *, blocks: int, width: int, batch: int, draws: int, deep: int, deep_width: int
 ) -> Evidence:

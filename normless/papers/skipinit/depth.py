@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.depth import COLUMN, SHALLOW_TO_DEEP, VARIANTS, DepthRuns, depth_evidence, depth_runs
+from normless.papers.depth import COLUMN, VARIANTS, DepthRuns, depth_evidence, depth_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import SMOKE, Effort
+from normless.papers.protocol import Effort
 from normless.papers.verdict import Check, larger
 
 NORMS_ON_THE_STREAM = (
@@ -15,52 +15,37 @@ NORMS_ON_THE_STREAM = (
     "batch_norm_plus_batch_norm_at_end_of_block",
     "only_final_batch_norm",
 )
-SMALL = Effort(
-    data="cifar10(side=16, train=2560, test=1000)",
-    epochs=2,
-    exponents=(-6, -4, -2),
-    replicates=2,
-    best=2,
-    extensions=0,
-    crop=2,
-    whole=False,
-)
 
 
-@artefact(
-    "skipinit/table-1",
-    smoke={"depths": (16, 100), "width": 1, "effort": SMOKE},
-    small={"depths": (16, 100), "width": 1, "effort": SMALL},
-    paper={"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
-)
+def _table_1(runs: DepthRuns) -> list[Check]:
+    return runs.trainability()
+
+
+@artefact("skipinit/table-1", basis="training", checks=_table_1)
 def accuracies(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Optimal test accuracies: batch norm and SkipInit with α ≤ 1/√d train at any depth, α = 1 and 1/√2 do not."""
     runs = depth_runs(context, VARIANTS, depths, width, effort, "test_accuracy")
-    return depth_evidence(runs, runs.trainability(), title="Test accuracy of n-2 Wide-ResNets")
+    return depth_evidence(runs, title="Test accuracy of n-2 Wide-ResNets")
 
 
-@artefact(
-    "skipinit/table-3",
-    smoke={"depths": (16, 100), "width": 1, "effort": SMOKE},
-    small={"depths": (16, 100), "width": 1, "effort": SMALL},
-    paper={"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
-)
+def _table_3(runs: DepthRuns) -> list[Check]:
+    without_l2 = runs.optima.trains(
+        "SkipInit with α = 0 trains at depth 1000 without L2 regularization.",
+        against={COLUMN: "batch_norm", "depth": 1000},
+        variant="skipinit_alpha_0_without_l2",
+        depth=1000,
+    )
+    return [*runs.same_loss(0.001), runs.worse_loss(by=0.05), *runs.trainability(), without_l2]
+
+
+@artefact("skipinit/table-3", basis="training", checks=_table_3)
 def losses(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Optimal training losses without the L2 term, of the same runs."""
     runs = depth_runs(context, VARIANTS, depths, width, effort, "training_loss")
-    checks = (*runs.same_loss(0.001), runs.worse_loss(by=0.05), *runs.trainability(), _without_l2(runs))
-    return depth_evidence(runs, checks, title="Training loss of n-2 Wide-ResNets")
+    return depth_evidence(runs, title="Training loss of n-2 Wide-ResNets")
 
 
-@artefact(
-    "skipinit/table-4",
-    smoke={"depths": (16, 100), "width": 1, "effort": SMOKE},
-    small={"depths": (16, 100), "width": 1, "effort": SMALL},
-    paper={"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
-)
-def norms_on_the_stream(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
-    """Three batch-normalized networks whose branches are not scaled down: none trains at depth 1000."""
-    runs = depth_runs(context, ("batch_norm", *NORMS_ON_THE_STREAM), depths, width, effort, "test_accuracy")
+def _table_4(runs: DepthRuns) -> list[Check]:
     found = runs.optima
     deepest = [
         found.does_not_train(
@@ -81,13 +66,11 @@ def norms_on_the_stream(context: Context, *, depths: Sequence[int], width: int, 
         for variant in NORMS_ON_THE_STREAM
         for depth in (16, 100)
     ]
-    return depth_evidence(runs, (*deepest, *near), title="Batch norms that do not scale the branch down")
+    return [*deepest, *near]
 
 
-def _without_l2(runs: DepthRuns) -> Check:
-    return runs.optima.trains(
-        "SkipInit with α = 0 trains at depth 1000 without L2 regularization.",
-        against={COLUMN: "batch_norm", "depth": 1000},
-        variant="skipinit_alpha_0_without_l2",
-        depth=1000,
-    )
+@artefact("skipinit/table-4", basis="training", checks=_table_4)
+def norms_on_the_stream(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
+    """Three batch-normalized networks whose branches are not scaled down: none trains at depth 1000."""
+    runs = depth_runs(context, ("batch_norm", *NORMS_ON_THE_STREAM), depths, width, effort, "test_accuracy")
+    return depth_evidence(runs, title="Batch norms that do not scale the branch down")

@@ -8,20 +8,13 @@ from itertools import pairwise
 from normless.papers.artefact import Context, artefact
 from normless.papers.depth import COLUMN, SHALLOW_TO_DEEP, VARIANTS, depth_evidence, depth_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import SMOKE, Effort
-from normless.papers.skipinit.depth import SMALL
+from normless.papers.protocol import Effort
 from normless.papers.verdict import larger
 
-_BUDGETS = {
-    "smoke": {"depths": (16, 100), "width": 1, "effort": SMOKE},
-    # CIFAR-10 unless the user names another set, and so the runs of tables 1 and 3.
-    "small": {"depths": (16, 100), "width": 1, "effort": SMALL},
-    "paper": {"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort(data="cifar100")},
-}
 GAINING = ("batch_norm", "skipinit_alpha_inv_sqrt_d", "skipinit_alpha_0")
 
 
-@artefact("skipinit/table-5", **_BUDGETS)
+@artefact("skipinit/table-5", basis="training")
 def accuracies(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Optimal test accuracies: depth helps batch norm and SkipInit with α ≤ 1/√d, and L2 regularization helps."""
     runs = depth_runs(context, VARIANTS, depths, width, effort, "test_accuracy")
@@ -60,7 +53,7 @@ def accuracies(context: Context, *, depths: Sequence[int], width: int, effort: E
     return depth_evidence(runs, checks, title="Test accuracy of n-2 Wide-ResNets")
 
 
-@artefact("skipinit/table-6", **_BUDGETS)
+@artefact("skipinit/table-6", basis="training")
 def losses(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Optimal training losses of the same runs, without the L2 term as in table 3."""
     runs = depth_runs(context, VARIANTS, depths, width, effort, "training_loss")

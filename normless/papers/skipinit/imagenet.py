@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
-from normless.papers.imagenet import BUDGETS, compared, imagenet_evidence
+from normless.papers.imagenet import compared, imagenet_evidence
 from normless.papers.protocol import Effort
 
 
-@artefact("skipinit/table-7", **BUDGETS)
+@artefact("skipinit/table-7", basis="training")
 def resnet_v1(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
     """The runs of zeroinit/table-5 by other names, its numbers rounded."""
     methods = {

@@ -36,15 +36,7 @@ LAWS = {
 }
 
 
-@artefact(
-    "skipinit/figure-2",
-    smoke={"blocks": 24, "width": 400, "batch": 400, "conv_blocks": 10, "images": 16, "conv_width": 100,
-           "data": "correlated(image_shape=(3, 32, 32))"},
-    small={"blocks": 100, "width": 1000, "batch": 1000, "conv_blocks": 100, "images": 100, "conv_width": 100,
-           "data": "cifar10"},
-    paper={"blocks": 100, "width": 1000, "batch": 1000, "conv_blocks": 100, "images": 100, "conv_width": 100,
-           "data": "cifar10"},
-)  # fmt: skip
+@artefact("skipinit/figure-2", basis="measurement")
 def figure_2(
     context: Context,
     *,
@@ -190,12 +182,7 @@ def _growth(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(lines, ignore_index=True)
 
 
-@artefact(
-    "skipinit/figure-5",
-    smoke={"blocks": 24, "width": 500, "batch": 500},
-    small={"blocks": 100, "width": 1000, "batch": 1000},
-    paper={"blocks": 100, "width": 1000, "batch": 1000},
-)
+@artefact("skipinit/figure-5", basis="measurement")
 def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Evidence:
     """Block d of a dense normalized ReLU network: variance d and 1, moving variance d(1 - 1/π), mean² d/π."""
     with seeded(context.seed):

@@ -17,7 +17,8 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
-from normless.papers.outcomes import all_trained, none_trained, outcome_table
+from normless.papers.outcomes import outcome_table
+from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, check
 from normless.report.accuracy import accuracy_against_depth
 from normless.training import TrainConfig
@@ -25,15 +26,7 @@ from normless.training import TrainConfig
 STARTS = {"0": "skipinit", "1/sqrt(L)": "skipinit(alpha=1/sqrt(L))", "1": "skipinit(alpha=1)"}
 
 
-@artefact(
-    "skipinit/skipinit",
-    smoke={"depth": 16, "width": 1, "shallow": 100, "deep": 100, "rates": (0.05,), "data": "digits", "epochs": 1,
-           "batch_size": 32},
-    small={"depth": 100, "width": 1, "shallow": 100, "deep": 1000, "rates": (0.001, 0.05), "data": "digits",
-           "epochs": 1, "batch_size": 32},
-    paper={"depth": 100, "width": 2, "shallow": 100, "deep": 1000, "rates": tuple(2.0**n for n in range(-6, 1)),
-           "data": "cifar10", "epochs": 200, "batch_size": 64},
-)  # fmt: skip
+@artefact("skipinit/skipinit", basis="formula")
 def skipinit(
     context: Context,
     *,
@@ -143,10 +136,10 @@ def _trainable(runs: pd.DataFrame, shallow: int, deep: int) -> list[Check]:
     of = {alpha: best[best["alpha"] == scheme] for alpha, scheme in STARTS.items()}
     tested = runs.loc[runs["alpha"] == "1"]
     checks = [
-        all_trained(f"With α = {alpha}, {deep} layers train at one of the rates at least.", of[alpha])
+        runs_train(f"With α = {alpha}, {deep} layers train at one of the rates at least.", of[alpha])
         for alpha in ("0", "1/sqrt(L)")
     ]
-    checks.append(none_trained(f"With α = 1, {shallow} layers train at none of the rates.", tested))
+    checks.append(runs_do_not_train(f"With α = 1, {shallow} layers train at none of the rates.", tested))
     if deep < 1000:
         checks.append(
             check("With α ≤ 1/√L, 1000 layers train: this budget has fewer.", None, layers_trained=float(deep))

@@ -16,12 +16,7 @@ from normless.papers.verdict import Check, check
 from normless.report.agreement import agreement_of_quantities
 
 
-@artefact(
-    "skipinit/batch-norm-definition",
-    smoke={"batch": 12, "channels": 8, "side": 6, "ghost": 4, "depth": 10},
-    small={"batch": 128, "channels": 32, "side": 16, "ghost": 32, "depth": 16},
-    paper={"batch": 256, "channels": 100, "side": 32, "ghost": 64, "depth": 16},
-)
+@artefact("skipinit/batch-norm-definition", basis="formula")
 def definition(context: Context, *, batch: int, channels: int, side: int, ghost: int, depth: int) -> Evidence:
     """O = γ (I - μ)/√(σ² + ε) + β with μ, σ² over batch and both spatial axes; running averages; ghost batches."""
     with seeded(context.seed):

@@ -28,12 +28,7 @@ GROUPS = (
 KEEP = 0.8
 
 
-@artefact(
-    "skipinit/appendix-g-resnet50-v2",
-    smoke={"side": 64, "images": 2},
-    small={"side": 224, "images": 4},
-    paper={"side": 224, "images": 16},
-)
+@artefact("skipinit/appendix-g-resnet50-v2", basis="formula")
 def reference_code(context: Context, *, side: int, images: int) -> Evidence:
     """16 blocks and scalars; maps of 224, 112, 56, 28, 14 and 7 pixels; logits those of the code line by line."""
     with seeded(context.seed):

@@ -22,12 +22,7 @@ from normless.schemes import parse_scheme
 DROPS = {"cifar100": 0.6, "imagenet": 0.2}
 
 
-@artefact(
-    "skipinit/regularized-skipinit",
-    smoke={"depth": 16, "width": 2, "draws": 400},
-    small={"depth": 100, "width": 2, "draws": 4000},
-    paper={"depth": 100, "width": 2, "draws": 20000},
-)
+@artefact("skipinit/regularized-skipinit", basis="formula")
 def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
     """α = 0, biases on all convolutions and the classifier, dropout before that; ZeroInit by another name."""
     with seeded(context.seed):

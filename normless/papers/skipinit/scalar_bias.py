@@ -15,7 +15,7 @@ from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
-from normless.papers.imagenet import BUDGETS, Comparison, compared
+from normless.papers.imagenet import Comparison, compared
 from normless.papers.protocol import Effort
 from normless.papers.verdict import Check, check, larger
 from normless.papers.written_out import disturbed
@@ -29,12 +29,7 @@ METHODS = {
 }
 
 
-@artefact(
-    "skipinit/scalar-bias-v1",
-    smoke={"side": 32, **BUDGETS["smoke"]},
-    small={"side": 64, **BUDGETS["small"]},
-    paper={"side": 224, **BUDGETS["paper"]},
-)
+@artefact("skipinit/scalar-bias-v1", basis="formula")
 def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
     """relu(skip + α branch + b), one scalar b per block, zero at the start; on ResNet-50-V1 it closes the gap."""
     with seeded(context.seed):

@@ -17,8 +17,9 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
-from normless.papers.finals import chosen, failures, final_table, highest_trained_rate, setup_of
-from normless.papers.understanding_bn.protocol import FIRST_EPOCHS, PAPER, SCHEMES, SMALL_DEEP, SMOKE_DEEP, Effort
+from normless.papers.finals import chosen, failures, final_table, setup_of
+from normless.papers.trained import best_accuracy, highest_trained_rate
+from normless.papers.understanding_bn.protocol import FIRST_EPOCHS, SCHEMES, Effort
 from normless.papers.verdict import Check, check
 from normless.report.palette import Ink
 from normless.report.probes.series import series_ink
@@ -62,7 +63,11 @@ def _highest(result: SweepResult) -> pd.DataFrame:
     for name in result.sweep.axes[AXIS]:
         runs = chosen(table, **{AXIS: name})
         counts = runs["outcome"].value_counts()
-        row: dict[str, Any] = {AXIS: name, "lr": highest_trained_rate(runs), "lowest_tried": runs["rate"].min()}
+        row: dict[str, Any] = {
+            AXIS: name,
+            "lr": highest_trained_rate(runs, best_accuracy(table)),
+            "lowest_tried": runs["rate"].min(),
+        }
         rows.append(row | {"runs": len(runs)} | {end: int(counts.get(end, 0)) for end in ("diverged", "chance")})
     return pd.DataFrame(rows)
 
@@ -88,9 +93,7 @@ def _above(claim: str, first: float, second: float, *, times: float = 1.0) -> Ch
     return check(claim, first > times * second if known else None, first=first, second=second, times=times)
 
 
-@artefact(
-    "understanding-bn/table-3", smoke={"effort": SMOKE_DEEP}, small={"effort": SMALL_DEEP}, paper={"effort": PAPER}
-)
+@artefact("understanding-bn/table-3", basis="training")
 def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
     result = achievable(context, effort, ("resnet_32", "resnet_56", BARE, WARM, ALTERNATING))
@@ -126,9 +129,7 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact(
-    "understanding-bn/warm-start", smoke={"effort": SMOKE_DEEP}, small={"effort": SMALL_DEEP}, paper={"effort": PAPER}
-)
+@artefact("understanding-bn/warm-start", basis="formula")
 def warm_start(context: Context, *, effort: Effort) -> Evidence:
     """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
     result = achievable(context, effort, (BARE, WARM, NORMALIZED))
@@ -168,12 +169,7 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact(
-    "understanding-bn/alternating-normalization",
-    smoke={"effort": SMOKE_DEEP},
-    small={"effort": SMALL_DEEP},
-    paper={"effort": PAPER},
-)
+@artefact("understanding-bn/alternating-normalization", basis="formula")
 def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
     result = achievable(context, effort, (ALTERNATING, NORMALIZED))

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, over_draws
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import INKS, PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
+from normless.papers.understanding_bn.networks import INKS, Draw, Initializations, conv_path
 from normless.papers.verdict import Estimate, larger
 from normless.probes.backward.channel_contributions import ChannelContributions, dominance_table
 from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
@@ -23,7 +23,7 @@ _EARLY, _LATE = (2, 10), (95, 108)
 _READ = (19, 35, 55, 91)
 
 
-@artefact("understanding-bn/figure-7", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-7", basis="measurement")
 def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
@@ -80,7 +80,7 @@ def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
     return panels[0]
 
 
-@artefact("understanding-bn/figure-19", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-19", basis="measurement")
 def channel_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 19: without batch norm gradients of channels differ a lot in early layers and little in late ones."""
     setting = Initializations(context, data, batch_size, draws)
@@ -139,7 +139,7 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
     )
 
 
-@artefact("understanding-bn/dominating-channels", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/dominating-channels", basis="measurement")
 def dominating_channels(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Appendix K: channels with large means contribute the most to the layer above; few matter without batch norm."""
     setting = Initializations(context, data, batch_size, draws)

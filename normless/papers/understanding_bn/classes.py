@@ -7,7 +7,7 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, over_draws, within
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
+from normless.papers.understanding_bn.networks import Draw, Initializations, conv_path
 from normless.papers.verdict import Check, Estimate, larger
 from normless.probes.backward.classwise import classwise_elements, classwise_gradients
 from normless.report.probes.class_gradients import elements_by_class, gradient_by_class
@@ -15,7 +15,7 @@ from normless.report.probes.class_gradients import elements_by_class, gradient_b
 _WEIGHT = f"{conv_path(52)}.weight"
 
 
-@artefact("understanding-bn/figure-20", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-20", basis="measurement")
 def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 20: one class, the one always predicted, makes the majority of the absolute gradients of the kernel."""
     setting = Initializations(context, data, batch_size, draws)
@@ -69,7 +69,7 @@ def _predicted(measured: pd.DataFrame) -> Check:
     )
 
 
-@artefact("understanding-bn/figure-21", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-21", basis="measurement")
 def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 21: the dominant class's mean absolute gradient is about ten times that of every other class."""
     setting = Initializations(context, data, batch_size, draws)

@@ -21,14 +21,11 @@ from normless.probes.matrices.singular_values import (
 )
 from normless.report.probes.conditioning import condition_against_factors, largest_value_against_factors
 
-_SMOKE = {"size": 100, "factors": tuple(range(1, 9)), "runs": 5}
-_SMALL = {"size": 300, "factors": tuple(range(1, 11)), "runs": 5}
-_PAPER = {"size": 1000, "factors": tuple(range(1, 13)), "runs": 5}
 _PUBLISHED_SIZE = 1000
 _OTHERS: tuple[Entries, ...] = ("uniform", "signs")
 
 
-@artefact("understanding-bn/figure-11", smoke=_SMOKE, small=_SMALL, paper=_PAPER)
+@artefact("understanding-bn/figure-11", basis="measurement")
 def condition_numbers(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
     """Figure 11: the condition number of a product grows roughly exponentially with the number of factors."""
     table = conditioning_table(extremes_table(factors, size, runs=runs, seed=context.seed), size)
@@ -71,7 +68,7 @@ def condition_numbers(context: Context, *, size: int, factors: Sequence[int], ru
     )
 
 
-@artefact("understanding-bn/figure-12", smoke=_SMOKE, small=_SMALL, paper=_PAPER)
+@artefact("understanding-bn/figure-12", basis="measurement")
 def largest_values(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
     """Figure 12: the largest singular value of a product grows with the number of factors, slower than linearly."""
     table = conditioning_table(extremes_table(factors, size, runs=runs, seed=context.seed), size)
@@ -110,12 +107,7 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
     )
 
 
-@artefact(
-    "understanding-bn/scale-and-distribution-do-not-matter",
-    smoke={"size": 100, "factors": (1, 2, 4), "runs": 5},
-    small={"size": 300, "factors": (1, 2, 4, 8), "runs": 5},
-    paper={"size": 1000, "factors": (1, 2, 4, 8), "runs": 5},
-)
+@artefact("understanding-bn/scale-and-distribution-do-not-matter", basis="measurement")
 def universality(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
     """Section 4: condition numbers do not depend on the gain, spectra not on the distribution of the entries."""
     seed = context.seed

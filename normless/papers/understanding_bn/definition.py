@@ -11,7 +11,7 @@ from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, Draw, Initializations
+from normless.papers.understanding_bn.networks import Draw, Initializations
 from normless.papers.understanding_bn.parts import in_symbols
 from normless.papers.understanding_bn.protocol import SUBSETS, parts_text
 from normless.papers.verdict import check
@@ -23,12 +23,7 @@ from normless.report.probes.class_gradients import gradient_by_class
 _SUM_ROUNDING = 1e-9
 
 
-@artefact(
-    "understanding-bn/equation-1",
-    smoke={"batch": 16, "channels": 8, "side": 6},
-    small={"batch": 128, "channels": 32, "side": 16},
-    paper={"batch": 128, "channels": 64, "side": 32},
-)
+@artefact("understanding-bn/equation-1", basis="formula")
 def separable_parts(context: Context, *, batch: int, channels: int, side: int) -> Evidence:
     """Equation 1 with each of the seven subsets of γ, β, μ and σ² that table 2 uses, in training and at test time."""
     with seeded(context.seed):
@@ -108,12 +103,7 @@ def _moments(x: Tensor) -> list[Agreement]:
     ]
 
 
-@artefact(
-    "understanding-bn/class-wise-mask",
-    smoke={"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 8, "draws": 4},
-    small=SMALL,
-    paper=PAPER,
-)
+@artefact("understanding-bn/class-wise-mask", basis="formula")
 def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Appendix L: gradients sent back from one class's logit at a time add up to the whole gradient."""
     setting = Initializations(context, data, batch_size, draws)

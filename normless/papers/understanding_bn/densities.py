@@ -16,12 +16,7 @@ from normless.probes.matrices.fuss_catalan import density, density_table
 from normless.report.probes.singular_values import density_parametrization, limiting_density
 
 
-@artefact(
-    "understanding-bn/figure-9",
-    smoke={"factors": (1, 2, 3, 8), "points": 2000},
-    small={"factors": (1, 2, 3, 8), "points": 20000},
-    paper={"factors": (1, 2, 3, 8), "points": 20000},
-)
+@artefact("understanding-bn/figure-9", basis="measurement")
 def parametrization(context: Context, *, factors: Sequence[int], points: int) -> Evidence:
     """Figure 9: x(φ) falls strictly from the edge at φ → 0 to 0 at φ → π/(M+1)."""
     curves = density_table(factors, points=points)
@@ -49,12 +44,7 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
     )
 
 
-@artefact(
-    "understanding-bn/figure-10",
-    smoke={"factors": (1, 2, 3, 8), "points": 4000},
-    small={"factors": (1, 2, 3, 8), "points": 20000},
-    paper={"factors": (1, 2, 3, 8), "points": 20000},
-)
+@artefact("understanding-bn/figure-10", basis="measurement")
 def densities(context: Context, *, factors: Sequence[int], points: int) -> Evidence:
     """Figure 10: the density integrates to 1 and diverges at 0, the more strongly the larger M."""
     curves = density_table(factors, points=points)

@@ -15,7 +15,7 @@ from normless.divergence import LOSS_LIMIT
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Initializations
+from normless.papers.understanding_bn.networks import Initializations
 from normless.papers.verdict import Check, Estimate, check
 from normless.probes.updates.divergence import DivergingUpdate, find_divergence
 from normless.probes.updates.landscape import loss_along, moments_along
@@ -35,12 +35,7 @@ def _budget(settings: Mapping[str, Any], *, minibatches: int, points: int) -> di
     return {**settings, "minibatches": minibatches, "points": points}
 
 
-@artefact(
-    "understanding-bn/figure-5",
-    smoke=_budget(SMOKE, minibatches=8, points=9),
-    small=_budget(SMALL, minibatches=20, points=9),
-    paper=_budget(PAPER, minibatches=390, points=41),
-)
+@artefact("understanding-bn/figure-5", basis="measurement")
 def loss_along_update(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:
@@ -79,12 +74,7 @@ def loss_along_update(
     )
 
 
-@artefact(
-    "understanding-bn/figure-6",
-    smoke=_budget(SMOKE, minibatches=8, points=5),
-    small=_budget(SMALL, minibatches=20, points=5),
-    paper=_budget(PAPER, minibatches=390, points=11),
-)
+@artefact("understanding-bn/figure-6", basis="measurement")
 def moments_along_path(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, qualified, within
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
+from normless.papers.understanding_bn.networks import Draw, Initializations, conv_path
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes.backward.gradient_sums import GradientSums
 from normless.probes.backward.parameter_gradients import ParameterGradients
@@ -29,12 +29,7 @@ SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 _ROUNDING = 1e-9
 
 
-@artefact(
-    "understanding-bn/equation-4",
-    smoke=SMOKE | {"batch_size": 4, "draws": 4, "layers": (18, 54, 90)},
-    small=SMALL | {"batch_size": 16, "draws": 2, "layers": (18, 54, 90)},
-    paper=PAPER | {"layers": (18, 54, 90)},
-)
+@artefact("understanding-bn/equation-4", basis="measurement")
 def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
     """Equation (4): the summands of a kernel's gradient add up to autograd's, and the triangle inequality holds."""
     setting = Initializations(context, data, batch_size, draws)
@@ -100,7 +95,7 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@artefact("understanding-bn/table-1", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/table-1", basis="measurement")
 def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Table 1: without batch norm Σ|d| and |Σd| agree to a factor of about 2, with it they differ by about 10²."""
     layers = (18, 54, 90)
@@ -111,7 +106,7 @@ def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: in
     )
 
 
-@artefact("understanding-bn/table-4", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/table-4", basis="measurement")
 def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Table 4: as table 1 for both convolutions of three blocks; the second has smaller gradients without norm."""
     pairs = ((18, 19), (54, 55), (90, 91))

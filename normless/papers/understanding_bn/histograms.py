@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, over_draws
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
+from normless.papers.understanding_bn.networks import Draw, Initializations, conv_path
 from normless.papers.verdict import Check, Estimate, larger
 from normless.probes.forward.histograms import ActivationHistograms, peak_counts
 from normless.probes.forward.moments import ChannelMoments
@@ -23,7 +23,7 @@ _CHANNELS = tuple(range(16))
 _SHOWN = 0
 
 
-@artefact("understanding-bn/figure-13", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-13", basis="measurement")
 def unnormalized_activations(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 13: without batch norm channels have increasingly nonzero means and several modes in deeper layers."""
     setting = Initializations(context, data, batch_size, draws)
@@ -47,7 +47,7 @@ def unnormalized_activations(context: Context, *, data: str, batch_size: int, dr
     return _evidence(setting, measured, shown, checks, batch_norm=False)
 
 
-@artefact("understanding-bn/figure-14", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-14", basis="measurement")
 def normalized_activations(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 14: with batch norm channels are unimodal with means near zero, deep layers included."""
     setting = Initializations(context, data, batch_size, draws)

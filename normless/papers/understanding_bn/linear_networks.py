@@ -16,12 +16,7 @@ from normless.probes.matrices.linear_networks import linear_systems
 from normless.report.probes.descent_steps import descent_steps
 
 
-@artefact(
-    "understanding-bn/proposition-1",
-    smoke={"width": 8, "draws": 3, "conditions": (1.5, 3.0, 10.0, 30.0)},
-    small={"width": 16, "draws": 10, "conditions": (1.5, 3.0, 10.0, 30.0, 100.0)},
-    paper={"width": 32, "draws": 20, "conditions": (1.5, 3.0, 10.0, 30.0, 100.0)},
-)
+@artefact("understanding-bn/proposition-1", basis="measurement")
 def one_layer(context: Context, *, width: int, draws: int, conditions: Sequence[float]) -> Evidence:
     """Proposition 1: to train one layer of a linear network is to solve linear systems of condition κ(Ā)."""
     reductions = [_reduction(width, context.seed + draw) for draw in range(draws)]

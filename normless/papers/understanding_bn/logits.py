@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import in_every, over_draws
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Draw, Initializations
+from normless.papers.understanding_bn.networks import Draw, Initializations
 from normless.papers.verdict import larger
 from normless.probes.backward.logits import LogitGradientMatrix, LogitGradients, agreement
 from normless.probes.watching.observe import observe
@@ -16,7 +16,7 @@ from normless.report.axes import new_panels, title_axes
 from normless.report.probes.logit_gradients import logit_gradient_map
 
 
-@artefact("understanding-bn/figure-4", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-4", basis="measurement")
 def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 4: the gradient of one class's logit is large and positive for all images of other classes."""
     setting = Initializations(context, data, batch_size, draws)

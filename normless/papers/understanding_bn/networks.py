@@ -26,9 +26,6 @@ INKS = MappingProxyType({False: "none", True: "batch_norm"})
 PUBLISHED_BATCH = 128
 PUBLISHED_SIDE = 32
 
-SMOKE = MappingProxyType({"data": "correlated(image_shape=(3, 16, 16))", "batch_size": 16, "draws": 12})
-SMALL = MappingProxyType({"data": "cifar10", "batch_size": 128, "draws": 8})
-PAPER = MappingProxyType({"data": "cifar10", "batch_size": 128, "draws": 15})
 """A network of depth 110 and a minibatch for each draw. The paper does not say how many draws it looked at."""
 
 

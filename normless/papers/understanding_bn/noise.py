@@ -29,12 +29,7 @@ _EXAMPLES = 5
 _EXACT = 1e-9
 
 
-@artefact(
-    "understanding-bn/equation-2",
-    smoke={"data": "digits", "depth": 8, "examples": 12, "batch_sizes": (1, 4), "draws": 50},
-    small={"data": "cifar10", "depth": 20, "examples": 32, "batch_sizes": (1, 2, 4, 8, 16), "draws": 200},
-    paper={"data": "cifar10", "depth": 110, "examples": 128, "batch_sizes": (1, 4, 16, 64), "draws": 500},
-)
+@artefact("understanding-bn/equation-2", basis="measurement")
 def step_noise(
     context: Context, *, data: str, depth: int, examples: int, batch_sizes: Sequence[int], draws: int
 ) -> Evidence:

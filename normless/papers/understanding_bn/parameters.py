@@ -7,7 +7,7 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, over_draws
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import INKS, PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
+from normless.papers.understanding_bn.networks import INKS, Draw, Initializations, conv_path
 from normless.papers.verdict import Estimate, larger
 from normless.probes.backward.parameter_gradients import ParameterGradients, gradient_alignment_table
 from normless.probes.backward.summand_distribution import SummandDistribution, summand_statistics
@@ -16,12 +16,7 @@ from normless.report.probes.gradient_scatter import gradient_against_channel_mea
 from normless.report.probes.summand_histogram import summand_histogram
 
 
-@artefact(
-    "understanding-bn/figure-18",
-    smoke=SMOKE | {"minibatches": 1},
-    small=SMALL | {"batch_size": 64, "minibatches": 4},
-    paper=PAPER | {"minibatches": 390},
-)
+@artefact("understanding-bn/figure-18", basis="measurement")
 def gradient_and_channel_mean(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
 ) -> Evidence:
@@ -85,7 +80,7 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     return averaged.assign(abs_sum=averaged["gradient"].abs())
 
 
-@artefact("understanding-bn/figure-22", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-22", basis="measurement")
 def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
     setting = Initializations(context, data, batch_size, draws)
@@ -135,7 +130,7 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     )
 
 
-@artefact("understanding-bn/figure-23", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-23", basis="measurement")
 def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 23: in layer 54 many parameters have |Σd| = c·Σ|d| without batch norm; with it gradients are smaller."""
     setting = Initializations(context, data, batch_size, draws)

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context
-from normless.papers.finals import chosen, final_table, highest_trained_rate
+from normless.papers.finals import chosen, final_table
+from normless.papers.trained import best_accuracy, highest_trained_rate
 from normless.papers.understanding_bn.protocol import SUBSETS, Effort, parts_scheme, parts_text
 from normless.papers.verdict import Check, check
 from normless.report.palette import Ink
@@ -41,7 +42,7 @@ def selected(result: SweepResult) -> pd.DataFrame:
     rows = []
     for row in best.to_dict("records"):
         runs = chosen(table, **{AXIS: row[AXIS]})
-        usable = highest_trained_rate(runs)
+        usable = highest_trained_rate(runs, best_accuracy(table))
         trained = bool(row["trainable"])
         at_best = chosen(runs, rate=row["rate"])
         last = result.epochs[result.epochs["hash"].isin(at_best["hash"])]

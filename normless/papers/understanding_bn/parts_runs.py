@@ -17,11 +17,7 @@ from normless.papers.finals import estimate, failures, final_table, setup_of
 from normless.papers.published import published_as
 from normless.papers.understanding_bn.parts import AXIS, INKS, by_rate, equal, in_symbols, searched, selected
 from normless.papers.understanding_bn.protocol import (
-    PAPER,
     PARTS,
-    SMALL,
-    SMALL_SEARCH,
-    SMOKE,
     SUBSETS,
     Effort,
     parts_scheme,
@@ -32,9 +28,7 @@ from normless.report.axes import new_panels
 from normless.report.curves import accuracy_against_epoch
 
 
-@artefact(
-    "understanding-bn/table-2", smoke={"effort": SMOKE}, small={"effort": SMALL_SEARCH}, paper={"effort": PAPER}
-)
+@artefact("understanding-bn/table-2", basis="training")
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
     result = searched(context, effort, SUBSETS)
@@ -71,7 +65,7 @@ def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact("understanding-bn/figure-17", smoke={"effort": SMOKE}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("understanding-bn/figure-17", basis="training")
 def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Figure 17: γ and β together add about 0.6 points; without μ or σ² far more is lost."""
     printed = {_text(row["parts"]): row for row in published_as("understanding-bn/table-2").rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -156,20 +156,4 @@ SMOKE = Effort(
     least=2,
     doublings=0,
 )
-# The rates that a network tolerates are those of its depth; so few runs can be as deep as the paper's.
-SMOKE_DEEP = replace(SMOKE, depth=110)
-SMOKE_LONG = replace(SMOKE, data="digits")
-SMALL = Effort(
-    depth=56,
-    data="cifar10(side=8, train=5000, test=2000)",
-    batch_size=128,
-    rates=(1e-4, 1e-3, 1e-2, 3e-2, 1e-1),
-    replicates=2,
-    shorter=60,
-    least=8,
-    doublings=0,
-    crop=1,
-)
-SMALL_DEEP = replace(SMALL, depth=110, least=3)
-SMALL_SEARCH = replace(SMALL, replicates=1, least=5)
 PAPER = Effort()

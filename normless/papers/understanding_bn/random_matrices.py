@@ -21,12 +21,7 @@ _VALUES_OFF = 5
 _LARGE = 1000
 
 
-@artefact(
-    "understanding-bn/theorem-1",
-    smoke={"size": 200, "factors": (1, 2, 3), "runs": 3},
-    small={"size": 1000, "factors": (1, 2, 3), "runs": 2},
-    paper={"size": 1000, "factors": (1, 2, 3), "runs": 5},
-)
+@artefact("understanding-bn/theorem-1", basis="measurement")
 def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
     """Theorem 1: the law of the squared singular values of products of Gaussian matrices."""
     values = singular_value_table(factors, size, runs=runs, seed=context.seed)
@@ -114,12 +109,7 @@ def matrix_setup(context: Context, size: int, factors: Sequence[int], runs: int)
     }
 
 
-@artefact(
-    "understanding-bn/figure-8",
-    smoke={"size": 200, "factors": (1, 2, 4), "runs": 5},
-    small={"size": 500, "factors": (1, 2, 4, 8), "runs": 5},
-    paper={"size": 1000, "factors": (1, 2, 4, 8), "runs": 5},
-)
+@artefact("understanding-bn/figure-8", basis="measurement")
 def products(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
     """Figure 8: with more factors singular values are more heavy-tailed and their maximum grows; runs coincide."""
     values = singular_value_table(factors, size, runs=runs, gain="standard", seed=context.seed)

@@ -13,9 +13,9 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
-from normless.papers.outcomes import all_trained
+from normless.papers.trained import runs_train
 from normless.papers.understanding_bn.gradient_scale import gradient_scales
-from normless.papers.understanding_bn.protocol import PAPER, SCHEMES, SMALL, SMOKE_LONG, Effort
+from normless.papers.understanding_bn.protocol import SCHEMES, Effort
 from normless.papers.verdict import Estimate, check, larger
 from normless.report.curves import accuracy_against_epoch
 from normless.report.palette import Ink
@@ -58,7 +58,7 @@ def _accuracies(table: pd.DataFrame, column: str = "test_accuracy") -> dict[str,
     return {str(name): estimate(runs, column) for name, runs in table.groupby(AXIS, sort=False)}
 
 
-@artefact("understanding-bn/figure-1", smoke={"effort": SMOKE_LONG}, small={"effort": SMALL}, paper={"effort": PAPER})
+@artefact("understanding-bn/figure-1", basis="training")
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
     result = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
@@ -94,12 +94,7 @@ def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact(
-    "understanding-bn/bn-on-top",
-    smoke={"effort": SMOKE_LONG, "batch_size": 32},
-    small={"effort": SMALL, "batch_size": 128},
-    paper={"effort": PAPER, "batch_size": 128},
-)
+@artefact("understanding-bn/bn-on-top", basis="formula")
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidence:
     """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
     result = reference_runs(context, effort, (NONE, HIGH, TOP))
@@ -125,7 +120,7 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidenc
             fully_normalized=full,
             unnormalized=bare,
         ),
-        all_trained("It trains at learning rate 0.03.", chosen(table, **{AXIS: TOP})),
+        runs_train("It trains at learning rate 0.03.", chosen(table, **{AXIS: TOP})),
         larger(
             "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's.",
             accuracy[TOP],
@@ -154,9 +149,7 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidenc
     )
 
 
-@artefact(
-    "understanding-bn/figure-15", smoke={"effort": SMOKE_LONG}, small={"effort": SMALL}, paper={"effort": PAPER}
-)
+@artefact("understanding-bn/figure-15", basis="training")
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
     result = reference_runs(context, effort, (NONE, HIGH, TOP))
@@ -175,9 +168,7 @@ def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-@artefact(
-    "understanding-bn/figure-16", smoke={"effort": SMOKE_LONG}, small={"effort": SMALL}, paper={"effort": PAPER}
-)
+@artefact("understanding-bn/figure-16", basis="training")
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
     result = reference_runs(context, effort, (NONE, HIGH, TOP))

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, over_draws, quantity_table, within
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import PAPER, SMALL, SMOKE, Draw, Initializations, conv_path
+from normless.papers.understanding_bn.networks import Draw, Initializations, conv_path
 from normless.papers.verdict import Estimate, larger
 from normless.probes.forward.histograms import ParameterGradientHistograms
 from normless.probes.forward.moments import GradientMoments, channel_moments
@@ -23,7 +23,7 @@ _FITTED = (8, 109)
 _MOMENTS = ("abs_mean", "variance")
 
 
-@artefact("understanding-bn/figure-2", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-2", basis="measurement")
 def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 2: gradients of layer 55 are about 100 times larger without batch norm, with heavier tails."""
     setting = Initializations(context, data, batch_size, draws)
@@ -85,7 +85,7 @@ def _histograms(counts: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-@artefact("understanding-bn/figure-3", smoke=SMOKE, small=SMALL, paper=PAPER)
+@artefact("understanding-bn/figure-3", basis="measurement")
 def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 3: without batch norm channel means and variances grow almost exponentially with depth."""
     setting = Initializations(context, data, batch_size, draws)

@@ -14,23 +14,15 @@ from normless.papers.finals import failures, final_table, setup_of, summary
 from normless.papers.understanding_bn.parts import AXIS, by_rate, equal, searched, selected
 from normless.papers.understanding_bn.protocol import (
     FIRST_EPOCHS,
-    PAPER,
     PARTS,
     PROTOCOL,
-    SMALL_DEEP,
-    SMOKE_DEEP,
     Effort,
     parts_text,
 )
 from normless.papers.verdict import check
 
 
-@artefact(
-    "understanding-bn/experimental-setup",
-    smoke={"effort": SMOKE_DEEP},
-    small={"effort": SMALL_DEEP},
-    paper={"effort": PAPER},
-)
+@artefact("understanding-bn/experimental-setup", basis="formula")
 def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
     """Appendix B: the search returns a rate and a number of epochs for each network, 0.1 with batch norm."""
     result = searched(context, effort, (PARTS, ()))

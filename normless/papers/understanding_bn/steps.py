@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, quantity_table, within
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import INKS, PAPER, SMALL, SMOKE, Draw, Initializations
+from normless.papers.understanding_bn.networks import INKS, Draw, Initializations
 from normless.papers.verdict import Estimate, larger
 from normless.probes.updates.divergence import descend, find_divergence, momentum_sgd
 from normless.probes.updates.landscape import loss_along, steepest_descent
@@ -27,12 +27,7 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-@artefact(
-    "understanding-bn/figure-24",
-    smoke=SMOKE | {"draws": 8, "batch_size": 8, "factor": 16.0},
-    small=SMALL | {"factor": 4.0},
-    paper=PAPER | {"factor": 2.0},
-)
+@artefact("understanding-bn/figure-24", basis="measurement")
 def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: int, factor: float) -> Evidence:
     """Figure 24: far larger steps decrease a minibatch's loss with batch norm, at the first and the fifth."""
     setting = Initializations(context, data, batch_size, draws, minibatches=5)
@@ -122,12 +117,7 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-@artefact(
-    "understanding-bn/maximal-learning-rate",
-    smoke=SMOKE | {"draws": 5, "minibatches": 4},
-    small=SMALL | {"batch_size": 32, "draws": 3, "minibatches": 6},
-    paper=PAPER | {"draws": 3, "minibatches": 390},
-)
+@artefact("understanding-bn/maximal-learning-rate", basis="measurement")
 def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws: int, minibatches: int) -> Evidence:
     """Appendix J: with batch norm the rate 3 does not diverge and 10 does, four orders above the unnormalized one."""
     setting = Initializations(context, data, batch_size, draws, minibatches)

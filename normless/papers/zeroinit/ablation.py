@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import BATCH_SIZE, METHODS, SMOKE, Effort, batch_sweeps
+from normless.papers.protocol import BATCH_SIZE, METHODS, Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
 from normless.papers.verdict import Check, Estimate, larger
 from normless.report.axes import new_panels
@@ -18,24 +18,9 @@ from normless.report.sweeps import inks_of
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
 # The printed losses of about 0.2 at 94 % can only be those with the L2 term, which the paper does not say.
 LOSS = "training_loss_with_l2"
-SMALL = Effort(
-    data="cifar10(side=16, train=2560, test=2000)",
-    epochs=8,
-    exponents=(-4, -3, -2),
-    replicates=2,
-    best=2,
-    extensions=0,
-    crop=2,
-    whole=False,
-)
 
 
-@artefact(
-    "zeroinit/table-1",
-    smoke={"width": 1, "effort": SMOKE},
-    small={"width": 1, "effort": SMALL},
-    paper={"width": 4, "effort": Effort()},
-)
+@artefact("zeroinit/table-1", basis="training")
 def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     """Optimal test accuracy and training loss of all combinations of multiplier, biases and dropout in the table."""
     sweeps = batch_sweeps(
@@ -47,7 +32,13 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         effort=effort,
         ghost=None,
     )
-    runs = carried_out(context.lab, sweeps, ("test_accuracy", LOSS), whole=effort.whole)
+    runs = carried_out(
+        context.lab,
+        sweeps,
+        ("test_accuracy", LOSS),
+        whole=effort.whole and context.keeps(effort.data),
+        control={"method": "zeroinit"},
+    )
     accuracies, losses = runs.accuracies, runs.selected(LOSS)
 
     def draw() -> Axes:

@@ -10,22 +10,16 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import GHOST_BATCH_SIZE, METHODS, SMALL_BATCHES, SMOKE, Effort
+from normless.papers.protocol import GHOST_BATCH_SIZE, METHODS, Effort
 from normless.papers.verdict import Check, check, larger
 
 COMPARED = ("batch_norm", "without_batch_norm", "zeroinit")
 # Printed: log₂ of the rate that the test-optimal one saturates at.
 SATURATION = {"without_batch_norm": -3, "zeroinit": 1, "batch_norm": 4}
-RANGE = tuple(2**exponent for exponent in range(2, 14))
 LARGE_BATCH = 256
 
 
-@artefact(
-    "zeroinit/figure-1",
-    smoke={"batch_sizes": (16, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("zeroinit/figure-1", basis="training")
 def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """(a) the optimal test accuracy and (b) the optimal training loss against the batch size."""
     runs = ghost_runs(context, batch_sizes, width, effort)
@@ -51,12 +45,7 @@ def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: 
     return batch_evidence(runs, checks, title="Optima over batch sizes", rates=False, remarks=_REMARKS)
 
 
-@artefact(
-    "zeroinit/figure-2",
-    smoke={"batch_sizes": (16, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("zeroinit/figure-2", basis="training")
 def rates(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """The learning rates of these optima: proportional to the batch size, then saturated."""
     runs = ghost_runs(context, batch_sizes, width, effort)
@@ -84,12 +73,7 @@ def rates(context: Context, *, batch_sizes: Sequence[int], width: int, effort: E
     )
 
 
-@artefact(
-    "zeroinit/batch-size-range",
-    smoke={"batch_sizes": (16, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("zeroinit/batch-size-range", basis="training")
 def one_batch_size_is_not_enough(
     context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort
 ) -> Evidence:

@@ -8,19 +8,13 @@ from collections.abc import Sequence
 from normless.papers.artefact import Context, artefact
 from normless.papers.depth import SHALLOW_TO_DEEP, DepthRuns, depth_evidence, depth_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import SMOKE, Effort
-from normless.papers.skipinit.depth import SMALL
+from normless.papers.protocol import Effort
 from normless.papers.verdict import Check, Estimate, check, larger
 
 COLUMN = "method"
-_BUDGETS = {
-    "smoke": {"depths": (16, 100), "width": 1, "effort": SMOKE},
-    "small": {"depths": (16, 100), "width": 1, "effort": SMALL},
-    "paper": {"depths": SHALLOW_TO_DEEP, "width": 2, "effort": Effort()},
-}
 
 
-@artefact("zeroinit/table-2", **_BUDGETS)
+@artefact("zeroinit/table-2", basis="training")
 def deep(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Batch norm and ZeroInit at depths up to 1000: both exceed 94 %, batch norm a little ahead."""
     methods = ("batch_norm", "zeroinit")
@@ -57,7 +51,7 @@ def deep(context: Context, *, depths: Sequence[int], width: int, effort: Effort)
     return depth_evidence(runs, checks, title="Test accuracy of d-2 Wide-ResNets")
 
 
-@artefact("zeroinit/table-3", **_BUDGETS)
+@artefact("zeroinit/table-3", basis="training")
 def without_parts(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
     """ZeroInit without L2 regularization, and the multiplier alone: both train at any depth without rescaling."""
     methods = ("zeroinit_without_l2", "scalar_multiplier", "zeroinit")

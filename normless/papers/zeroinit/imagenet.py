@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
-from normless.papers.imagenet import BUDGETS, compared, imagenet_evidence
+from normless.papers.imagenet import compared, imagenet_evidence
 from normless.papers.protocol import Effort
 
 
-@artefact("zeroinit/table-4", **BUDGETS)
+@artefact("zeroinit/table-4", basis="training")
 def resnet_v2(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
     """With an identity skip path ZeroInit is ahead of batch norm until batches are very large."""
     methods = {
@@ -29,7 +29,7 @@ def resnet_v2(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -
     return imagenet_evidence(found, checks, title="ResNet-50-V2")
 
 
-@artefact("zeroinit/table-5", **BUDGETS)
+@artefact("zeroinit/table-5", basis="training")
 def resnet_v1(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
     """Without an identity skip path ZeroInit falls behind, unless one scalar bias precedes the final ReLU."""
     methods = {

@@ -16,22 +16,17 @@ from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start
-from normless.papers.outcomes import all_trained, outcome_table
+from normless.papers.outcomes import outcome_table
+from normless.papers.trained import runs_train
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import gradient_correlation_table, l2_share, loss_terms
 from normless.report.probes.against_depth import gradient_correlation_against_depth, l2_share_against_depth
 from normless.training import TrainConfig
 
 WITH, WITHOUT = "zeroinit(dropout=0)", "none"
-IMAGES = "correlated(image_shape=(3, 16, 16))"
 
 
-@artefact(
-    "zeroinit/linear-at-init",
-    smoke={"depths": (16, 40, 100), "width": 1, "images": 8, "draws": 12, "data": IMAGES},
-    small={"depths": (16, 40, 100, 400, 1000), "width": 1, "images": 16, "draws": 10, "data": "cifar10"},
-    paper={"depths": (16, 40, 100, 400, 1000), "width": 2, "images": 64, "draws": 20, "data": "cifar10"},
-)
+@artefact("zeroinit/linear-at-init", basis="measurement")
 def linear_at_init(
     context: Context, *, depths: tuple[int, ...], width: int, images: int, draws: int, data: str
 ) -> Evidence:
@@ -112,12 +107,7 @@ def _correlations(drawn: pd.DataFrame, depths: tuple[int, ...]) -> list[Check]:
     ]
 
 
-@artefact(
-    "zeroinit/l2-dominates-initial-loss",
-    smoke={"depths": (16, 100, 202), "width": 2, "images": 8, "data": IMAGES, "trained": 40, "epochs": 2},
-    small={"depths": (16, 100, 1000), "width": 2, "images": 64, "data": "cifar10", "trained": 100, "epochs": 2},
-    paper={"depths": (16, 100, 1000), "width": 2, "images": 256, "data": "cifar10", "trained": 1000, "epochs": 20},
-)
+@artefact("zeroinit/l2-dominates-initial-loss", basis="measurement")
 def l2_dominates(
     context: Context, *, depths: tuple[int, ...], width: int, images: int, data: str, trained: int, epochs: int
 ) -> Evidence:
@@ -143,7 +133,7 @@ def l2_dominates(
     runs = outcome_table(context, [({"scheme": "zeroinit", "weight_decay": 0.0, "depth": trained}, config)])
     return Evidence(
         measured=pd.concat([measured, runs], ignore_index=True),
-        checks=(*_shares(measured), all_trained(f"Without L2 the training of {trained} layers is stable.", runs)),
+        checks=(*_shares(measured), runs_train(f"Without L2 the training of {trained} layers is stable.", runs)),
         setup={
             "networks": f"Wide-ResNets of width {width} with ZeroInit, L2 5e-4 on the weights",
             "images": batch.provenance,

@@ -12,8 +12,9 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
-from normless.papers.outcomes import all_trained, outcome_table
+from normless.papers.outcomes import outcome_table
 from normless.papers.regularization import biases, drop_check, dropped_share
+from normless.papers.trained import runs_train
 from normless.papers.verdict import Check, check
 from normless.report.agreement import agreement_of_quantities
 from normless.training import TrainConfig
@@ -24,15 +25,7 @@ DROPS = {"default_drop_probability": 0.6, "imagenet_drop_probability": 0.2}
 PUBLISHED_ACCURACY, SPREAD = 0.943, 0.01
 
 
-@artefact(
-    "zeroinit/zeroinit",
-    smoke={"depth": 16, "draws": 400, "deep": 100, "width": 1, "data": "digits", "epochs": 2, "batch_size": 32,
-           "rate": 0.05},
-    small={"depth": 100, "draws": 4000, "deep": 1000, "width": 2, "data": "digits", "epochs": 2, "batch_size": 32,
-           "rate": 0.05},
-    paper={"depth": 100, "draws": 20000, "deep": 1000, "width": 2, "data": "cifar10", "epochs": 200, "batch_size": 64,
-           "rate": 2**-2},
-)  # fmt: skip
+@artefact("zeroinit/zeroinit", basis="formula")
 def zeroinit(
     context: Context,
     *,
@@ -92,7 +85,7 @@ def zeroinit(
 def _trains(runs: pd.DataFrame, deep: int, config: TrainConfig) -> list[Check]:
     """That the deep network trains; and its accuracy, where the run is the paper's."""
     accuracy = float(runs["test_accuracy"].iloc[0])
-    checks = [all_trained(f"{deep} layers train without normalization.", runs)]
+    checks = [runs_train(f"{deep} layers train without normalization.", runs)]
     published = (config.data, config.epochs, deep) == ("cifar10", 200, 1000)
     reached = accuracy >= PUBLISHED_ACCURACY - SPREAD if published else None
     checks.append(

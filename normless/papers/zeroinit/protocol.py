@@ -34,7 +34,7 @@ from normless.training.config import TrainConfig
 _NETWORK = "normless:wide_resnet(depth=16, width=1)"
 
 
-@artefact("zeroinit/training-protocol", smoke={"tables": 50}, small={"tables": 2000}, paper={"tables": 20000})
+@artefact("zeroinit/training-protocol", basis="formula")
 def protocol(context: Context, *, tables: int) -> Evidence:
     """The settings of every run, read from what the package builds, and the selection checked against brute force.
 

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
-from normless.papers.protocol import METHODS, SMALL_BATCHES, SMOKE, Effort
+from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check, larger
 from normless.papers.zeroinit.batch_sizes import COMPARED, LARGE_BATCH
 
-RANGE = tuple(2**exponent for exponent in range(11))
 _REMARKS = ("Training losses include the L2 term: printed ones are too large for the cross entropy alone.",)
 
 
-@artefact(
-    "zeroinit/figure-3",
-    smoke={"batch_sizes": (4, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (4, 16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("zeroinit/figure-3", basis="training")
 def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """(a) the optimal test accuracy and (b) the optimal training loss, down to batch size 1."""
     runs = whole_batch_runs(context, batch_sizes, width, effort)
@@ -36,12 +30,7 @@ def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: 
     return batch_evidence(runs, checks, title="Optima with whole-batch statistics", rates=False, remarks=_REMARKS)
 
 
-@artefact(
-    "zeroinit/figure-4",
-    smoke={"batch_sizes": (4, 64, 256), "width": 1, "effort": SMOKE},
-    small={"batch_sizes": (4, 16, 64, 256, 512), "width": 1, "effort": SMALL_BATCHES},
-    paper={"batch_sizes": RANGE, "width": 4, "effort": Effort()},
-)
+@artefact("zeroinit/figure-4", basis="training")
 def rates(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """The learning rates of these optima: proportional to the batch size, and alike for all methods."""
     runs = whole_batch_runs(context, batch_sizes, width, effort)

@@ -20,12 +20,7 @@ SCHEMES = {"batch_norm": "batch_norm", "without_batch_norm": "none"}
 TRAINING_IMAGES = 50_000
 
 
-@artefact(
-    "zeroinit/wallclock",
-    smoke={"width": 1, "side": 16, "rounds": 200},
-    small={"width": 4, "side": 32, "rounds": 30},
-    paper={"width": 4, "side": 32, "rounds": TRAINING_IMAGES // BATCH_SIZE},
-)
+@artefact("zeroinit/wallclock", basis="training")
 def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Evidence:
     """Seconds of a training step at batch size 64 without batch norm, relative to one with it, taken in turns.
 

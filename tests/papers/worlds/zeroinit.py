@@ -1,0 +1,7 @@
+"""The artefacts of the ZeroInit paper as published, and as the opposite."""
+
+from __future__ import annotations
+
+from worlds.world import World
+
+WORLDS: dict[str, World] = {}
