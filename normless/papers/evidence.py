@@ -24,7 +24,7 @@ class Evidence:
             where the published numbers are single quantities. Empty where nothing is published as numbers.
         draw: draws the figure and returns its axes; None only where there is nothing to see.
         remarks: what a reader must know to read the numbers right.
-        reduction: what is less than the paper's set-up, and so may change the outcome, as a sentence; empty if nothing.
+        reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
         checks: of the claim, where the function makes them itself.
     """
 
