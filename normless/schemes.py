@@ -40,7 +40,7 @@ from normless.edits import (
     ZeroClassifier,
     ZeroLastGamma,
 )
-from normless.edits.initialization import Kind
+from normless.initialization import Kind
 from normless.spec import parse_call, split_terms
 
 Edits = tuple[Edit, ...]

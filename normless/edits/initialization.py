@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
 from normless.edits.embeddings import tied_layers
 from normless.edits.transformer import parts_of
+from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
+from normless.initialization import Kind as Kind
 from normless.residual import Layer
-
-Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal"]
-
-INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
-    "he": partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu"),
-    "he_fan_in": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="relu"),
-    "xavier": nn.init.xavier_normal_,
-    "lecun": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="linear"),
-    "orthogonal": nn.init.orthogonal_,
-}
 
 
 @dataclass(frozen=True)

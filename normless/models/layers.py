@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """A convolution without bias, zero padding ⌊size/2⌋, from He's initialization.
+    """A convolution without bias, zero padding ⌊size/2⌋, from He's initialization by fan-out.
 
-    Weights are normal with variance 2 / fan-out, fan-out = size² · outputs (He et al. 2015), the
-    initialization of the original ResNet and Wide-ResNet code, which Fixup rescales; `groups` do not change it.
+    Weights are normal with variance 2 / fan-out, fan-out = size² · outputs (He et al. 2015), as in torchvision's
+    ResNets and in the code of Fixup's authors, which rescales it; `groups` do not change it.
     """
     layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
+from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, conv
 from normless.nn import ResidualSum
 from normless.residual.stated import BlockStructure, Structure
@@ -22,6 +23,9 @@ BLOCKS = {
 }
 CHANNELS = (64, 128, 256, 512)
 DEEPEST_BASIC = 34
+
+# The convolution of a bottleneck that has its stride: the 1×1 in front or the 3×3.
+StrideOn = Literal["conv1", "conv2"]
 
 # Builds a block from its input channels, its channels and its stride.
 BlockBuilder = Callable[[int, int, int], nn.Module]
@@ -67,22 +71,26 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """ResNet-V1 block of three layers: 1×1 to fewer channels, 3×3 with the stride, 1×1 to four times `channels`.
+    """ResNet-V1 block of three layers: 1×1 to fewer channels, 3×3, 1×1 to four times `channels`.
 
-    The 3×3 convolution has `groups` groups of channels · width_per_group / 64 channels each.
+    The 3×3 convolution has `groups` groups of channels · width_per_group / 64 channels each; `stride_on` names the
+    convolution that has the stride.
     Shapes: (B, inputs, H, W) to (B, 4 · channels, ⌈H/stride⌉, ⌈W/stride⌉).
     """
 
     expansion: ClassVar[int] = 4
 
-    def __init__(self, inputs: int, channels: int, stride: int, groups: int, width_per_group: int) -> None:
+    def __init__(
+        self, inputs: int, channels: int, stride: int, groups: int, width_per_group: int, stride_on: StrideOn
+    ) -> None:
         super().__init__()
         width = channels * width_per_group // 64 * groups
         outputs = channels * self.expansion
-        self.conv1 = conv(inputs, width, 1)
+        first, second = (stride, 1) if stride_on == "conv1" else (1, stride)
+        self.conv1 = conv(inputs, width, 1, first)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu1 = nn.ReLU()
-        self.conv2 = conv(width, width, 3, stride, groups)
+        self.conv2 = conv(width, width, 3, second, groups)
         self.bn2 = nn.BatchNorm2d(width)
         self.relu2 = nn.ReLU()
         self.conv3 = conv(width, outputs, 1)
@@ -111,8 +119,8 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """ResNet-V1 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, mean over positions, classifier.
 
-    The layout is torchvision's: the stride is on the 3×3 convolution, and parameters and buffers have its names,
-    so that `load_state_dict` takes its weights as they are.
+    The layout is torchvision's: the stride of a bottleneck is on its 3×3 convolution unless `stride_on` says
+    otherwise, and parameters and buffers have its names, so that `load_state_dict` takes its weights as they are.
 
     Args:
         depth: counted in layers: 18, 34 (two-layer blocks), 50, 101 or 152 (three-layer bottlenecks).
@@ -123,12 +131,17 @@ class ResNet(nn.Module):
             ResNeXt-50 32×4d, 8 in ResNeXt-101 32×8d; 128, with one group, in the wide ResNet-50-2 and 101-2.
         channels: of the stem and the first stage, doubled by every further stage; fewer than the published 64 make a
             small network. A group's channels stay in proportion.
+        initialization: of all weights, the classifier's included; biases start at 0. By default None, which is
+            torchvision's: He's variance 2 / fan-out for convolutions and torch's own distribution for the classifier.
+        stride_on: the convolution of a bottleneck that has its stride: `conv2`, the 3×3, in torchvision and in Goyal
+            et al. (2017, section 5.1); `conv1`, the 1×1 in front of it, in the original (He et al. 2016a).
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 
     Raises:
-        ValueError: the depth is none of these, groups, width_per_group or channels is below 1, or a network of
-            two-layer blocks is to be grouped or widened.
+        ValueError: the depth is none of these, groups, width_per_group or channels is below 1, a network of
+            two-layer blocks is to be grouped, widened or given another place of its stride, or there is no such
+            place or initialization.
     """
 
     def __init__(
@@ -139,11 +152,13 @@ class ResNet(nn.Module):
         groups: int = 1,
         width_per_group: int = 64,
         channels: int = CHANNELS[0],
+        initialization: Kind | None = None,
+        stride_on: StrideOn = "conv2",
     ) -> None:
         super().__init__()
         if channels < 1:
             raise ValueError(f"A ResNet has at least one channel in its first stage, got channels={channels}.")
-        block, expansion = _block(depth, groups, width_per_group)
+        block, expansion = _block(depth, groups, width_per_group, stride_on)
         inner = [channels * wide // CHANNELS[0] for wide in CHANNELS]
         counts, widths = BLOCKS[depth], [inside * expansion for inside in inner]
         self.conv1 = conv(in_channels, channels, 7, 2)
@@ -156,6 +171,7 @@ class ResNet(nn.Module):
         self.layer4 = _stage(block, counts[3], widths[2], inner[3], widths[3], 2)
         self.avgpool = GlobalAveragePool()
         self.fc = nn.Linear(widths[3], classes)
+        initialize(self, initialization)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of images."""
@@ -185,12 +201,14 @@ def resnet(
     groups: int = 1,
     width_per_group: int = 64,
     channels: int = CHANNELS[0],
+    initialization: Kind | None = None,
+    stride_on: StrideOn = "conv2",
 ) -> ResNet:
     """A ResNet-V1, ResNeXt or wide ResNet for ImageNet with batch normalization; see `ResNet`."""
-    return ResNet(depth, classes, in_channels, groups, width_per_group, channels)
+    return ResNet(depth, classes, in_channels, groups, width_per_group, channels, initialization, stride_on)
 
 
-def _block(depth: int, groups: int, width_per_group: int) -> tuple[BlockBuilder, int]:
+def _block(depth: int, groups: int, width_per_group: int, stride_on: StrideOn) -> tuple[BlockBuilder, int]:
     """What builds the blocks of a network, and how many times `channels` their outputs are."""
     if depth not in BLOCKS:
         raise ValueError(f"An ImageNet ResNet has depth {', '.join(map(str, BLOCKS))}, got depth={depth}.")
@@ -199,12 +217,20 @@ def _block(depth: int, groups: int, width_per_group: int) -> tuple[BlockBuilder,
             "A 3×3 convolution has at least one group of at least one channel, "
             f"got groups={groups} and width_per_group={width_per_group}."
         )
+    if stride_on not in get_args(StrideOn):
+        raise ValueError(f"The stride of a bottleneck is on conv1, its 1×1, or conv2, its 3×3, not {stride_on!r}.")
     if depth > DEEPEST_BASIC:
-        return partial(Bottleneck, groups=groups, width_per_group=width_per_group), Bottleneck.expansion
+        bottleneck = partial(Bottleneck, groups=groups, width_per_group=width_per_group, stride_on=stride_on)
+        return bottleneck, Bottleneck.expansion
     if (groups, width_per_group) != (1, 64):
         raise ValueError(
             f"Only bottleneck networks are grouped or widened, those of depth 50 and more, got depth={depth} with "
             f"groups={groups} and width_per_group={width_per_group}."
+        )
+    if stride_on != "conv2":
+        raise ValueError(
+            f"Only bottleneck networks, those of depth 50 and more, have a 1×1 convolution in front that could have "
+            f"the stride, got depth={depth} with stride_on={stride_on!r}."
         )
     return BasicBlock, BasicBlock.expansion
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
 from normless.residual.stated import BlockStructure, Structure
@@ -66,14 +67,19 @@ class ResNetCifar(nn.Module):
         depth: counted in layers: 20, 32, 44, 56, 110, 1202 in the original.
         classes: number of logits.
         in_channels: channels of the image, 1 or 3 as a rule.
+        initialization: of all weights, the classifier's included; biases start at 0. By default None: He's variance
+            2 / fan-out for convolutions, as in the code of Fixup's authors, and torch's own distribution for the
+            classifier, which Fixup sets to 0.
 
     Shapes: (B, in_channels, H, W) with H, W ≥ 8 to logits (B, classes).
 
     Raises:
-        ValueError: the depth is not 6b + 2.
+        ValueError: the depth is not 6b + 2, or there is no such initialization.
     """
 
-    def __init__(self, depth: int = 110, classes: int = 10, in_channels: int = 3) -> None:
+    def __init__(
+        self, depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
+    ) -> None:
         super().__init__()
         count = blocks_per_stage(depth, 2, "A CIFAR ResNet")
         channels = 16
@@ -88,6 +94,7 @@ class ResNetCifar(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.pool = GlobalAveragePool()
         self.classifier = nn.Linear(channels, classes)
+        initialize(self, initialization)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of images."""
@@ -108,6 +115,8 @@ class ResNetCifar(nn.Module):
         )
 
 
-def resnet_cifar(depth: int = 110, classes: int = 10, in_channels: int = 3) -> ResNetCifar:
-    """A CIFAR ResNet-V1 with batch normalization; see `ResNetCifar`."""
-    return ResNetCifar(depth=depth, classes=classes, in_channels=in_channels)
+def resnet_cifar(
+    depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
+) -> ResNetCifar:
+    """A CIFAR ResNet-V1 with batch normalization, by default from He's variance 2 / fan-out; see `ResNetCifar`."""
+    return ResNetCifar(depth, classes, in_channels, initialization)

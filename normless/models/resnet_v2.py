@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
 from torch import Tensor, nn
 
+from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, conv
 from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
 from normless.nn import ResidualSum
@@ -68,20 +67,26 @@ class ResNetV2(nn.Module):
     It is the network of the SkipInit paper's appendix G with batch normalization in front of every ReLU and without
     biases: `zeroinit(dropout=0.2)` makes it that network. Unlike the original, the *last* block of stages 1 to 3
     has the stride. Padding is fixed, the same whatever the image's size, and the max-pool of the stem sees zeros
-    beyond the border. The classifier starts with He's variance 2 / fan-in, its bias with zero.
+    beyond the border.
 
     Args:
         depth: counted in layers: 50, 101 or 152; 50 in the paper.
         classes: number of logits.
         in_channels: channels of the image, 1 or 3 as a rule.
+        initialization: of all weights, the classifier's included; biases start at 0. By default He's variance
+            2 / fan-in, that of the `variance_scaling_initializer()` in appendix G, which also cuts the distribution
+            off at two standard deviations. None is He's variance 2 / fan-out for convolutions and torch's own
+            distribution for the classifier.
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 
     Raises:
-        ValueError: the depth is none of these.
+        ValueError: the depth is none of these, or there is no such initialization.
     """
 
-    def __init__(self, depth: int = 50, classes: int = 1000, in_channels: int = 3) -> None:
+    def __init__(
+        self, depth: int = 50, classes: int = 1000, in_channels: int = 3, initialization: Kind | None = "he_fan_in"
+    ) -> None:
         super().__init__()
         depths = [known for known in BLOCKS if known > DEEPEST_BASIC]
         if depth not in depths:
@@ -101,7 +106,8 @@ class ResNetV2(nn.Module):
         self.norm = nn.BatchNorm2d(inputs)
         self.relu = nn.ReLU()
         self.pool = GlobalAveragePool()
-        self.classifier = _classifier(inputs, classes)
+        self.classifier = nn.Linear(inputs, classes)
+        initialize(self, initialization)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of images."""
@@ -122,16 +128,8 @@ class ResNetV2(nn.Module):
         )
 
 
-def resnet_v2(depth: int = 50, classes: int = 1000, in_channels: int = 3) -> ResNetV2:
-    """A ResNet-V2 for ImageNet with batch normalization; see `ResNetV2`."""
-    return ResNetV2(depth, classes, in_channels)
-
-
-def _classifier(inputs: int, classes: int) -> nn.Linear:
-    """A linear layer, weights normal within two standard deviations and of variance 2 / fan-in, bias zero."""
-    layer = nn.Linear(inputs, classes)
-    # The factor 1.3 makes up for the variance that is cut off, as in TensorFlow.
-    deviation = sqrt(1.3 * 2 / inputs)
-    nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-    nn.init.zeros_(layer.bias)
-    return layer
+def resnet_v2(
+    depth: int = 50, classes: int = 1000, in_channels: int = 3, initialization: Kind | None = "he_fan_in"
+) -> ResNetV2:
+    """A ResNet-V2 for ImageNet with batch normalization, by default from He's variance 2 / fan-in; see `ResNetV2`."""
+    return ResNetV2(depth, classes, in_channels, initialization)

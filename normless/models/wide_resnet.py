@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
 from normless.residual.stated import BlockStructure, Structure
@@ -52,14 +53,27 @@ class WideResNet(nn.Module):
         width: the width factor k.
         classes: number of logits.
         in_channels: channels of the image, 1 or 3 as a rule.
+        initialization: of all weights, the classifier's included; biases start at 0. By default He's variance
+            2 / fan-in, that of De & Smith (SkipInit, appendix C; in the code of appendix G the classifier's
+            `variance_scaling_initializer()` has it too). None is He's variance 2 / fan-out for convolutions and
+            torch's own distribution for the classifier, as in the code of Fixup's authors.
+        classifier_bias: whether the classifier has a bias, as in Zagoruyko & Komodakis.
 
     Shapes: (B, in_channels, H, W) with H, W ≥ 8 to logits (B, classes).
 
     Raises:
-        ValueError: the depth is not 6b + 4.
+        ValueError: the depth is not 6b + 4, or there is no such initialization.
     """
 
-    def __init__(self, depth: int = 16, width: int = 4, classes: int = 10, in_channels: int = 3) -> None:
+    def __init__(
+        self,
+        depth: int = 16,
+        width: int = 4,
+        classes: int = 10,
+        in_channels: int = 3,
+        initialization: Kind | None = "he_fan_in",
+        classifier_bias: bool = True,
+    ) -> None:
         super().__init__()
         count = blocks_per_stage(depth, 4, "A Wide-ResNet")
         channels = 16
@@ -73,7 +87,8 @@ class WideResNet(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU()
         self.pool = GlobalAveragePool()
-        self.classifier = nn.Linear(channels, classes)
+        self.classifier = nn.Linear(channels, classes, bias=classifier_bias)
+        initialize(self, initialization)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of images."""
@@ -94,6 +109,13 @@ class WideResNet(nn.Module):
         return [(name, block) for name, block in self.blocks.named_children() if isinstance(block, WideBlock)]
 
 
-def wide_resnet(depth: int = 16, width: int = 4, classes: int = 10, in_channels: int = 3) -> WideResNet:
-    """A Wide-ResNet n-k with batch normalization; see `WideResNet`."""
-    return WideResNet(depth=depth, width=width, classes=classes, in_channels=in_channels)
+def wide_resnet(
+    depth: int = 16,
+    width: int = 4,
+    classes: int = 10,
+    in_channels: int = 3,
+    initialization: Kind | None = "he_fan_in",
+    classifier_bias: bool = True,
+) -> WideResNet:
+    """A Wide-ResNet n-k with batch normalization, by default from He's variance 2 / fan-in; see `WideResNet`."""
+    return WideResNet(depth, width, classes, in_channels, initialization, classifier_bias)

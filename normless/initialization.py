@@ -1,0 +1,46 @@
+"""The distributions that weights start from, and the drawing of a whole network from one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal"]
+
+INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
+    "he": partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu"),
+    "he_fan_in": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="relu"),
+    "xavier": nn.init.xavier_normal_,
+    "lecun": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="linear"),
+    "orthogonal": nn.init.orthogonal_,
+}
+
+
+def initialize(network: nn.Module, kind: Kind | None) -> None:
+    """Draw the weight of every convolution and linear layer, the classifier's included, and set their biases to 0.
+
+    Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal;
+    `orthogonal` has orthonormal rows or columns.
+
+    Args:
+        network: changed in place, by torch's global generator.
+        kind: a key of `INITIALIZATIONS`, or None, which leaves the network as it is.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if kind is None:
+        return
+    if kind not in INITIALIZATIONS:
+        raise ValueError(
+            f"The initialization of a {type(network).__name__} is {', '.join(INITIALIZATIONS)} or None, not {kind!r}."
+        )
+    for module in network.modules():
+        if isinstance(module, _ConvNd | nn.Linear):
+            INITIALIZATIONS[kind](module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
