@@ -127,9 +127,7 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
-    measured = setting.measured(
-        lambda draw: summand_statistics(pass_of(draw).summands)[columns], batch_norm=(False,)
-    )
+    measured = setting.measured(lambda draw: summand_statistics(pass_of(draw).summands)[columns], batch_norm=(False,))
     return Evidence(
         measured,
         Measured(measured),

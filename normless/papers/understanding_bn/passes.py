@@ -141,11 +141,10 @@ def _by_class(draw: Draw) -> ClassPass:
     sizes, elements = [], []
 
     def visit(index: int, predicted: float, gradients: dict[str, Tensor]) -> None:
-        values = gradients[WEIGHT_52].double().flatten().abs().numpy()
-        sizes.append({"class": index, "mean_abs": float(values.mean()), "predicted_share": predicted})
-        elements.append(
-            pd.DataFrame({"class": index, "parameter": WEIGHT_52, "element": range(len(values)), "gradient": values})
-        )
+        values = gradients[WEIGHT_52].double().flatten()
+        sizes.append({"class": index, "mean_abs": float(values.abs().mean()), "predicted_share": predicted})
+        rows = {"class": index, "element": range(len(values)), "gradient": values.numpy()}
+        elements.append(pd.DataFrame(rows))
 
     for_each_class(draw.model, draw.inputs, draw.targets, visit, parameters=[WEIGHT_52])
     table = pd.DataFrame(sizes)

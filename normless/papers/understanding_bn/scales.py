@@ -77,7 +77,9 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
         setting.setup(layer=55, parameter=WEIGHT_55),
         on=("quantity",),
         draw=lambda: _histograms(
-            pd.concat(pass_of(draw).gradient_histogram.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
+            pd.concat(
+                pass_of(draw).gradient_histogram.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first()
+            )
         ),
         remarks=("The figure shows the first draw; note that its horizontal axes differ.",),
         reduction=setting.reduction,
