@@ -79,14 +79,14 @@ def _channel_gradients(found: Measured) -> list[Check]:
     scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
     return [
         larger(
-            "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio of "
-            "mean |gradient| above 0).",
+            "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio "
+            "of mean |gradient| above 0).",
             scales[0],
             Estimate(0.0),
         ),
         within(
-            "With batch norm they are similarly scaled in all layers: early and late ones within an order of magnitude "
-            "(log₁₀ of the ratio).",
+            "With batch norm they are similarly scaled in all layers: early and late ones within an order of "
+            "magnitude (log₁₀ of the ratio).",
             scales[1],
             -1.0,
             1.0,

@@ -31,8 +31,8 @@ def _elements_of_classes(found: Measured) -> list[Check]:
     return [
         _predicted(dominant),
         larger(
-            "One class has far larger impact than any other: its mean |gradient| is more than three times that of the "
-            "next (log₁₀ of the ratio above log₁₀ 3).",
+            "One class has far larger impact than any other: its mean |gradient| is more than three times that of "
+            "the next (log₁₀ of the ratio above log₁₀ 3).",
             decades(dominant["share"] / dominant["next_share"]),
             Estimate(math.log10(3)),
         ),
@@ -113,9 +113,9 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
         ),
         remarks=(
             "The figure shows the first draw.",
-            "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes nine "
-            "images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: the "
-            "caption's is checked.",
+            "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
+            "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
+            "the caption's is checked.",
         ),
         reduction=setting.reduction,
     )

@@ -27,8 +27,8 @@ def _unnormalized(found: Measured) -> list[Check]:
     return [
         *(
             larger(
-                f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio of "
-                "|mean| above 0).",
+                f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
+                "of |mean| above 0).",
                 decades(means[later] / means[earlier]),
                 Estimate(0.0),
             )

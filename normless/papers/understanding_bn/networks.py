@@ -111,7 +111,7 @@ class Initializations:
 
     @property
     def fewer(self) -> str:
-        """Why gradients are sums of fewer terms than the paper's, or of a shallower network's; empty if they are not."""
+        """Why gradients are sums of fewer terms than the paper's, or the network is shallower; empty if neither."""
         side = min(self.images.image_shape[1:])
         whole = self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE and self.depth >= PUBLISHED_DEPTH
         if whole:

@@ -44,8 +44,8 @@ def _gradient_and_channel_mean(found: Measured) -> list[Check]:
             0.25,
         ),
         within(
-            "With batch norm all channels have equally large gradients on average: those of the two tenths are within "
-            "half a decade (log₁₀ of the ratio).",
+            "With batch norm all channels have equally large gradients on average: those of the two tenths are "
+            "within half a decade (log₁₀ of the ratio).",
             dead[1],
             -0.5,
             0.5,

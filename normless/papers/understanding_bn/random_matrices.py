@@ -170,8 +170,8 @@ def _products(found: Products) -> list[Check]:
             most=heaviness.mean().max(),
         ),
         in_every(
-            "The largest singular value grows with every further number of factors, in every run, also for entries of "
-            "variance 1/N.",
+            "The largest singular value grows with every further number of factors, in every run, also for entries "
+            "of variance 1/N.",
             largest.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
             first=largest.mean().iloc[0],
             last=largest.mean().iloc[-1],
