@@ -102,9 +102,9 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
         matrix_setup(context, size, factors, runs),
         draw=lambda: largest_value_against_factors(table),
         remarks=(
-            "The paper takes the slower growth for an effect of finite size. Predicted is the root of theorem 1's "
-            "edge, √((M+1)^(M+1)/M^M): the theorem is about squared singular values, so that growth as √M is its own, "
-            "and what finite size adds is that the largest value stays below.",
+            "The paper takes the slower growth for an effect of finite size. Predicted is the root of the edge in "
+            "theorem 1, √((M+1)^(M+1)/M^M): the theorem is about squared singular values, so that growth as √M is "
+            "its own, and what finite size adds is that the largest value stays below.",
         ),
         reduction=matrix_reduction(size),
     )

@@ -82,10 +82,16 @@ def gradient_and_channel_mean(
     )
 
 
+def _of_layer(draw: Draw, layer: int) -> pd.DataFrame:
+    """The parameters of one layer on the first minibatch."""
+    parameters = pass_of(draw).parameters
+    return parameters[parameters["order"] == layer].reset_index(drop=True)
+
+
 def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     """Every parameter's gradient and in-channel mean, averaged over the minibatches."""
-    tables = []
-    for inputs, targets in draw.batches:
+    tables = [_of_layer(draw, layer)]
+    for inputs, targets in draw.batches[1:]:
         watcher = ParameterGradients([conv_path(layer)])
         observe(draw.model, [watcher], inputs, targets)
         tables.append(watcher.table())
@@ -171,7 +177,7 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
 
     def alignment(draw: Draw) -> pd.DataFrame:
-        parameters = pass_of(draw).parameters
+        parameters = _of_layer(draw, 54)
         table = gradient_alignment_table(parameters)[["sum_correlation", "share_aligned"]]
         return table.assign(mean_abs_gradient=parameters["abs_sum"].mean())
 
@@ -181,7 +187,7 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
         Measured(measured),
         setting.setup(layer=54),
         draw=lambda: sums_of_parameters(
-            pd.concat(pass_of(draw).parameters.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
+            pd.concat(_of_layer(draw, 54).assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
         ),
         remarks=(
             "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "

@@ -25,6 +25,7 @@ from normless.probes.watching.watcher import Watcher
 HISTOGRAM_LAYERS = (9, 45, 81, 83)
 SUMMED_LAYERS = (18, 19, 54, 55, 90, 91)
 READING_LAYERS = (19, 35, 55, 91)
+PARAMETER_LAYERS = (35, 54)
 # Every stage has at least so many; all of them would be slow and say the same.
 HISTOGRAM_CHANNELS = tuple(range(16))
 WEIGHT_55, WEIGHT_52 = (f"{conv_path(layer)}.weight" for layer in (55, 52))
@@ -44,7 +45,7 @@ class Pass:
         gradients: moments of every parameter's gradient.
         gradient_histogram: of layer 55.
         sums: of gradients' summands, `SUMMED_LAYERS`.
-        parameters: of layer 54.
+        parameters: of `PARAMETER_LAYERS`.
         summands: of two parameters of layer 90, the one with the largest gradient and one with a small gradient.
         pairs: of channels of layer 45.
         pair_structure: of those pairs' matrix.
@@ -114,7 +115,8 @@ def _observed(draw: Draw) -> Pass:
     contributions = ChannelContributions([conv_path(layer) for layer in READING_LAYERS])
     histogram = ParameterGradientHistograms(parameters=[WEIGHT_55])
     sums = GradientSums([conv_path(layer) for layer in SUMMED_LAYERS])
-    parameters, pairs = ParameterGradients([conv_path(54)]), ChannelPairs([conv_path(45)])
+    parameters = ParameterGradients([conv_path(layer) for layer in PARAMETER_LAYERS])
+    pairs = ChannelPairs([conv_path(45)])
     summands = SummandDistribution(conv_path(90), ("largest", "small"))
     channels, logits, by_example = ChannelGradients(), LogitGradients(), LogitGradientMatrix()
     forward: list[Watcher] = [moments, activations, contributions]

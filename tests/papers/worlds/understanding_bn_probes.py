@@ -80,7 +80,7 @@ def pairs(share: float, rank: float, variation: float) -> dict[str, float]:
 
 
 def activations(growth: float, means: float, modes: float) -> Rows:
-    """Figures 13 and 14: |mean| by layer grows by a factor; in deviations `means`, and modes, in the deepest layers."""
+    """Figures 13 and 14: |mean| grows by a factor from layer to layer; modes are those of the deepest."""
     return [
         {
             "layer": layer,
