@@ -97,7 +97,7 @@ SWAPPED = MappingProxyType({False: networks.SCHEMES[True], True: networks.SCHEME
     [
         ("figure-2", "larger without batch norm, in every draw"),
         ("figure-3", "Without batch norm variance grows"),
-        ("figure-4", "roughly constant"),
+        ("figure-4", "is predicted for"),
         ("figure-7", "With batch norm that explains less"),
         ("figure-18", "rises with the mean"),
         ("figure-19", "within an order of magnitude"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -152,7 +153,7 @@ def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
     table = found.table.assign(factor=_factor(found.table))
     # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
     table["of_random_signs"] = table["factor"] * table["predicted_for_random_signs"]
-    found = Measured(table, found.fewer)
+    found = replace(found, table=table)
     without = _by_layer(found, "factor", batch_norm=False)
     with_norm, cancelled = (_by_layer(found, name, batch_norm=True) for name in ("factor", "of_random_signs"))
     sizes = [_by_layer(found, "abs_sum", batch_norm=kind) for kind in (False, True)]
@@ -196,7 +197,7 @@ def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
                     1.5,
                     3.5,
                 ),
-                found.fewer,
+                found.reduction,
             ),
         ]
     return checks
@@ -226,7 +227,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
     first = drawn[drawn["draw"] == 0]
     return Evidence(
         means,
-        Measured(drawn, setting.fewer),
+        Measured(drawn, setting.fewer, setting.reduction),
         setting.setup(layers=list(layers)),
         on=("layer", "batch_norm"),
         draw=lambda: gradient_sums_of_layers(first, layers, new_axes(width=6.4)),

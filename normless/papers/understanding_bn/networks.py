@@ -198,10 +198,12 @@ class Measured:
     Attributes:
         table: as `Initializations.measured` returns it.
         fewer: as `Initializations.fewer`.
+        reduction: as `Initializations.reduction`.
     """
 
     table: pd.DataFrame
     fewer: str = ""
+    reduction: str = ""
 
     def by_draw(self, *, batch_norm: bool) -> pd.DataFrame:
         """The rows of one kind of network, indexed by draw."""

@@ -39,7 +39,7 @@ def _gradients_of_layer_55(found: Measured) -> list[Check]:
                 1.5,
                 2.5,
             ),
-            found.fewer,
+            found.reduction,
         ),
         larger(
             "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).",
@@ -58,7 +58,7 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
         gradients = pass_of(draw).gradients
         return gradients[gradients["parameter"] == WEIGHT_55]
 
-    found = Measured(setting.measured(sizes), setting.fewer)
+    found = Measured(setting.measured(sizes), reduction=setting.reduction)
     without, with_norm = found.both
     ratio = without["norm"] / with_norm["norm"]
     measured = quantity_table(
@@ -104,11 +104,14 @@ def _histograms(counts: pd.DataFrame) -> Axes:
 def _moments_against_depth(found: Measured) -> list[Check]:
     without, with_norm = found.both
     checks = [
-        within(
-            "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade (log₁₀).",
-            replicates(without["log10_scale"]),
-            1.5,
-            2.5,
+        at_scale(
+            within(
+                "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade (log₁₀).",
+                replicates(without["log10_scale"]),
+                1.5,
+                2.5,
+            ),
+            found.reduction,
         )
     ]
     for name in _MOMENTS.values():
@@ -136,7 +139,7 @@ def _moments_against_depth(found: Measured) -> list[Check]:
 def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 3: without batch norm channel means and variances grow almost exponentially with depth."""
     setting = Initializations(context, data, batch_size, draws)
-    found = Measured(setting.measured(lambda draw: _fits(pass_of(draw).moments)))
+    found = Measured(setting.measured(lambda draw: _fits(pass_of(draw).moments)), reduction=setting.reduction)
     without, with_norm = found.both
     quantities = {"largest_output_channel_scale": over_draws(10 ** without["log10_scale"])}
     for name in _MOMENTS.values():
