@@ -160,7 +160,8 @@ def universality(context: Context, *, size: int, factors: Sequence[int], runs: i
         scaled = extremes_table(factors, size, runs=runs, gain=gain, seed=seed)
         changes[str(gain)] = float((scaled["log10_condition"] - plain["log10_condition"]).abs().max())
     gaussian = singular_value_table(factors, size, runs=runs, seed=seed)
-    distances, tables = {}, [conditioning_table(plain, size).assign(series="gaussian, xavier")]
+    distances: dict[str, float] = {}
+    tables = [conditioning_table(plain, size).assign(series="gaussian, xavier")]
     for entries in _OTHERS:
         others = singular_value_table(factors, size, runs=runs, entries=entries, seed=seed)
         distances[entries] = float(distance_between(gaussian, others)["distance"].max())

@@ -218,4 +218,4 @@ class Measured:
 def decades(values: pd.Series[float]) -> Estimate:
     """`replicates` of log₁₀ of a positive number by draw."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return replicates(np.log10(values.astype(float)))
+        return replicates(pd.Series(np.log10(values.to_numpy(float)), index=values.index))
