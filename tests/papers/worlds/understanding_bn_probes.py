@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,21 +13,21 @@ from normless.papers.understanding_bn.networks import Measured
 from normless.papers.understanding_bn.passes import HISTOGRAM_LAYERS, READING_LAYERS
 
 DRAWS = 5
-Rows = list[dict[str, Any]]
+Rows = Sequence[Mapping[str, Any]]
 
 
-def drawn(without: Rows, with_norm: Rows = []) -> pd.DataFrame:  # noqa: B006 - only read
+def drawn(without: Rows, with_norm: Rows = ()) -> pd.DataFrame:
     """The same rows in every draw of the networks without batch norm and with it."""
     rows = [
         {"batch_norm": kind, "draw": draw, **row}
-        for kind, held in ((False, without), (True, with_norm))
+        for kind, layout in ((False, without), (True, with_norm))
         for draw in range(DRAWS)
-        for row in held
+        for row in layout
     ]
     return pd.DataFrame(rows)
 
 
-def measured(without: Rows, with_norm: Rows = []) -> Measured:  # noqa: B006 - only read
+def measured(without: Rows, with_norm: Rows = ()) -> Measured:
     return Measured(drawn(without, with_norm))
 
 
@@ -149,9 +149,7 @@ WORLDS: dict[str, World] = {
         measured([pairs(0.95, 3.0, 2.0)], [pairs(0.5, 15.0, 0.5)]),
         measured([pairs(0.3, 20.0, 0.5)], [pairs(0.6, 10.0, 1.5)]),
     ),
-    "understanding-bn/figure-13": given(
-        measured(activations(5.0, 2.0, 2.5)), measured([*activations(0.8, 0.1, 0.5)])
-    ),
+    "understanding-bn/figure-13": given(measured(activations(5.0, 2.0, 2.5)), measured(activations(0.8, 0.1, 0.5))),
     "understanding-bn/figure-14": given(
         measured(activations(5.0, 2.0, 2.5), activations(1.0, 0.3, 1.0)),
         measured(activations(1.0, 0.3, 1.0), activations(5.0, 2.0, 2.5)),
