@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from worlds import understanding_bn_matrices, understanding_bn_probes
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+WORLDS: dict[str, World] = {
+    **understanding_bn_probes.WORLDS,
+    **understanding_bn_matrices.WORLDS,
+}
