@@ -13,7 +13,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary, with_published
-from normless.papers.fixup.effort import RATE, Effort
+from normless.papers.fixup.effort import RATE, Effort, wide_resnet_text
 from normless.papers.verdict import Check, larger
 from normless.report.beside_published import beside_published
 
@@ -40,15 +40,14 @@ class Case:
 
 
 _PAPER = (
-    Case("cifar10", 16, Effort("normless:wide_resnet(depth=40, width=10)", "cifar10", 200, settings=_REGULARIZED)),
-    Case("svhn", 20, Effort("normless:wide_resnet(depth=16, width=12)", "svhn", 160, settings=_REGULARIZED)),
+    Case("cifar10", 16, Effort(wide_resnet_text(40, 10), "cifar10", 200, settings=_REGULARIZED)),
+    Case("svhn", 20, Effort(wide_resnet_text(16, 12), "svhn", 160, settings=_REGULARIZED)),
 )
 _REDUCED = "these networks, images and epochs are far from the paper's."
 
 
 def _smaller(depth: int, width: int, data: str, epochs: int, **changes: Any) -> Effort:
-    model = f"normless:wide_resnet(depth={depth}, width={width})"
-    return Effort(model, data, epochs, settings=_REGULARIZED, reduced=_REDUCED, **changes)
+    return Effort(wide_resnet_text(depth, width), data, epochs, settings=_REGULARIZED, reduced=_REDUCED, **changes)
 
 
 _SMOKE = (
