@@ -13,8 +13,6 @@ from normless.data.images import ImageData
 from normless.data.tensor_images import Split, Splits, TensorImages
 
 TEST_SIZE = 360
-
-
 SIDE = 8
 
 

@@ -80,7 +80,7 @@ class Effort:
 
     @property
     def step(self) -> float:
-        """The factor between neighbouring learning rates, which no optimum is known better than; ∞ of a single one."""
+        """The factor between neighbouring learning rates, to which an optimum is known; ∞ of a single rate."""
         return 2.0 ** min((high - low for low, high in pairwise(self.exponents)), default=inf)
 
     def rates(self, batch_size: int = BATCH_SIZE) -> RateGrid:

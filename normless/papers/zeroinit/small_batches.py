@@ -87,7 +87,7 @@ def _constant(runs: BatchRuns, sizes: Sequence[int]) -> Check:
         for gap, one in zip(gaps, reached, strict=True)
     ]
     return check(
-        f"(a) ZeroInit's accuracies at batch sizes up to {LARGE_BATCH} lie within one standard deviation of their mean.",
+        f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} lie within a standard deviation of their mean.",
         True if all(gap <= deviation for gap in gaps) else False if any(beyond) else None,
         largest_gap=max(gaps),
         deviation=deviation,
