@@ -10,7 +10,7 @@ import pandas as pd
 
 from normless.papers.artefact import Context
 from normless.papers.batch_size import ACCURACY, BatchRuns, batch_evidence, batch_runs
-from normless.papers.estimates import IMAGENET_DEVIATION, single_run
+from normless.papers.estimates import IMAGENET_DEVIATION, difference, single_run, within
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import Effort
 from normless.papers.verdict import Check, Estimate, larger
@@ -83,10 +83,19 @@ class Comparison:
             for size in sizes
         ]
 
-    def alike(self, first: str, second: str, sizes: Sequence[int], *, within: float) -> list[Check]:
-        """That neither method is more than so many points above the other."""
-        both = ((first, second), (second, first))
-        return [check for pair in both for check in self.competitive(*pair, sizes, within=within)]
+    def alike(self, first: str, second: str, sizes: Sequence[int], *, apart: float) -> list[Check]:
+        """That two methods differ by less than so many points, at each batch size of the papers."""
+        return [
+            self.found.as_printed(
+                within(
+                    f"{first} and {second} differ by less than {apart:g} points at batch size {size}.",
+                    difference(self.top1(first, size), self.top1(second, size)),
+                    -apart,
+                    apart,
+                )
+            )
+            for size in sizes
+        ]
 
     def flat(self, method: str, *, within: float) -> list[Check]:
         """That a method loses less than so many points from its smallest batch size to any other of the papers'."""

@@ -18,7 +18,7 @@ def _table_4(found: Comparison) -> list[Check]:
         *(one for method in unnormalized for one in found.above("batch_norm", method, [found.large])),
         *(one for method in unnormalized for one in found.above("batch_norm", method, [found.large], by=1.0)),
         *(one for method in unnormalized for one in found.competitive(method, "batch_norm", found.small, within=1.0)),
-        *found.alike("zeroinit_without_dropout", "fixup", found.small, within=0.5),
+        *found.alike("zeroinit_without_dropout", "fixup", found.small, apart=0.5),
         *found.flat("batch_norm", within=1.0),
     ]
 
