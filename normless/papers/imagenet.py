@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -174,7 +174,7 @@ def _narrowed(model: str, channels: int | None) -> str:
     return model if channels is None else f"{model.removesuffix(')')}, channels={channels})"
 
 
-def _top5(found: BatchRuns, row: Mapping[Any, Any]) -> float:
+def _top5(found: BatchRuns, row: Mapping[Hashable, float]) -> float:
     """Mean top-5 accuracy in percent of the runs that the top-1 accuracy of an optimum is the mean of."""
     runs = found.runs.table
     if math.isnan(row["lr_log2"]):

@@ -123,8 +123,8 @@ def _ghost_batch_size(facts: Statistics) -> list[Check]:
             facts.whole.reached(ACCURACY, "batch_norm", largest),
         ),
         larger(
-            f"From batch size {BEST_BATCH} to {largest} batch norm loses more with statistics over the whole batch than "
-            f"over ghost batches of {GHOST}.",
+            f"From batch size {BEST_BATCH} to {largest} batch norm loses more with statistics over the whole batch "
+            f"than over ghost batches of {GHOST}.",
             facts.whole.decline(ACCURACY, "batch_norm", BEST_BATCH),
             facts.ghost.decline(ACCURACY, "batch_norm", BEST_BATCH),
         ),

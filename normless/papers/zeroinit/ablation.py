@@ -44,9 +44,7 @@ def _table_1(facts: Ablation) -> list[Check]:
             accuracy["without_batch_norm"],
             by=1.0,
         ),
-        larger(
-            "The scalar multiplier alone reaches 93.5 % (printed: 94.0 %).", accuracy[MULTIPLIER], Estimate(93.5)
-        ),
+        larger("The scalar multiplier alone reaches 93.5 % (printed: 94.0 %).", accuracy[MULTIPLIER], Estimate(93.5)),
         # Regularization pays in trainings as long as the paper's.
         larger(
             "Biases and dropout with the multiplier are better than the multiplier alone.",

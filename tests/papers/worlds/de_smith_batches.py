@@ -49,7 +49,7 @@ def as_said(metric: str, labels: Mapping[str, str]) -> Optimum:
 
 
 def not_as_said(metric: str, labels: Mapping[str, str]) -> Optimum:
-    """Batch norm is worst, no norm best; all gain from large batches, ZeroInit most; rates do not follow the batch."""
+    """Batch norm is worst, no norm best; large batches help, ZeroInit most; rates do not follow the batch size."""
     scheme, size = scheme_of(labels), math.log2(size_of(labels))
     small, large = (-7, -6) if scheme == "batch_norm" else (-4, 0) if scheme == "none" else (-4, -4)
     rate = small if size <= 8 else large
