@@ -30,7 +30,8 @@ def test_zeroinit_at_the_papers_budget(context: Context) -> None:
         (config,) = lab.configs
         assert isinstance(config, TrainConfig)
         assert (config.model, config.epochs, config.batch_size, config.data) == (
-            "normless:wide_resnet(depth=1000, width=2)", 200, 64, "cifar10",
+            "normless:wide_resnet(depth=1000, width=2, initialization=he_fan_in, classifier_bias=False)",
+            200, 64, "cifar10",
         )  # fmt: skip
 
 

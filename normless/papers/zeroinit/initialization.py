@@ -140,7 +140,7 @@ def l2_dominates(
     measured = pd.DataFrame(rows)
     config = TrainConfig(
         model=wide_resnet_text(trained, 1), scheme="zeroinit", data="digits", epochs=epochs, batch_size=32,
-        rate=0.05, weight_decay=0.0, seed=context.seed,
+        rate=0.05, weight_decay=0.0, decay_policy=PROTOCOL["decay_policy"], seed=context.seed,
     )  # fmt: skip
     runs = outcome_table(context, [({"scheme": "zeroinit", "weight_decay": 0.0, "depth": trained}, config)])
     return Evidence(
