@@ -25,7 +25,7 @@ DE_SMITH = ("skipinit/", "zeroinit/")
 QUICK: dict[str, dict[str, Any]] = {
     "zeroinit/zeroinit": {"depth": 10, "draws": 20},
     "skipinit/skipinit": {"depth": 10},
-    "zeroinit/l2-dominates-initial-loss": {"depths": (10, 16), "images": 2},
+    "zeroinit/l2-dominates-initial-loss": {"depths": (10, 16), "images": 2, "draws": 1},
     "skipinit/scalar-bias-v1": {"side": 32},
     "fixup/sqrt2-scaling": {"blocks": 2, "width": 20, "draws": 2, "depth": 10, "images": 4},
     "fixup/lsuv": {"depth": 10, "images": 8},
