@@ -121,7 +121,8 @@ def test_the_papers_runs_are_all_there_and_shared(tmp_path: Path) -> None:
     assert len(hashes["zeroinit/table-3"] & hashes["skipinit/table-1"]) == 3 * 7 * 4
     config = sweep.points()[0].config.to_dict()
     assert config | {"epochs": 200, "momentum": 0.9, "batch_size": 64, "schedule": "hold_then_halve"} == config
-    assert (config["data"], config["model"]) == ("cifar10", "normless:wide_resnet(depth=16, width=2)")
+    model = "normless:wide_resnet(depth=16, width=2, initialization=he_fan_in, classifier_bias=False)"
+    assert (config["data"], config["model"]) == ("cifar10", model)
 
 
 def test_edges_and_single_runs_are_told(tmp_path: Path) -> None:
