@@ -1,4 +1,4 @@
-"""The figures over batch sizes of the SkipInit and ZeroInit papers, and what a step costs.
+"""The figures over batch sizes of the SkipInit and ZeroInit papers.
 
 They print no numbers but log₂ of three rates; all else is made up as the texts have it.
 """
@@ -15,8 +15,6 @@ from worlds.world import World
 from normless.papers.protocol import METHODS
 from normless.papers.published import published_as
 from normless.papers.skipinit.batch_sizes_cifar100 import BEST_BATCH, GHOST
-from normless.papers.verdict import Estimate
-from normless.papers.zeroinit.wallclock import Cost
 
 _PRINTED = published_as("zeroinit/figure-2").rows[0]["value"]
 SATURATION = {
@@ -133,10 +131,6 @@ def worst_at_16(metric: str, labels: Mapping[str, str]) -> Optimum:
     return Optimum(ghost if labels.get("ghost") == str(GHOST) else whole, deviation=0.05)
 
 
-_TIMES = World(
-    published=lambda folder: Cost(Estimate(1 / 1.4, 0.02, 10), ""),
-    opposite=lambda folder: Cost(Estimate(1.2, 0.02, 10), ""),
-)
 WORLDS: dict[str, World] = {
     "zeroinit/figure-1": trained("zeroinit/figure-1", as_said, not_as_said, batch_sizes=SIZES),
     "zeroinit/figure-2": trained("zeroinit/figure-2", as_said, not_as_said, batch_sizes=SIZES),
@@ -145,7 +139,6 @@ WORLDS: dict[str, World] = {
     ),
     "zeroinit/figure-3": trained("zeroinit/figure-3", whole_batches, small_batches_are_best, batch_sizes=SMALL_SIZES),
     "zeroinit/figure-4": trained("zeroinit/figure-4", whole_batches, not_as_said, batch_sizes=SMALL_SIZES),
-    "zeroinit/wallclock": _TIMES,
     "skipinit/figure-4": trained(
         "skipinit/figure-4", whole_batches, only_batch_norm_at_64_trains, batch_sizes=SMALL_SIZES
     ),
