@@ -30,7 +30,8 @@ def test_zeroinit_at_the_papers_budget(context: Context) -> None:
         (config,) = lab.configs
         assert isinstance(config, TrainConfig)
         assert (config.model, config.epochs, config.batch_size, config.data) == (
-            "normless:wide_resnet(depth=1000, width=2)", 200, 64, "cifar10",
+            "normless:wide_resnet(depth=1000, width=2, initialization=he_fan_in, classifier_bias=False)",
+            200, 64, "cifar10",
         )  # fmt: skip
 
 
@@ -45,9 +46,9 @@ def test_linear_at_init(context: Context) -> None:
 
 def test_l2_dominates(context: Context) -> None:
     told, lab = recorded(context, lambda config: ("trained", 0.4))
-    evidence = carried_out("zeroinit/l2-dominates-initial-loss", told, depths=(10, 40))
+    evidence = carried_out("zeroinit/l2-dominates-initial-loss", told, depths=(10, 40), draws=6)
     assert_whole("zeroinit/l2-dominates-initial-loss", evidence)
     assert verdict_of(evidence.checks) == "holds"
     assert [config.weight_decay for config in lab.configs] == [0.0]
-    backwards = carried_out("zeroinit/l2-dominates-initial-loss", told, depths=(40, 10))
+    backwards = carried_out("zeroinit/l2-dominates-initial-loss", told, depths=(40, 10), draws=1)
     assert check_of(backwards, "The share of L2").verdict == "fails"

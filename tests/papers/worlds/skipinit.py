@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worlds.de_smith_training import SKIPINIT
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+WORLDS: dict[str, World] = {**SKIPINIT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worlds.de_smith_training import ZEROINIT
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+WORLDS: dict[str, World] = {**ZEROINIT}
