@@ -86,6 +86,7 @@ class Effort:
         high: those of the original, normalized network.
         top: those of a network with batch norm on top only.
         warm_start: those of a warm start.
+        shallower: depths that stand for 32 and 56, the shallower networks of table 3.
     """
 
     depth: int = DEPTH
@@ -101,6 +102,7 @@ class Effort:
     high: Training = (1e-1, 165)
     top: Training = (3e-2, 330)
     warm_start: Training = (1e-4, 1)
+    shallower: tuple[int, int] = (32, 56)
 
     def network(self, depth: int | None = None) -> str:
         """The CIFAR ResNet of this effort's depth, or of another, as text."""

@@ -169,8 +169,8 @@ def _maximal_learning_rate(rates: StableRates) -> list[Check]:
             f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", rates.without["first_stable"]
         ),
         within(
-            "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of the "
-            "ratio).",
+            "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
+            "the ratio).",
             rates.ratio,
             3.0,
             5.0,
