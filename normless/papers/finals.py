@@ -51,7 +51,7 @@ def estimate(runs: pd.DataFrame, column: str) -> Estimate:
     return replicates(values) if len(values) else Estimate(math.nan, math.nan)
 
 
-def estimates(table: pd.DataFrame, by: str, column: str) -> dict[str, Estimate]:
+def estimates_by(table: pd.DataFrame, by: str, column: str) -> dict[str, Estimate]:
     """`estimate` of every label of an axis, in the order of the table."""
     return {str(label): estimate(runs, column) for label, runs in table.groupby(by, sort=False)}
 

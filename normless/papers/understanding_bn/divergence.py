@@ -62,14 +62,14 @@ class Divergence:
         return in_every(claim, flags, **numbers) if flags else check(claim, None)
 
 
-def _figure_5(found: Divergence) -> list[Check]:
-    losses = [table.set_index("point") for table in found.tables]
-    soon = found.every(
+def _figure_5(diverged: Divergence) -> list[Check]:
+    losses = [table.set_index("point") for table in diverged.tables]
+    soon = diverged.every(
         f"Divergence comes within the first few minibatches, at most {_FIRST_FEW}",
-        [step <= _FIRST_FEW for step in found.steps],
-        latest=max(found.steps, default=math.nan),
+        [step <= _FIRST_FEW for step in diverged.steps],
+        latest=max(diverged.steps, default=math.nan),
     )
-    return [found.diverges(), soon, *_loss_checks(found, losses)]
+    return [diverged.diverges(), soon, *_loss_checks(diverged, losses)]
 
 
 @artefact("understanding-bn/figure-5", basis="measurement", checks=_figure_5)
@@ -107,8 +107,8 @@ def loss_along_update(
     )
 
 
-def _figure_6(found: Divergence) -> list[Check]:
-    return [found.diverges(), *_moment_checks(found)]
+def _figure_6(diverged: Divergence) -> list[Check]:
+    return [diverged.diverges(), *_moment_checks(diverged)]
 
 
 @artefact("understanding-bn/figure-6", basis="measurement", checks=_figure_6)
@@ -142,19 +142,19 @@ def _diverging(setting: Initializations) -> list[DivergingUpdate]:
     return [descent.update for descent in descents if descent.update is not None]
 
 
-def _loss_checks(found: Divergence, losses: Sequence[pd.DataFrame]) -> list[Check]:
+def _loss_checks(diverged: Divergence, losses: Sequence[pd.DataFrame]) -> list[Check]:
     return [
-        found.every(
+        diverged.every(
             f"The loss is unremarkable near the origin: after {_NEAR:.0%} of the update at most twice that before it",
             [bool(table["loss"][_NEAR] <= 2 * table["loss"][0.0]) for table in losses],
             largest_ratio=max((table["loss"][_NEAR] / table["loss"][0.0] for table in losses), default=math.nan),
         ),
-        found.every(
+        diverged.every(
             "It explodes towards the end: after the update it is at least ten times that half way (or not finite)",
             [not table["loss"][1.0] < 10 * table["loss"][_HALF] for table in losses],
             smallest_ratio=min((table["loss"][1.0] / table["loss"][_HALF] for table in losses), default=math.nan),
         ),
-        found.every(
+        diverged.every(
             "The gradient does not indicate it: the loss after the update is more than ten times what the gradient "
             "at the origin says",
             [not table["loss"][1.0] <= 10 * max(table["predicted_loss"][1.0], 0.0) for table in losses],
@@ -172,27 +172,27 @@ def _by_part(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _moment_checks(found: Divergence) -> list[Check]:
+def _moment_checks(diverged: Divergence) -> list[Check]:
     checks: list[Check] = []
     for moment, name in (("abs_mean", "|mean|"), ("variance", "variance")):
-        parts = [table.pivot(index="point", columns="layers", values=moment) for table in found.tables]
+        parts = [table.pivot(index="point", columns="layers", values=moment) for table in diverged.tables]
         # Not finite at the end of the path means that it exploded there.
         upper = [_decades(part["upper"], 0.0, 1.0) for part in parts]
         lower = [_decades(part["lower"], 0.0, 1.0) for part in parts]
         early = [_decades(part["upper"], 0.0, _HALF) for part in parts]
         late = [_decades(part["upper"], _HALF, 1.0) for part in parts]
         checks += [
-            found.every(
+            diverged.every(
                 f"The {name} of the upper layers grows by more than a decade",
                 [grown > 1 for grown in upper],
                 smallest_decades=min(upper, default=math.nan),
             ),
-            found.every(
+            diverged.every(
                 f"The {name} of the lower layers stays nearly constant: less than a decade of growth",
                 [grown < 1 for grown in lower],
                 largest_decades=max(lower, default=math.nan),
             ),
-            found.every(
+            diverged.every(
                 f"The {name} of the upper layers grows by more decades in the second half of the path than in the "
                 "first",
                 [second > first for first, second in zip(early, late, strict=True)],

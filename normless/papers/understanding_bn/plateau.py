@@ -25,7 +25,7 @@ def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
     Returns:
         By hash; runs of fewer than two epochs at their initial rate are not in it.
     """
-    found = {}
+    flags = {}
     for name, rows in epochs.groupby("hash") if len(epochs) else ():
         first = rows.sort_values("epoch")
         accuracy = 100 * first[first["epoch_rate"] >= first["epoch_rate"].max()]["training_accuracy"].to_numpy(float)
@@ -33,5 +33,5 @@ def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
             continue
         width = min(math.ceil(WINDOW * len(accuracy)), len(accuracy) // 2)
         rise = float(accuracy[-width:].mean() - accuracy[-2 * width : -width].mean())
-        found[str(name)] = rise < _RISE
-    return found
+        flags[str(name)] = rise < _RISE
+    return flags

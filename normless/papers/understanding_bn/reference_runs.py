@@ -18,7 +18,7 @@ from normless.papers.finals import (
     chosen,
     combined,
     difference,
-    estimates,
+    estimates_by,
     failures,
     final_table,
     setup_of,
@@ -70,7 +70,7 @@ class ReferenceRuns:
 
     def of(self, column: str) -> dict[str, Estimate]:
         """A number of every configuration."""
-        return estimates(self.table, AXIS, column)
+        return estimates_by(self.table, AXIS, column)
 
 
 def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> tuple[ReferenceRuns, SweepResult]:

@@ -37,18 +37,18 @@ class Searched:
     factors: tuple[float, ...]
 
 
-def _experimental_setup(found: Searched) -> list[Check]:
-    runs, control = found.runs, found.runs.control
+def _experimental_setup(outcome: Searched) -> list[Check]:
+    runs, control = outcome.runs, outcome.runs.control
     with_norm, without = (highest_decade(runs.of(parts), control) for parts in (WHOLE, NONE))
     largest = runs.table["rate"].max()
     return [
         check(
             "The schedule divides the rate by 10 after 50 % and 75 % of the training, and nowhere else.",
-            found.drops == (0.5, 0.75) and found.factors == (10.0, 10.0),
-            drops=len(found.drops),
-            first=min(found.drops, default=float("nan")),
-            last=max(found.drops, default=float("nan")),
-            factor=max(found.factors, default=float("nan")),
+            outcome.drops == (0.5, 0.75) and outcome.factors == (10.0, 10.0),
+            drops=len(outcome.drops),
+            first=min(outcome.drops, default=float("nan")),
+            last=max(outcome.drops, default=float("nan")),
+            factor=max(outcome.factors, default=float("nan")),
         ),
         at_scale(
             is_rate("With batch norm the search selects the rate 0.1.", best_rate(runs.at_best(WHOLE)), 0.1),
