@@ -198,7 +198,8 @@ def test_moments_along_a_path_by_hand(upper_end: float, lower_end: float, verdic
         for order in range(first, last + 1)
         for point, value in ((0.0, 1.0), (0.5, 1.1), (1.0, ends.get(part, 1.0)))
     ]
-    checks = divergence._moment_checks([pd.DataFrame(rows)] * 3)
+    table = divergence._by_part(pd.DataFrame(rows))
+    checks = divergence._moment_checks(divergence.Divergence(3, 20, (1, 1, 1), (table,) * 3))
     assert verdict_of(checks) == verdict
 
 
@@ -215,4 +216,5 @@ def test_without_divergence_there_is_nothing_to_follow_and_the_claim_fails(
     for name in ("figure-5", "figure-6"):
         evidence = carried_out(f"understanding-bn/{name}", context, **(TINY | {"minibatches": 2, "points": 3}))
         assert check_of(evidence, "diverges, its loss above").verdict == "fails"
+        assert {one.verdict for one in evidence.checks[1:]} == {"inconclusive"}
         assert evidence.draw is None
