@@ -17,7 +17,8 @@ from normless.papers.verdict import Check, Estimate, larger
 
 BATCH_SIZES = (256, 1024, 4096)
 GHOST_BATCH_SIZE = 256
-# He et al.'s, with which their networks are usually trained; the papers do not state theirs for ImageNet.
+# He et al.'s, with which their networks are usually trained; the papers do not state theirs for ImageNet. As in
+# `PROTOCOL` it is on the weights alone.
 WEIGHT_DECAY = 1e-4
 
 # One run per rate, as printed. The rates are those at batch size 64.
@@ -40,7 +41,8 @@ BUDGETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 _REMARKS = (
-    "Neither the L2 coefficient nor the augmentation is stated for ImageNet: here 1e-4, and random crops and flips.",
+    "Neither the L2 coefficient nor the augmentation is stated for ImageNet: here 1e-4 on the weights alone, which "
+    "the code of SkipInit's appendix G regularizes, and random crops and flips.",
     "Top-5 accuracies are those at the learning rate with the best top-1 accuracy.",
 )
 

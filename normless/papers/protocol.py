@@ -11,6 +11,7 @@ from typing import Any
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep, axis_of
 from normless.papers.artefact import Context
+from normless.papers.networks import wide_resnet_text
 
 BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
@@ -18,8 +19,10 @@ REPLICATES = 15
 BEST = 12
 EPOCHS = 200
 
+# L2 is on the weights alone: the code of SkipInit's appendix G has one regularizer, of "w"; not on biases, scalars, γ
+# and β, of which the texts do not speak.
 PROTOCOL: Mapping[str, Any] = MappingProxyType(
-    {"momentum": 0.9, "schedule": "hold_then_halve", "weight_decay": 5e-4, "decay_policy": "guidelines"}
+    {"momentum": 0.9, "schedule": "hold_then_halve", "weight_decay": 5e-4, "decay_policy": "weights"}
 )
 
 # Every method by the papers' names, and the settings that make it; two names of one method share their runs.
@@ -111,7 +114,7 @@ def depth_sweep(
         effort: how much of the protocol.
         column: what the methods are called, as the published rows call them.
     """
-    networks = {str(depth): {"model": f"normless:wide_resnet(depth={depth}, width={width})"} for depth in depths}
+    networks = {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths}
     axes = {column: method_axis(methods), "depth": networks}
     return _sweep(context, name, {"batch_size": BATCH_SIZE}, axes, effort, effort.rates())
 

@@ -11,13 +11,12 @@ from normless.papers.verdict import Check, check
 
 
 def biases(original: nn.Module, network: nn.Module) -> tuple[Check, Agreement]:
-    """Every convolution and the classifier have a bias in the converted network; those of convolutions are zero."""
+    """Every convolution and the classifier have a bias in the converted network, and all of them are zero."""
     kinds = (nn.Conv2d, nn.Linear)
     layers = [name for name, module in original.named_modules() if isinstance(module, kinds)]
     held = [dict(network.get_submodule(name).named_parameters(recurse=False)).get("bias") for name in layers]
     count = sum(one is not None for one in held)
-    convolutions = [one for name, one in zip(layers, held, strict=True) if name != layers[-1] and one is not None]
-    values = torch.cat([torch.zeros(1), *convolutions])
+    values = torch.cat([torch.zeros(1), *(one for one in held if one is not None)])
     return (
         check(
             f"All {len(layers)} convolutions and linear layers have a bias.",
@@ -25,7 +24,7 @@ def biases(original: nn.Module, network: nn.Module) -> tuple[Check, Agreement]:
             layers=len(layers),
             with_bias=count,
         ),
-        agreement("The convolutions' biases start at 0", values, torch.zeros_like(values)),
+        agreement("The biases start at 0", values, torch.zeros_like(values)),
     )
 
 

@@ -17,6 +17,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
+from normless.papers.fixup.effort import DECAY_POLICY, wide_resnet_text
 from normless.papers.outcomes import outcome_table
 from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, check, close
@@ -36,7 +37,7 @@ def sqrt2_scaling(
             signal_table(convert(dense(blocks, width, branch_layers=2), "sqrt2"), torch.randn(100, 100))
             for _ in range(draws)
         ]
-        network = convert(wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1]), "sqrt2")
+        network = convert(wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None), "sqrt2")
         sums = _scaled_sums(network, batch.inputs)
         convolutional = signal_table(network, batch.inputs)
     logs = np.log([table["sum_second_moment"] / table["skip_second_moment"].iloc[0] for table in drawn])
@@ -78,7 +79,7 @@ def lsuv(context: Context, /, *, depth: int, images: int, **training: Any) -> Ev
     """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
     batch = training_batch(context, training["data"], images)
     with seeded(context.seed):
-        original = wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1])
+        original = wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None)
         network = convert(original, "lsuv", batch.inputs)
         table = signal_table(network, batch.inputs, training=False)
         layers = _layer_variances(network, batch.inputs)
@@ -182,9 +183,9 @@ def _runs(
         (
             {"scheme": name, "depth": depth},
             TrainConfig(
-                model=f"normless:wide_resnet(depth={depth}, width=1)", scheme=name, data=context.data_or(data),
+                model=wide_resnet_text(depth, 1), scheme=name, data=context.data_or(data),
                 data_root=context.data_root, batch_size=batch_size, epochs=epochs, rate=rate, schedule="constant",
-                seed=context.seed,
+                decay_policy=DECAY_POLICY, seed=context.seed,
             ),
         )
         for name in (scheme, "fixup")

@@ -16,7 +16,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
-from normless.papers.fixup.effort import RATE
+from normless.papers.fixup.effort import DECAY_POLICY, RATE, wide_resnet_text
 from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, larger
 from normless.report.sweeps import inks_of, optimum_against
@@ -81,10 +81,11 @@ def _sweep(context: Context, schemes: Mapping[str, str], effort: Depths, depth: 
         "schedule": "constant",
         "momentum": 0.9,
         "weight_decay": 5e-4,
+        "decay_policy": DECAY_POLICY,
     }
     axes = {
         "method": {name: {"scheme": scheme} for name, scheme in schemes.items()},
-        "depth": {str(depth.layers): {"model": f"normless:wide_resnet(depth={depth.layers}, width=1)"}},
+        "depth": {str(depth.layers): {"model": wide_resnet_text(depth.layers, 1)}},
     }
     grid = RateGrid((RATE,), None)
     return Sweep(f"depth {depth.layers}", base, axes, grid, depth.replicates, depth.replicates, context.seed)

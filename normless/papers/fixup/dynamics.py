@@ -58,7 +58,7 @@ def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd
     """Every tenth step's weights, gradients and multipliers; the rate is a tenth behind `drop`."""
     prototypes = torch.randn(10, 16)
     network = convert(dense(3, width, in_features=16, branch_layers=2), scheme)
-    optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay), lr=0.1)
+    optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay, policy="weights"), lr=0.1)
     recorder = WeightDynamics(network, residual_map(network), when=lambda step: step % 10 == 0)
     with recorder.ride_along(optimizer):
         for step in range(1, steps + 1):

@@ -13,6 +13,14 @@ from normless.papers.artefact import Context
 RATE = 0.1
 """The largest learning rate that networks with batch norm are trained at by default."""
 REPLICATES = 5
+DECAY_POLICY = "all"
+"""What decays, of any method: the text only says that weight decay has its default; in PyTorch, which the authors'
+code uses, that is every parameter, and their optimizers give it to the groups of biases and of scales too."""
+
+
+def wide_resnet_text(depth: int, width: int) -> str:
+    """A Wide-ResNet as text, its convolutions from He's variance 2 / fan-out, as in the code of Fixup's authors."""
+    return f"normless:wide_resnet(depth={depth}, width={width}, initialization=None)"
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Effort:
             "epochs": self.epochs,
             "crop": self.crop if context.data is None else None,
             "momentum": 0.9,
+            "decay_policy": DECAY_POLICY,
             **self.settings,
             **settings,
         }

@@ -13,7 +13,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary, with_published
-from normless.papers.fixup.effort import RATE, Effort
+from normless.papers.fixup.effort import RATE, Effort, wide_resnet_text
 from normless.papers.verdict import Check, larger
 from normless.report.beside_published import beside_published
 
@@ -43,8 +43,7 @@ _REDUCED = "these networks, images and epochs are far from the paper's."
 
 
 def _smaller(depth: int, width: int, data: str, epochs: int, **changes: Any) -> Effort:
-    model = f"normless:wide_resnet(depth={depth}, width={width})"
-    return Effort(model, data, epochs, settings=_REGULARIZED, reduced=_REDUCED, **changes)
+    return Effort(wide_resnet_text(depth, width), data, epochs, settings=_REGULARIZED, reduced=_REDUCED, **changes)
 
 
 @artefact("fixup/table-4", basis="training")

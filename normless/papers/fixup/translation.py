@@ -17,6 +17,7 @@ from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.finals import failures, setup_of
+from normless.papers.fixup.effort import DECAY_POLICY
 from normless.papers.published import published_as
 from normless.papers.texts import text_or
 from normless.papers.verdict import Check, Estimate, check, larger
@@ -99,6 +100,8 @@ def translation_sweep(context: Context, effort: Effort, name: str) -> Sweep:
             "model": f"normless:transformer({text.network})",
             "data": text_or(context, text.data, TRANSLATION_SOURCES),
             "data_root": root,
+            # fairseq's Adam decays every parameter, where it decays at all.
+            "decay_policy": DECAY_POLICY,
             **text.settings,
         },
         axes={"method": {method: {"scheme": SCHEMES[method]} for method in effort.methods}},

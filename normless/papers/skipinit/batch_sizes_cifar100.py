@@ -11,6 +11,7 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
+from normless.papers.networks import wide_resnet_text
 from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check, larger
 
@@ -137,7 +138,7 @@ def _runs(
         f"batch-size-{ghost or 'whole'}",
         {method: METHODS[method] for method in methods},
         batch_sizes,
-        model=f"normless:wide_resnet(depth={depth}, width={width})",
+        model=wide_resnet_text(depth, width),
         effort=effort,
         ghost=ghost,
         metrics=(ACCURACY,),

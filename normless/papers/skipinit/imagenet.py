@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.imagenet import compared, imagenet_evidence
+from normless.papers.networks import RESNET_V1
 from normless.papers.protocol import Effort
 
 
@@ -19,7 +20,7 @@ def resnet_v1(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -
         "regularized_skipinit": "zeroinit(dropout=0.2)",
         "regularized_skipinit_scalar_bias": "zeroinit_v1(dropout=0.2)",
     }
-    found = compared(context, methods, batch_sizes, model="normless:resnet(depth=50)", effort=effort)
+    found = compared(context, methods, batch_sizes, model=RESNET_V1, effort=effort)
     every = [*found.small, found.large]
     checks = [
         *found.flat("batch_norm", within=0.5),

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from normless import convert, residual_map
-from normless.models import wide_resnet
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
+from normless.papers.networks import built_wide_resnet, wide_resnet_text
 from normless.papers.outcomes import outcome_table
+from normless.papers.protocol import PROTOCOL
 from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, check
 from normless.report.accuracy import accuracy_against_depth
@@ -41,7 +42,7 @@ def skipinit(
 ) -> Evidence:
     """x_{l+1} = skip + α branch, α = 0, 1/√L or 1; with small α 1000 layers train, with α = 1 a hundred do not."""
     with seeded(context.seed):
-        original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         agreements = [
             *_starts(original),
             *blocks_at_start(convert(original, "skipinit"), images),
@@ -50,7 +51,12 @@ def skipinit(
         ]
     name = context.data_or(data)
     base = TrainConfig(
-        data=name, data_root=context.data_root, batch_size=batch_size, epochs=epochs, seed=context.seed
+        data=name,
+        data_root=context.data_root,
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=context.seed,
+        decay_policy=PROTOCOL["decay_policy"],
     )
     runs = outcome_table(context, _runs(base, width, shallow, deep, rates))
     table = pd.concat([agreement_table(agreements), runs], ignore_index=True)
@@ -60,7 +66,7 @@ def skipinit(
         setup={
             "network": f"Wide-ResNet-{depth}-{width} for the algorithm",
             "trained": f"Wide-ResNets of width {width}, {name}, {epochs} epochs, batch size {batch_size}, rates "
-            f"{', '.join(f'{rate:g}' for rate in rates)}, momentum 0.9, L2 5e-4",
+            f"{', '.join(f'{rate:g}' for rate in rates)}, momentum 0.9, L2 5e-4 on the weights",
             "d in 1/sqrt(d)": "the number of residual blocks L",
             "seed": context.seed,
         },
@@ -108,9 +114,7 @@ def _runs(
     return [
         (
             {"alpha": alpha, "depth": depth},
-            replace(
-                base, model=f"normless:wide_resnet(depth={depth}, width={width})", scheme=STARTS[alpha], rate=rate
-            ),
+            replace(base, model=wide_resnet_text(depth, width), scheme=STARTS[alpha], rate=rate),
         )
         for alpha, depth in wanted
         for rate in rates

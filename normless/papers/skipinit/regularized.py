@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from normless import convert
-from normless.models import wide_resnet
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
+from normless.papers.networks import built_wide_resnet
 from normless.papers.regularization import biases, drop_check, dropped_share
 from normless.papers.verdict import check
 from normless.report.agreement import agreement_of_quantities
@@ -26,7 +26,7 @@ DROPS = {"cifar100": 0.6, "imagenet": 0.2}
 def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
     """α = 0, biases on all convolutions and the classifier, dropout before that; ZeroInit by another name."""
     with seeded(context.seed):
-        original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         network = convert(original, "regularized_skipinit")
         biased, start = biases(original, network)
         agreements = [

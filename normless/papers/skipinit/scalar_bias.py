@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from normless import convert, residual_map
-from normless.models import resnet
+from normless.models.spec import build_model
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.imagenet import Comparison, compared
+from normless.papers.networks import RESNET_V1
 from normless.papers.protocol import Effort
 from normless.papers.verdict import Check, check, larger
 from normless.papers.written_out import disturbed
@@ -34,7 +35,7 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
     """relu(skip + α branch + b), one scalar b per block, zero at the start; on ResNet-50-V1 it closes the gap."""
     with seeded(context.seed):
         one_each, agreements = _algorithm(side)
-    found = compared(context, METHODS, batch_sizes[:1], model="normless:resnet(depth=50)", effort=effort)
+    found = compared(context, METHODS, batch_sizes[:1], model=RESNET_V1, effort=effort)
     table = agreement_table(agreements)
     accuracies = [(method, found.top1(method, batch_sizes[0])) for method in METHODS]
     trained = pd.DataFrame(
@@ -68,7 +69,7 @@ def _gap(found: Comparison, size: int) -> list[Check]:
 
 def _algorithm(side: int) -> tuple[Check, list[Agreement]]:
     """One scalar bias for every block, zero at the start, and where it is added."""
-    original = resnet(50)
+    original = build_model(RESNET_V1)
     network, without = (convert(original, f"{name}(dropout=0)") for name in ("zeroinit_v1", "zeroinit"))
     images = torch.randn(2, 3, side, side)
     with torch.no_grad():

@@ -16,6 +16,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import Initializations
+from normless.papers.understanding_bn.protocol import OPTIMIZER
 from normless.papers.verdict import Check, Estimate, check
 from normless.probes.updates.divergence import DivergingUpdate, find_divergence
 from normless.probes.updates.landscape import loss_along, moments_along
@@ -67,7 +68,7 @@ def loss_along_update(
     return Evidence(
         quantity_table(quantities),
         tuple(checks),
-        setting.setup(rate=RATE, optimizer="SGD, momentum 0.9, weight decay 5e-4", minibatches=minibatches),
+        setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         on=("quantity",),
         draw=(lambda: loss_along_direction(losses[0].reset_index())) if losses else None,
         remarks=("The loss is that of the minibatch that made the update; the figure shows the first draw.",),
@@ -95,7 +96,7 @@ def moments_along_path(
     return Evidence(
         measured,
         tuple(checks),
-        setting.setup(rate=RATE, optimizer="SGD, momentum 0.9, weight decay 5e-4", minibatches=minibatches),
+        setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         draw=(lambda: _moments(tables[0])) if tables else None,
         remarks=(
             "Measured are medians over the lower layers 2 to 11, the middle ones 51 to 60 and the upper ones 100 to "

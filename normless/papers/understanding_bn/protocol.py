@@ -17,9 +17,13 @@ REPLICATES = 5
 FIRST_EPOCHS = 165
 DOUBLINGS = 4
 
+# What decays is not said. The code is in PyTorch (appendix B), whose weight decay is on every parameter.
 PROTOCOL: Mapping[str, Any] = MappingProxyType(
     {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}
 )
+
+OPTIMIZER = "SGD, momentum 0.9, weight decay 5e-4 on every parameter"
+"""What takes single steps, in words."""
 
 _XAVIER = " + Reinitialize(kind='xavier')"
 SCHEMES: Mapping[str, str] = MappingProxyType(

@@ -13,6 +13,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, quantity_table, within
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import INKS, Draw, Initializations
+from normless.papers.understanding_bn.protocol import OPTIMIZER
 from normless.papers.verdict import Estimate, larger
 from normless.probes.updates.divergence import descend, find_divergence, momentum_sgd
 from normless.probes.updates.landscape import loss_along, steepest_descent
@@ -65,7 +66,7 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
         tuple(checks),
         setting.setup(
             steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
-            optimizer="SGD, momentum 0.9, weight decay 5e-4",
+            optimizer=OPTIMIZER,
         ),
         on=("quantity",),
         draw=lambda: _landscapes(first),
@@ -168,7 +169,9 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
         measured,
         checks,
         setting.setup(
-            minibatches=minibatches, resolution="a factor of 2", optimizer="SGD, momentum 0.9, weight decay 5e-4"
+            minibatches=minibatches,
+            resolution="a factor of 2",
+            optimizer=OPTIMIZER,
         ),
         on=("quantity",),
         draw=lambda: rate_trials(pd.concat(trials)),

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
+from normless.papers.networks import wide_resnet_text
 from normless.papers.protocol import BATCH_SIZE, METHODS, Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
 from normless.papers.verdict import Check, Estimate, larger
@@ -28,7 +29,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         "zeroinit-ablation",
         {method: METHODS[method] for method in ABLATIONS},
         (BATCH_SIZE,),
-        model=f"normless:wide_resnet(depth=16, width={width})",
+        model=wide_resnet_text(16, width),
         effort=effort,
         ghost=None,
     )

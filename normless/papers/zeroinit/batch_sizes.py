@@ -10,6 +10,7 @@ import pandas as pd
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
+from normless.papers.networks import wide_resnet_text
 from normless.papers.protocol import GHOST_BATCH_SIZE, METHODS, Effort
 from normless.papers.verdict import Check, check, larger
 
@@ -113,7 +114,7 @@ def ghost_runs(context: Context, batch_sizes: Sequence[int], width: int, effort:
         "batch-size",
         {method: METHODS[method] for method in COMPARED},
         batch_sizes,
-        model=f"normless:wide_resnet(depth=16, width={width})",
+        model=wide_resnet_text(16, width),
         effort=effort,
         ghost=GHOST_BATCH_SIZE,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.imagenet import compared, imagenet_evidence
+from normless.papers.networks import RESNET_V1, RESNET_V2
 from normless.papers.protocol import Effort
 
 
@@ -19,7 +20,7 @@ def resnet_v2(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -
         "zeroinit_without_dropout": "zeroinit(dropout=0)",
         "zeroinit": "zeroinit(dropout=0.2)",
     }
-    found = compared(context, methods, batch_sizes, model="normless:resnet_v2(depth=50)", effort=effort)
+    found = compared(context, methods, batch_sizes, model=RESNET_V2, effort=effort)
     checks = [
         *found.above("zeroinit", "batch_norm", found.small),
         *found.above("batch_norm", "zeroinit", [found.large], by=2.0),
@@ -38,7 +39,7 @@ def resnet_v1(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -
         "zeroinit": "zeroinit(dropout=0.2)",
         "zeroinit_scalar_bias": "zeroinit_v1(dropout=0.2)",
     }
-    found = compared(context, methods, batch_sizes, model="normless:resnet(depth=50)", effort=effort)
+    found = compared(context, methods, batch_sizes, model=RESNET_V1, effort=effort)
     every = [*found.small, found.large]
     checks = [
         *found.above("fixup", "zeroinit", every, by=3.5),

@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from normless import convert, param_groups
-from normless.models import wide_resnet
 from normless.papers.agreement import ROUNDING, Agreement, agreement
 from normless.papers.artefact import Context, artefact
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start
+from normless.papers.networks import built_wide_resnet, wide_resnet_text
 from normless.papers.outcomes import outcome_table
+from normless.papers.protocol import PROTOCOL
 from normless.papers.trained import runs_train
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import gradient_correlation_table, l2_share, loss_terms
@@ -36,11 +37,11 @@ def linear_at_init(
     with seeded(context.seed):
         for depth in depths:
             for draw in range(draws):
-                original = wide_resnet(depth, width, batch.classes, batch.inputs.shape[1])
+                original = built_wide_resnet(depth, width, batch.classes, batch.inputs.shape[1])
                 for scheme in (WITH, WITHOUT):
                     found = gradient_correlation_table(convert(original, scheme), batch.inputs, seed=draw)
                     rows.append({"scheme": scheme, "depth": depth, "draw": draw, "cosine": found["cosine"].iloc[0]})
-        original = wide_resnet(depths[0], width, batch.classes, batch.inputs.shape[1])
+        original = built_wide_resnet(depths[0], width, batch.classes, batch.inputs.shape[1])
         agreements = [*blocks_at_start(convert(original, WITH), batch.inputs), _linear(original)]
     drawn = pd.DataFrame(rows)
     means = drawn.groupby(["scheme", "depth"], sort=False)["cosine"].agg(["mean", "std", "count"]).reset_index()
@@ -116,19 +117,20 @@ def l2_dominates(
     rows = []
     with seeded(context.seed):
         for depth in depths:
-            network = convert(wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
-            groups = param_groups(network, lr=0.1, weight_decay=5e-4)
+            network = convert(built_wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
+            groups = param_groups(network, lr=0.1, weight_decay=5e-4, policy=PROTOCOL["decay_policy"])
             table = loss_terms(network, groups, batch.inputs, batch.targets)
             entropy = float(table.loc[table["term"] == "data", "value"].item())
             decay = float(table.loc[table["term"] == "l2", "value"].sum())
-            # He's weights have variance 2/(k² fan-out): each adds λ/2 · 2 · fan-in of its layer.
-            theory = 5e-4 * sum(one.in_channels for one in network.modules() if isinstance(one, nn.Conv2d))
+            # fan-in · outputs weights of variance 2/fan-in in each layer: λ/2 · 2 · outputs.
+            layers = [one for one in network.modules() if isinstance(one, nn.Conv2d | nn.Linear)]
+            theory = 5e-4 * sum(len(one.weight) for one in layers)
             row = {"depth": depth, "cross_entropy": entropy, "l2": decay, "predicted_l2": theory}
             rows.append({"scheme": "zeroinit", **row, "share": l2_share(table)})
     measured = pd.DataFrame(rows)
     config = TrainConfig(
-        model=f"normless:wide_resnet(depth={trained}, width=1)", scheme="zeroinit", data="digits", epochs=epochs,
-        batch_size=32, rate=0.05, weight_decay=0.0, seed=context.seed,
+        model=wide_resnet_text(trained, 1), scheme="zeroinit", data="digits", epochs=epochs, batch_size=32,
+        rate=0.05, weight_decay=0.0, seed=context.seed,
     )  # fmt: skip
     runs = outcome_table(context, [({"scheme": "zeroinit", "weight_decay": 0.0, "depth": trained}, config)])
     return Evidence(
@@ -162,7 +164,7 @@ def _shares(measured: pd.DataFrame) -> list[Check]:
             largest=entropies.max(),
         ),
         check(
-            "The L2 term is λ Σ fan-in of He's convolutions, to 5 %.",
+            "The L2 term is λ Σ outputs of He's layers, to 5 %.",
             bool(((ratio - 1).abs() < 0.05).all()),
             smallest_ratio=ratio.min(),
             largest_ratio=ratio.max(),

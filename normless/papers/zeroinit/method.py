@@ -6,13 +6,14 @@ import pandas as pd
 import torch
 
 from normless import convert
-from normless.models import wide_resnet
 from normless.papers.agreement import agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
+from normless.papers.networks import built_wide_resnet, wide_resnet_text
 from normless.papers.outcomes import outcome_table
+from normless.papers.protocol import PROTOCOL
 from normless.papers.regularization import biases, drop_check, dropped_share
 from normless.papers.trained import runs_train
 from normless.papers.verdict import Check, check
@@ -40,7 +41,7 @@ def zeroinit(
 ) -> Evidence:
     """x_{l+1} = skip + α branch, α = 0; no convolution is rescaled; a thousand layers train without normalization."""
     with seeded(context.seed):
-        original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         network = convert(original, "zeroinit")
         biased, start = biases(original, network)
         held = dict(network.named_parameters())
@@ -55,8 +56,9 @@ def zeroinit(
         defaults = convert(original, "zeroinit").get_submodule("classifier.before")
         shares = {name: dropped_share(original, drop, draws) for name, drop in DROPS.items()}
     config = TrainConfig(
-        model=f"normless:wide_resnet(depth={deep}, width={width})", scheme="zeroinit", data=context.data_or(data),
+        model=wide_resnet_text(deep, width), scheme="zeroinit", data=context.data_or(data),
         data_root=context.data_root, epochs=epochs, batch_size=batch_size, rate=rate, seed=context.seed,
+        decay_policy=PROTOCOL["decay_policy"],
     )  # fmt: skip
     runs = outcome_table(context, [({"quantity": "training", "depth": deep}, config)])
     quantities = pd.DataFrame([{"quantity": name, "value": float(one.mean())} for name, one in shares.items()])
@@ -73,7 +75,7 @@ def zeroinit(
         setup={
             "network": f"Wide-ResNet-{depth}-{width} for the algorithm",
             "trained": f"Wide-ResNet-{deep}-{width}, {config.data}, {epochs} epochs, batch size {batch_size}, rate "
-            f"{rate:g}, momentum 0.9, L2 5e-4, one run",
+            f"{rate:g}, momentum 0.9, L2 5e-4 on the weights, one run",
             "draws of dropout": draws,
             "seed": context.seed,
         },
