@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from normless.papers.verdict import Check, Estimate, above_zero, check
+from normless.papers.verdict import Check, Estimate, above_zero, check, larger
 
 
 def over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:
@@ -53,6 +53,32 @@ def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
     # A bound itself is within the range, where nothing is uncertain.
     holds = True if inside == error == 0 else above_zero(inside, [error**2], [estimate.n])
     return check(claim, holds, **numbers)
+
+
+def difference_within(claim: str, first: Estimate, second: Estimate, most: float) -> Check:
+    """|first - second| < most: holds where `larger` says so of both signs, fails where it denies one of them."""
+    below = larger(claim, second, first, by=-most)
+    above = larger(claim, first, second, by=-most)
+    verdicts = {below.verdict, above.verdict}
+    holds = False if "fails" in verdicts else True if verdicts == {"holds"} else None
+    return check(
+        claim,
+        holds,
+        first=first.mean,
+        second=second.mean,
+        most=most,
+        standard_error=below.numbers["standard_error"],
+        pairs=below.numbers["pairs"],
+    )
+
+
+# Top-1 accuracy on ImageNet, in points, of ResNet-50 over five seeds: 23.60 ± 0.12 (Goyal et al. 2017, table 1).
+IMAGENET_DEVIATION = 0.12
+
+
+def single_run(value: float) -> Estimate:
+    """A top-1 accuracy or error (percent) of one training on ImageNet, with the deviation of ResNet-50 over seeds."""
+    return Estimate(value, IMAGENET_DEVIATION, 1)
 
 
 def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:

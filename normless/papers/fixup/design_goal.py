@@ -15,6 +15,7 @@ from normless import convert, residual_map
 from normless.models import dense, resnet
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
+from normless.papers.estimates import difference_within, over_draws
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import function_update_table
