@@ -15,7 +15,7 @@ from normless import convert, residual_map
 from normless.models import dense, resnet
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
-from normless.papers.estimates import difference_within, over_draws
+from normless.papers.estimates import difference, over_draws, within
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import function_update_table
@@ -78,10 +78,10 @@ def _measured(found: Updates) -> list[tuple[str, int]]:
 def _level(found: Updates, scheme: str, steps: int, low: int, high: int) -> Check:
     first, second = found.sizes[scheme, steps, low], found.sizes[scheme, steps, high]
     when = "at once" if steps == 0 else f"after {steps} steps"
-    return difference_within(
+    return within(
         f"{BOUNDED[scheme]} ‖∆f‖/η {when} differs by less than a factor of {FACTOR:g} between L = {low} and {high}.",
-        second,
-        first,
+        difference(second, first),
+        -log(FACTOR),
         log(FACTOR),
     )
 

@@ -63,7 +63,7 @@ def _checks(found: Dynamics) -> list[Check]:
             found.change("multiplier", max(10, 2 * drop - steps), drop),
         ),
         larger(
-            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises: log of it, mean over weights.",
+            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises (log of it).",
             found.change("log_rate", drop, steps),
             none,
         ),
