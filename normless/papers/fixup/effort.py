@@ -81,3 +81,10 @@ class Effort:
         }
         grid = RateGrid(self.rates if rates is None else rates, None)
         return Sweep(name, base, axes, grid, self.replicates, self.replicates, context.seed)
+
+
+def reduction_of(context: Context, effort: Effort) -> str:
+    """What is less than, or other than, the paper's training, as a sentence; empty if nothing is."""
+    if effort.reduced or context.keeps(effort.data):
+        return effort.reduced
+    return f"{context.data} stands in the place of {effort.data}."
