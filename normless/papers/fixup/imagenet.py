@@ -28,7 +28,6 @@ from normless.papers.fixup.imagenet_setup import (
 from normless.papers.verdict import Check, Estimate, at_scale, larger
 from normless.report.beside_published import beside_published
 
-
 METHODS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "resnet_50": {
         "batch_norm (Goyal et al. 2017)": BATCH_NORM,
