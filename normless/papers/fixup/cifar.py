@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from normless.lab.sweep_result import SweepResult
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary, with_published
-from normless.papers.fixup.effort import RATE, Effort, reduction_of
+from normless.papers.fixup.effort import RATE, Effort, reduction_of, with_curves
 from normless.papers.trained import runs_do_not_train, runs_train
 from normless.papers.verdict import Check, Estimate, at_scale, larger
 from normless.report.beside_published import beside_published
@@ -121,8 +120,7 @@ class Ablation:
     """Figure 4.
 
     Attributes:
-        runs: as in `normless.papers.finals.final_table`, with `curve`, the mean height of a run's curve: its training
-            accuracy over all epochs, in percent; that of chance where it diverged.
+        runs: as in `normless.papers.fixup.effort.with_curves`.
     """
 
     runs: pd.DataFrame
@@ -158,7 +156,7 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     result = context.lab.run(
         effort.sweep(context, "ablation", {"configuration": axis}, rates=(RATE,), schedule="constant")
     )
-    table = _with_curves(result)
+    table = with_curves(result)
     inks = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return Evidence(
         summary(table, ("configuration",), ("training_accuracy", "curve", "test_accuracy")),
@@ -179,11 +177,3 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
         ),
         reduction=reduction_of(context, effort),
     )
-
-
-def _with_curves(result: SweepResult) -> pd.DataFrame:
-    """The final table with `curve`, see `Ablation`."""
-    table = final_table(result)
-    heights = 100 * result.epochs.groupby("hash")["training_accuracy"].mean()
-    curve = table["hash"].map(heights).astype(float)
-    return table.assign(curve=curve.where(table["outcome"] != "diverged", table["chance_accuracy"]))
