@@ -47,7 +47,7 @@ def trained(context: Context, effort: Effort, methods: Mapping[str, Mapping[str,
 
 
 def over_replicates(table: pd.DataFrame, column: str, method: str, reduction: str, **labels: Any) -> Estimate:
-    """A number of one method, with the known deviation of single runs where all is as the paper has it.
+    """A number of one method; of a single run see `known_error`.
 
     Args:
         table: a row per run.
@@ -56,7 +56,11 @@ def over_replicates(table: pd.DataFrame, column: str, method: str, reduction: st
         reduction: what is less than the paper's training; empty if nothing is.
         labels: by further columns of the table.
     """
-    found = estimate(chosen(table, method=method, **labels), column)
+    return known_error(estimate(chosen(table, method=method, **labels), column), reduction)
+
+
+def known_error(found: Estimate, reduction: str) -> Estimate:
+    """With the known deviation of runs on ImageNet, where there is a single one and all is as the paper has it."""
     return found if reduction or found.n > 1 else single_run(found.mean)
 
 

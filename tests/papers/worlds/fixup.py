@@ -52,7 +52,7 @@ def _rules(blocks: int, layers: str) -> Rules:
         error=0.001,
         multiplier=told["multiplier_init"],
         bias=told["bias_init"],
-        # Figure 1: a multiplier and four biases in a basic block; and a bias after the stem and before the classifier.
+        # Figure 1: a multiplier and four biases in a basic block; a bias after the stem and before the classifier.
         multipliers=blocks,
         biases=4 * blocks + 2,
         convolutions=2 * blocks + 1,
