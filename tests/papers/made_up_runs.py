@@ -59,7 +59,8 @@ class MadeUpLaboratory:
     def _row(self, config: Any, labels: Mapping[str, str]) -> RunRow:
         ending, settings = self.endings(labels, config.to_dict()), config.to_dict()
         more = 0.0005 * settings["seed"]
-        epoch = {"epoch": 1, "rate": settings["rate"], "training_loss": 1.0, "validation_bleu": None, "seconds": 0.0}
+        epoch = {"epoch": 1, "rate": settings["rate"], "training_loss": 1.0, "seconds": 0.0}
+        epoch |= {"validation_loss": 1.0, "validation_bleu": None}
         training = ending.test_accuracy if ending.training_accuracy is None else ending.training_accuracy
         epoch |= {"training_accuracy": training + more, "test_accuracy": ending.test_accuracy + more}
         result: Any = {"epochs": [epoch], "test_accuracy": ending.test_accuracy + more}
