@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -94,11 +95,11 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
     with np.errstate(divide="ignore"):
         # What overflowed is a number no more.
         drawn["log_update"] = np.log(drawn["update_per_rate"].astype(float).fillna(np.inf))
-    groups = drawn.groupby(["scheme", "steps", "depth"], sort=False)["log_update"]
-    facts = Updates(
-        {(str(scheme), int(after), int(depth)): _estimate(rows) for (scheme, after, depth), rows in groups},  # type: ignore[misc]
-        {depth: _shortcut(depth) for depth in (50, 101, 152)},
-    )
+    sizes = {
+        (str(scheme), int(after), int(depth)): _estimate(rows["log_update"])
+        for (scheme, after, depth), rows in _groups(drawn)
+    }
+    facts = Updates(sizes, {depth: _shortcut(depth) for depth in (50, 101, 152)})
     means = pd.DataFrame(
         {
             "quantity": "‖∆f‖/η", "scheme": scheme, "steps": after, "depth": depth,
@@ -127,6 +128,12 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
             "ResNet-18 and 34 have four convolutions on the shortcut: their first stage does not change the width.",
         ),
     )
+
+
+def _groups(drawn: pd.DataFrame) -> Iterable[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """The draws of each scheme, number of steps before and number of blocks."""
+    groups: Any = drawn.groupby(["scheme", "steps", "depth"], sort=False)
+    return list(groups)
 
 
 def _estimate(logs: pd.Series) -> Estimate:

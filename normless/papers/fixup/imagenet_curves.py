@@ -92,16 +92,13 @@ def overfitting(context: Context, *, networks: Networks) -> Evidence:
 
 
 def _figure_6(found: Comparison) -> list[Check]:
+    accuracy, control = (
+        known_error(best_accuracy(chosen(found.runs, method=name)), found.reduction)
+        for name in ("Fixup + Mixup", "BatchNorm + Mixup")
+    )
     group, fixup = (found.number("test_error", name) for name in ("GroupNorm + Mixup", "Fixup + Mixup"))
     return [
-        trains(
-            "With Mixup Fixup trains at the rate of batch norm.",
-            *(
-                known_error(best_accuracy(chosen(found.runs, method=name)), found.reduction)
-                for name in ("Fixup + Mixup", "BatchNorm + Mixup")
-            ),
-            chance_of(found.runs),
-        ),
+        trains("With Mixup Fixup trains at the rate of batch norm.", accuracy, control, chance_of(found.runs)),
         # The paper has them 0.1 points apart.
         at_scale(
             within(
