@@ -20,8 +20,8 @@ def test_equation_1(context: Context) -> None:
     merged = assert_whole("fixup/equation-1", evidence)
     # So few draws of so few blocks need not tell every number from its bounds.
     assert {one.verdict for one in evidence.checks} <= {"holds", "inconclusive"}
-    bare = merged[merged["scheme"] == "none"].set_index("block")["growth"]
-    assert bare[6] == pytest.approx(64, rel=0.3)
+    plain = merged[merged["scheme"] == "none"].set_index("block")["growth"]
+    assert plain[6] == pytest.approx(64, rel=0.3)
 
 
 def test_proposition_1(context: Context) -> None:

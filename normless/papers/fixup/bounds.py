@@ -27,7 +27,7 @@ from normless.report.probes.gradient_bounds import gradient_bounds_against_block
 ROUNDING = 1e-3
 
 
-def _bare(depth: int, batch: MeasuredBatch, scheme: str) -> nn.Module:
+def _homogeneous(depth: int, batch: MeasuredBatch, scheme: str) -> nn.Module:
     """A CIFAR ResNet without normalization whose classifier has a zero bias, as homogeneity wants."""
     network = convert(resnet_cifar(depth, batch.classes, batch.inputs.shape[1]), scheme)
     nn.init.zeros_(network.get_submodule("classifier").get_parameter("bias"))
@@ -94,7 +94,7 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
     tables = []
     with seeded(context.seed):
         for draw in range(draws):
-            table = input_bound_table(_bare(depth, batch, "xavier"), batch.inputs, batch.targets)
+            table = input_bound_table(_homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
             tables.append(table.assign(draw=draw))
         start = input_bound_table(
             convert(resnet_cifar(20, batch.classes, batch.inputs.shape[1]), "fixup"), batch.inputs, batch.targets
@@ -228,7 +228,7 @@ def _over_classifiers(count: int, images: int) -> pd.DataFrame:
 
 
 def _by_depth(depth: int, batch: MeasuredBatch) -> pd.DataFrame:
-    table = set_bound_table(_bare(depth, batch, "xavier"), batch.inputs, batch.targets)
+    table = set_bound_table(_homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
     chosen = table[table["set"].isin(["stem", "classifier"])]
     return chosen[["set", "place", "gradient_norm", "bound", "excess"]].assign(depth=depth)
 

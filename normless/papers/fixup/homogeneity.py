@@ -20,7 +20,7 @@ FACTORS = (0.5, 2.0, 3.0, 0.7)
 NOT_ROUNDING = 1e-3
 
 
-BARE, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one layer"
+PLAIN, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one layer"
 
 
 def _proposition_1(table: pd.DataFrame) -> list[Check]:
@@ -28,8 +28,8 @@ def _proposition_1(table: pd.DataFrame) -> list[Check]:
     return [
         check(
             "Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵.",
-            bool(errors.max()[BARE] < 1e-5),
-            largest_error=errors.max()[BARE],
+            bool(errors.max()[PLAIN] < 1e-5),
+            largest_error=errors.max()[PLAIN],
         ),
         *(
             check(
@@ -48,7 +48,7 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
     with seeded(context.seed):
         x = torch.randn(images, 3, side, side)
         networks = {
-            BARE: convert(resnet_cifar(depth), "xavier"),
+            PLAIN: convert(resnet_cifar(depth), "xavier"),
             NORMED: resnet_cifar(depth),
             BIASED: convert(resnet_cifar(depth), "xavier"),
         }

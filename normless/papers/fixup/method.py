@@ -22,7 +22,7 @@ from normless.papers.written_out import disturbed, gradients, resnet_by_fixup
 from normless.report.agreement import agreement_of_quantities
 from normless.residual import ResidualMap
 
-# Of ResNet-110: one multiplier a branch, and 4 biases a block, one behind the stem and one before the classifier.
+# Of ResNet-110: one multiplier a branch, and 4 biases a block, one after the stem and one before the classifier.
 MULTIPLIERS, BIASES = 54, 4 * 54 + 2
 
 
@@ -143,9 +143,11 @@ def _rules(original: nn.Module, side: int, images: int) -> Rules:
     factor = float(scaled.norm() / plain.norm())
     first = original.get_submodule(paths[0]).get_parameter("weight").detach()
     he = sqrt(2 / (first.shape[0] * first[0][0].numel()))
-    held = dict(network.named_parameters())
-    multipliers = torch.stack([one.detach() for path, one in held.items() if path.endswith("multiplier")])
-    biases = torch.stack([one.detach() for path, one in held.items() if path.endswith(("input_bias", "output_bias"))])
+    named = dict(network.named_parameters())
+    multipliers = torch.stack([one.detach() for path, one in named.items() if path.endswith("multiplier")])
+    biases = torch.stack(
+        [one.detach() for path, one in named.items() if path.endswith(("input_bias", "output_bias"))]
+    )
     convolutions = [one for one in network.modules() if isinstance(one, nn.Conv2d)]
     return Rules(
         blocks=found.depth,

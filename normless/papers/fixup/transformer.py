@@ -112,10 +112,10 @@ def _initialization(original: Transformer, converted: Transformer, layers: int) 
         SCALED: f"The other weights of a branch are the original's times L^(-1/2) = {factor:.4f}",
         KEPT: "Queries and keys keep their initialization",
     }
-    held = dict(original.named_parameters())
+    named = dict(original.named_parameters())
     for names, scale in wanted.items():
         pairs = [
-            (one, scale * held[name])
+            (one, scale * named[name])
             for name, one in converted.named_parameters()
             if name.removesuffix(".weight").endswith(names) and name.endswith(".weight")
         ]

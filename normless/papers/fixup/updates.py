@@ -163,11 +163,11 @@ def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> dict[flo
     logits = network(x)
     loss = F.cross_entropy(logits, torch.tensor([2]))
     (by_logits,) = torch.autograd.grad(loss, logits, retain_graph=True)
-    held = dict(network.named_parameters())
-    gradients = torch.autograd.grad(loss, list(held.values()))
+    named = dict(network.named_parameters())
+    gradients = torch.autograd.grad(loss, list(named.values()))
     found = {}
     for rate in RATES:
-        moved = {name: one - rate * gradient for (name, one), gradient in zip(held.items(), gradients, strict=True)}
+        moved = {name: one - rate * gradient for (name, one), gradient in zip(named.items(), gradients, strict=True)}
         change = torch.func.functional_call(network, moved, (x,)) - logits
         found[rate] = float((change[0] + rate * whole @ by_logits[0]).norm().detach())
     return found

@@ -17,7 +17,7 @@ from normless.papers.agreement import Agreement
 from normless.papers.fixup.bounds import InputBounds, SetBounds
 from normless.papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates
 from normless.papers.fixup.dynamics import WITH, WITHOUT, Dynamics
-from normless.papers.fixup.homogeneity import BARE, BIASED, NORMED
+from normless.papers.fixup.homogeneity import BIASED, NORMED, PLAIN
 from normless.papers.fixup.method import Method, Rules
 from normless.papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
 from normless.papers.fixup.variance import Growth
@@ -41,8 +41,8 @@ def world(published: Callable[[], Any], opposite: Callable[[], Any]) -> World:
 
 def _rules(blocks: int, layers: str) -> Rules:
     """As the box prints them: `layers` is m=2 or m=3 of the examples."""
-    told = printed("fixup/fixup")
-    exponent = Fraction(told["examples"][layers].removeprefix("L^(").removesuffix(")"))
+    quantities = printed("fixup/fixup")
+    exponent = Fraction(quantities["examples"][layers].removeprefix("L^(").removesuffix(")"))
     same = ("zeros", "branches", "logits", "loss", "inner weights", "other weights", "multipliers", "biases")
     return Rules(
         blocks=blocks,
@@ -50,8 +50,8 @@ def _rules(blocks: int, layers: str) -> Rules:
         deviation=0.1,
         he=0.1,
         error=0.001,
-        multiplier=told["multiplier_init"],
-        bias=told["bias_init"],
+        multiplier=quantities["multiplier_init"],
+        bias=quantities["bias_init"],
         # Figure 1: a multiplier and four biases in a basic block; a bias after the stem and before the classifier.
         multipliers=blocks,
         biases=4 * blocks + 2,
@@ -89,8 +89,8 @@ def _no_doubling() -> Growth:
     return Growth(Estimate(0.5, 0.01, 16), per_block)
 
 
-def _homogeneous(bare: float, others: float) -> pd.DataFrame:
-    errors = {BARE: bare, NORMED: others, BIASED: others}
+def _homogeneous(plain: float, others: float) -> pd.DataFrame:
+    errors = {PLAIN: plain, NORMED: others, BIASED: others}
     return pd.DataFrame(
         {"network": name, "factor": factor, "relative_error": error}
         for name, error in errors.items()
