@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from made_up_runs import Ending, made_up
-from papers_helpers import assert_whole, carried_out
+from papers_helpers import assert_whole, carried_out, context_in
 
 from normless.lab.row import RunOutcome
 from normless.lab.sweep import Sweep
-from normless.papers.artefact import Budget, Context
+from normless.papers.artefact import Budget, Context, artefact_of
 from normless.papers.evidence import Evidence
 from normless.papers.fixup import transformer as template
 from normless.papers.fixup.translation import stable
@@ -74,6 +74,13 @@ def test_smaller_texts_are_asked_for_no_bleu(
     assert [one.verdict for one in evidence.checks] == verdicts
     assert len(sweeps[0].points()) == 9
     assert any("Not the paper's setup" in remark for remark in evidence.remarks)
+
+
+def test_the_templates_runs_are_those_of_table_3(tmp_path: Path) -> None:
+    _, sweeps = scored({"layer_norm": 34.2, "fixup": 34.5}, tmp_path, budget="smoke")
+    settings = dict(artefact_of("fixup/transformer").settings["smoke"])
+    configs = template._configs(context_in(tmp_path), **settings)
+    assert {one.hash for one in configs} == {point.config.hash for point in sweeps[0].points()}
 
 
 def test_two_runs_are_too_few_to_be_stable() -> None:
