@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import BranchMultiplier, PredictedVariance, RemoveNorms, StandardizeWeights
-from normless.edits.stream import Stream
+from normless.signal.stream import Stream
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.scaled_activation import ScaledActivation
