@@ -35,11 +35,11 @@ class KeepScale(Edit):
     1/√L (De & Smith, sections 3 and 4). These are not the statistics of a batch, which grow along the stream:
     no data is looked at.
 
-    The first layer of a stream that norms read further along (stem, projection, embeddings with the positions added
-    to them, a class token) and a layer at the end of a branch that reads a norm get an output of second moment 1. What
-    norms did not make irrelevant stays: a classifier, gates, attention, the feed-forward layers of a transformer.
-    A γ of 0, which multipliers replace, counts as 1. An embedding that makes the logits too is scaled by √g, which
-    leaves them their scale and the stream too small.
+    A layer that begins a stream which norms read further along (stem, projection, embeddings with the positions added
+    to them, a class token) gets an output of second moment 1, and so does a layer at the end of a branch that reads a
+    norm. What norms did not make irrelevant stays: a classifier, gates, attention, the feed-forward layers of a
+    transformer. A γ of 0, which multipliers replace, counts as 1. An embedding that makes the logits too is scaled by
+    √g, which leaves the logits their scale and the stream too small.
 
     Inputs are taken to have second moment 1, elements to be independent: behind a max-pooling the second moment comes
     out too large, behind an average over positions too small, gates and attention are followed by their mean squares.

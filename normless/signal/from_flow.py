@@ -99,7 +99,9 @@ class _Reader:
         if name in ("mul", "div"):
             numbers = [one for one in operation.arguments if isinstance(one, (int, float)) and one]
             factor = abs(float(numbers[0])) if numbers else 1.0
-            return Step("factor", reads, parameters=self._named(operation), size=1 / factor if name == "div" else factor)
+            return Step(
+                "factor", reads, parameters=self._named(operation), size=1 / factor if name == "div" else factor
+            )
         return Step("other", reads)
 
     def _named(self, operation: Operation) -> tuple[str, ...]:

@@ -69,11 +69,10 @@ class _Reader:
         for path in paths:
             if isinstance(path, Projections):
                 source = memory if path.of_memory and memory is not None else at
-                (query, key, value) = (
+                # Query and key lead nowhere: they only compute a factor.
+                for one, start in ((path.query, at), (path.key, source)):
                     self._along([one], prefix, start)
-                    for one, start in ((path.query, at), (path.key, source), (path.value, source))
-                )
-                at = self.steps.append(Step("attention", (value,), size=1.0))
+                at = self.steps.append(Step("attention", (self._along([path.value], prefix, source),)))
                 continue
             for name, module in expanded(prefix + path, self.model.get_submodule(prefix + path)):
                 at = self._module(name, module, at)

@@ -77,15 +77,15 @@ class _Walk:
                 self._at_norm(index, step)
                 self.values[index] = self._value(step)
             elif index in self.steps.writers and self.steps.reads_norm(index) and self.steps.is_free[index]:
-                self._calibrate(index, 1.0)
+                self._calibrate(index, 1.0, "of its output")
             elif index in self.steps.forks and not self.closed[index]:
-                self._calibrate(index, 1.0)
+                self._calibrate(index, 1.0, "where a residual block starts")
         return self.gains
 
     def _at_norm(self, index: int, step: Step) -> None:
         (read,) = step.reads[:1]
         target = _target(self.model, step)
-        if not self.closed[read] and self._calibrate(read, target):
+        if not self.closed[read] and self._calibrate(read, target, f"before {step.path}"):
             return
         second = self.values[read].second
         if index > self.end >= 0 and second > 0 and abs(second / target - 1) > _NEAR:
@@ -105,7 +105,7 @@ class _Walk:
             elif (name := self._rows(step).weight) is not None and name not in self.done | self.tied:
                 self._scale((name,), step.path, factor, f"its input has second moment {second:.3g} without its norm")
 
-    def _calibrate(self, index: int, target: float) -> bool:
+    def _calibrate(self, index: int, target: float, place: str) -> bool:
         """Scale what made the signal at a step, so that its second moment is `target`; False where that is not so."""
         writers, mixed = self._writers(index)
         if not writers or not all(self.steps.is_free[writer] for writer in writers):
@@ -115,14 +115,17 @@ class _Walk:
         names = {writer: self._scaled_by(writer) for writer in main}
         if not main or not all(names.values()):
             return False
-        if mixed and len(self.steps) > index:
-            return all([self._fit([writer], names, writer, target) for writer in main])
-        fitted = self._fit(main, names, index, target)
+        if mixed:
+            fits = [self._fit([writer], names, writer, target, "of its output") for writer in main]
+            return all(fits)
+        fitted = self._fit(main, names, index, target, place)
         for token in tokens if fitted else ():
             self._fit_tokens(token, main, target)
         return fitted
 
-    def _fit(self, writers: list[int], names: dict[int, tuple[str, ...]], index: int, target: float) -> bool:
+    def _fit(
+        self, writers: list[int], names: dict[int, tuple[str, ...]], index: int, target: float, place: str
+    ) -> bool:
         """Find the one factor of some writers by which the second moment at a step is the target."""
         parameters = tuple(dict.fromkeys(name for writer in writers for name in names[writer]))
         before = {name: self.factors.get(name, 1.0) for name in parameters}
@@ -136,7 +139,7 @@ class _Walk:
         if not abs(second / target - 1) < _NEAR:
             self._apply(before, 1.0, min(writers), index)
             return False
-        why = f"second moment {target:.3g} {_place(self.steps[index], writers, index)}"
+        why = f"second moment {target:.3g} {'of its output' if writers == [index] else place}"
         if tied := self.tied.intersection(parameters):
             factor = sqrt(factor)
             self._apply(before, factor, min(writers), index)
@@ -236,9 +239,7 @@ class _Walk:
 
     def _second_of(self, names: tuple[str, ...]) -> float:
         """The second moment of learned tensors that are added up."""
-        return sum(
-            self.factors.get(name, 1.0) ** 2 * _mean_square(self.model.get_parameter(name)) for name in names
-        )
+        return sum(self.factors.get(name, 1.0) ** 2 * _mean_square(self.model.get_parameter(name)) for name in names)
 
     def _value(self, step: Step) -> Stream:
         """The distribution of a step's result."""
@@ -308,17 +309,12 @@ def _mean_square(tensor: Tensor) -> float:
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:
     """The names of learned tensors that begin a signal and are a layer's weight too."""
-    looked_up = {id(model.get_parameter(name)) for one in steps.steps if one.kind == "parameter" for name in one.parameters}
+    looked_up = {
+        id(model.get_parameter(name)) for one in steps.steps if one.kind == "parameter" for name in one.parameters
+    }
     return {
         name
         for step in steps.steps
         for name in step.parameters
         if step.kind == "weight" and id(model.get_parameter(name)) in looked_up
     }
-
-
-def _place(step: Step, writers: list[int], index: int) -> str:
-    """Where a second moment is meant, for a record."""
-    if writers == [index]:
-        return "of its output"
-    return f"before {step.path}" if step.path else "where it is read"

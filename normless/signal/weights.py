@@ -13,7 +13,15 @@ from torch.overrides import TorchFunctionMode
 from normless.nn.affine import is_transposed
 from normless.signal.steps import Step
 
-_AS_THEY_ARE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_AS_THEY_ARE = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 
 
 @dataclass(frozen=True)
