@@ -41,8 +41,11 @@ class KeepScale(Edit):
     transformer. A γ of 0, which multipliers replace, counts as 1. An embedding that makes the logits too is scaled by
     √g, which leaves the logits their scale and the stream too small.
 
-    Inputs are taken to have second moment 1, elements to be independent: behind a max-pooling the second moment comes
-    out too large, behind an average over positions too small, gates and attention are followed by their mean squares.
+    Inputs are taken to have second moment 1, and elements to be independent, channel by channel. Neighbours under a
+    pooling are halfway between independent and equal: n of them count as √n; a mean over all positions is one of
+    independent ones. Zeros around an image count at the example inputs' size. Of gates, attention and products the
+    mean squares are followed. What is not exact adds up where a stream passes many SiLU and gates, which make a
+    deviation larger from layer to layer: an EfficientNet's logits may come out ten times too large.
 
     It comes before the norms are removed. A network whose norms have been trained is left as it is, and the record
     says so.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import torch
@@ -123,7 +123,7 @@ class _Reader:
         if layer.kind == "activation":
             owner = None if within else self.model.get_submodule(path)
             arguments = tuple(one for one in operation.arguments[1:] if isinstance(one, (int, float)))
-            module = Elementwise(operation.name, arguments) if owner is None else owner
+            module = nn.ReLU() if operation.name == "relu" else owner or Elementwise(operation.name, arguments)
             return Step("activation", reads[:1], layer.path, module=module)
         if layer.kind == "scale":
             return Step("factor", reads, layer.path, layer.parameters)
@@ -187,7 +187,8 @@ class _Reader:
             size = self._elements(source) / _elements(operation.shape)
         else:
             axes = 3 if "3d" in operation.name else 2 if "2d" in operation.name else 1
-            size = float(prod(self._each(kernel, axes)))
+            # Neighbours are neither equal nor independent: n of them count as √n, which is halfway.
+            size = sqrt(prod(self._each(kernel, axes)))
         if operation.name in ("cumsum",) or "fft" in operation.name:
             return Step("other", (source,))
         return Step("greatest" if "max" in operation.name else "average", (source,), size=max(size, 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import prod
+from math import prod, sqrt
 
 from torch import nn
 
@@ -86,7 +86,7 @@ class _Reader:
             return self.steps.append(Step(kind, (at,), path, () if of is not None else names, of))
         if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
             axes = int(type(module).__name__[-2])
-            return self.steps.append(Step("greatest", (at,), size=float(prod(_each(module.kernel_size, axes)))))
+            return self.steps.append(Step("greatest", (at,), size=sqrt(prod(_each(module.kernel_size, axes)))))
         return self.steps.append(Step("other", (at,)))
 
 

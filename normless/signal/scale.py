@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
+import torch
 from torch import Tensor, nn
 
+from normless.signal.channels import Channels
 from normless.signal.steps import Step, Steps
-from normless.signal.stream import Stream
 from normless.signal.weights import Rows, rows_of
 
 # A factor behind an activation that is not homogeneous is found by repetition.
@@ -59,13 +60,13 @@ class _Walk:
     def __init__(self, model: nn.Module, steps: Steps) -> None:
         self.model = model
         self.steps = steps
-        self.values: list[Stream] = []
+        self.values: list[Channels] = []
         self.closed: list[bool] = []
         self.factors: dict[str, float] = {}
         self.done: set[str] = set()
         self.gains: list[Gain] = []
         self.rows: dict[tuple[str, ...], Rows] = {}
-        self.behind: dict[tuple[object, ...], Stream] = {}
+        self.behind: dict[tuple[object, ...], Channels] = {}
         self.tied = _tied(model, steps)
         self.end = max((index for index, step in enumerate(steps.steps) if step.kind == "sum"), default=-1)
 
@@ -241,16 +242,16 @@ class _Walk:
         """The second moment of learned tensors that are added up."""
         return sum(self.factors.get(name, 1.0) ** 2 * _mean_square(self.model.get_parameter(name)) for name in names)
 
-    def _value(self, step: Step) -> Stream:
+    def _value(self, step: Step) -> Channels:
         """The distribution of a step's result."""
         read = [self.values[index] for index in step.reads]
-        first = read[0] if read else Stream.standard()
+        first = read[0] if read else Channels.normal()
         if step.kind == "parameter":
-            return Stream.normal(self._second_of(step.parameters))
+            return Channels.normal(self._second_of(step.parameters))
         if step.kind == "weight":
             rows = self._rows(step)
             factor, shift = (self.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
-            return Stream.normal(rows.second(first.mean, first.variance, factor, shift, step.size))
+            return rows.applied(first, factor, shift, step.size)
         if step.kind == "activation" and step.module is not None:
             return self._through(step.module, first)
         if step.kind == "factor":
@@ -267,10 +268,10 @@ class _Walk:
         if step.kind == "add":
             for other in read[1:]:
                 first = first.added(other)
-            return first.plus(self._second_of(step.parameters)) if step.parameters else first
-        return first.scaled(sqrt(read[1].second)) if step.kind == "gate" and len(read) > 1 else first
+            return first.added(Channels.normal(self._second_of(step.parameters))) if step.parameters else first
+        return first.gated(read[1]) if step.kind == "gate" and len(read) > 1 else first
 
-    def _joined(self, step: Step) -> Stream:
+    def _joined(self, step: Step) -> Channels:
         """A concatenation; learned tokens aside, each of which a norm looks at by itself."""
         parts = [
             (self.values[read], share)
@@ -279,17 +280,25 @@ class _Walk:
         ]
         if not parts:
             return self.values[step.reads[0]]
-        whole, weight = parts[0]
-        for other, share in parts[1:]:
-            whole, weight = whole.mixed(other, weight / (weight + share)), weight + share
-        return whole
+        sizes = [len(value.mean) for value, _ in parts]
+        whole = sum(share for _, share in parts)
+        if all(
+            abs(size / sum(sizes) - share / whole) < _CLOSE for size, (_, share) in zip(sizes, parts, strict=True)
+        ):
+            means, variances = (torch.cat(one) for one in zip(*((v.mean, v.variance) for v, _ in parts), strict=True))
+            return Channels(means, variances, all(value.rectified for value, _ in parts))
+        mixed = [(value.alone(), share / whole) for value, share in parts]
+        mean = sum((share * one.mean for one, share in mixed), torch.zeros(1, dtype=torch.float64))
+        second = sum(share * one.second for one, share in mixed)
+        return Channels(mean, second - mean.square())
 
-    def _through(self, activation: nn.Module, stream: Stream) -> Stream:
+    def _through(self, activation: nn.Module, x: Channels) -> Channels:
         """Behind an activation; many are of one kind and read the same."""
         learned = tuple(id(parameter) for parameter in activation.parameters())
-        key = (type(activation), repr(activation), learned, stream.values.tobytes(), stream.normal_variance)
+        moments = (one.numpy().tobytes() for one in (x.mean, x.variance))
+        key = (type(activation), repr(activation), learned, *moments)
         if key not in self.behind:
-            self.behind[key] = stream.through(activation)
+            self.behind[key] = x.through(activation)
         return self.behind[key]
 
 

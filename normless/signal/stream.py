@@ -45,41 +45,12 @@ class Stream:
         """The mean of an element."""
         return float(self.values.mean())
 
-    @property
-    def second(self) -> float:
-        """The second moment of an element."""
-        return self.variance + self.mean**2
-
-    @classmethod
-    def normal(cls, second: float) -> Stream:
-        """Normal, of mean zero and this second moment."""
-        return cls(np.zeros(1), second)
-
-    def scaled(self, factor: float) -> Stream:
-        """Times a factor above zero."""
-        return Stream(self.values * factor, self.normal_variance * factor**2)
-
-    def added(self, other: Stream) -> Stream:
-        """With an independent one added, of which mean and variance count."""
-        return Stream(self.values + other.mean, self.normal_variance + other.variance)
-
-    def averaged(self, count: float) -> Stream:
-        """The mean of so many independent elements: the same mean, 1/count of the variance."""
-        return Stream(np.full(1, self.mean), self.variance / count)
-
     def greatest(self, count: float) -> Stream:
         """The greatest of so many independent elements, of which the distribution function is the power F^count."""
         points, weights = self._points()
         order = np.argsort(points)
         reached = np.concatenate([[0.0], np.cumsum(weights[order])]).clip(0, 1)
         return _compressed(points[order], np.diff(reached**count))
-
-    def mixed(self, other: Stream, share: float) -> Stream:
-        """An element of this one with probability `share`, else of the other."""
-        (points, weights), (others, probabilities) = self._points(), other._points()
-        return _compressed(
-            np.concatenate([points, others]), np.concatenate([share * weights, (1 - share) * probabilities])
-        )
 
     def plus(self, variance: float) -> Stream:
         """With a branch of this variance added; its output is normal and of mean zero."""

@@ -1,4 +1,4 @@
-"""What a weight layer does to the second moment of its input."""
+"""What a weight layer does to the mean and variance of its inputs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
 from normless.nn.affine import is_transposed
+from normless.signal.channels import Channels
 from normless.signal.steps import Step
 
 _AS_THEY_ARE = (
@@ -26,34 +27,42 @@ _AS_THEY_ARE = (
 
 @dataclass(frozen=True)
 class Rows:
-    """The weights of a layer, summed over what each of its outputs reads.
+    """The weights of a layer, a row for each of its outputs.
 
     Attributes:
         weight: the name of the parameter that is the weight; None where the layer computes its weight from
             parameters, by standardization or spectral norm, and their scale is not the weight's.
         bias: the name of the bias, or None.
-        sums, squares: of a row's weights and of their squares, shape (outputs,).
+        values: the weights, shape (outputs, inputs of a group, taps).
+        groups: of inputs; each output reads one.
+        scale: the share of the taps that one output meets: less than 1 for a transposed convolution with a stride.
         shifts: the biases, shape (outputs,).
     """
 
     weight: str | None
     bias: str | None
-    sums: Tensor
-    squares: Tensor
+    values: Tensor
+    groups: int
+    scale: float
     shifts: Tensor
 
-    def second(self, mean: float, variance: float, factor: float, shift: float, share: float) -> float:
-        """The second moment of an output, averaged over outputs: (mΣw + b)² + vΣw².
-
-        Inputs fluctuate independently, which holds on average over weights of random sign.
+    def applied(self, x: Channels, factor: float, shift: float, share: float) -> Channels:
+        """The channels of the output: mean m = Σ w m + b and variance Σ w² v, with inputs that fluctuate independently.
 
         Args:
-            mean, variance: of an input.
+            x: the input.
             factor, shift: what weights and biases are multiplied by.
             share: of the inputs, those that are not zeros around an image.
         """
-        fixed = (factor * mean * self.sums * share**0.5 + shift * self.shifts).square().mean()
-        return float(fixed + share * variance * factor**2 * self.squares.mean())
+        outputs, inputs = self.values.shape[:2]
+        read = x.of(self.groups * inputs)
+        mean, variance = (
+            one.reshape(self.groups, 1, inputs).expand(-1, outputs // self.groups, -1).reshape(outputs, inputs)
+            for one in (read.mean, read.variance)
+        )
+        share = share * self.scale
+        means = factor * share**0.5 * (self.values.sum(2).double() * mean).sum(1) + shift * self.shifts
+        return Channels(means, factor**2 * share * (self.values.square().sum(2).double() * variance).sum(1))
 
 
 @torch.no_grad()
@@ -70,20 +79,24 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
         raise RuntimeError(f"The weight {name} has no values.")
     module = model.get_submodule(step.path) if ":" not in step.path else None
     used = _used(module, parameter) if isinstance(module, (_ConvNd, nn.Linear)) else parameter
-    rows, scale = used.double(), 1.0
+    rows = used.cpu().float()
+    groups, scale = module.groups if isinstance(module, _ConvNd) else 1, 1.0
     if isinstance(module, _ConvTransposeNd):
-        scale = 1 / (module.groups * torch.Size(module.stride).numel())
-        rows = rows.transpose(0, 1)
+        scale = 1 / torch.Size(module.stride).numel()
+        # (inputs, outputs of a group, …)
+        parts = rows.flatten(2).unflatten(0, (groups, -1)).transpose(1, 2)
+        rows = parts.flatten(0, 1)
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
-    rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+    rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
     biases = [one for one in named if one != name and one.endswith("bias") and named[one].numel() == len(rows)]
     bias = biases[0] if biases else None
     return Rows(
-        weight=name if used is parameter or torch.equal(used, parameter) else None,
+        weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,
-        sums=(rows.sum(1) * scale).cpu(),
-        squares=(rows.square().sum(1) * scale).cpu(),
+        values=rows,
+        groups=groups,
+        scale=scale,
         shifts=torch.zeros(len(rows), dtype=torch.float64) if bias is None else named[bias].double().cpu(),
     )
 
