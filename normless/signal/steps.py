@@ -33,8 +33,8 @@ class Step:
         path: of the layer it is, else empty.
         parameters: names of the learned tensors it reads.
         module: the elementwise function of an activation.
-        size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant factor, the share of a
-            convolution's taps that lie inside its input.
+        size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant
+            factor, the share of a convolution's taps that lie inside its input.
         shares: for a `join`, how much of the result each of `reads` is.
         tokens: for a `parameter` that is joined to activations, its first position there and their number.
     """

@@ -47,7 +47,7 @@ class Rows:
     shifts: Tensor
 
     def applied(self, x: Channels, factor: float, shift: float, share: float) -> Channels:
-        """The channels of the output: mean m = Σ w m + b and variance Σ w² v, with inputs that fluctuate independently.
+        """The channels of the output: mean Σ w m + b and variance Σ w² v of inputs that fluctuate independently.
 
         Args:
             x: the input.

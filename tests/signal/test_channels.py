@@ -63,7 +63,6 @@ def test_a_slope_per_channel() -> None:
 LAYERS = {
     "grouped": (nn.Conv2d(6, 4, 3, groups=2), (6, 9, 9)),
     "depth-wise": (nn.Conv2d(6, 12, 3, groups=6), (6, 9, 9)),
-    "transposed": (nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2), (6, 5, 5)),
     "linear": (nn.Linear(6, 4), (6,)),
 }
 
@@ -81,6 +80,16 @@ def test_weight_layers_on_independent_inputs(name: str) -> None:
     found = rows_of(model, step).applied(Channels(mean, variance), 1.0, 1.0, 1.0)
     second = (drawn.square()).mean(1)
     torch.testing.assert_close(found.mean.square() + found.variance, second, rtol=0.05, atol=0.01)
+
+
+def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
+    drawn = layer(torch.randn(2_000, 6, 5, 5)).detach().movedim(1, 0).flatten(1)
+    found = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",))).applied(
+        Channels.normal(), 1.0, 1.0, 1.0
+    )
+    torch.testing.assert_close(found.variance, drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
 
 
 def test_dropped_taps_and_zeros_beside() -> None:
