@@ -296,7 +296,7 @@ class _Walk:
         """Behind an activation; many are of one kind and read the same."""
         learned = tuple(id(parameter) for parameter in activation.parameters())
         moments = (one.numpy().tobytes() for one in (x.mean, x.variance))
-        key = (type(activation), repr(activation), learned, *moments)
+        key = (type(activation), repr(activation), learned, x.rectified, *moments)
         if key not in self.behind:
             self.behind[key] = x.through(activation)
         return self.behind[key]

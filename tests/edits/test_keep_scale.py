@@ -211,7 +211,7 @@ def test_plan_says_what_convert_does_and_reads_the_values() -> None:
     assert len(said) == 9
     for change in said:
         ratio = net.get_submodule(change.path).weight / model.get_submodule(change.path).weight
-        assert change.what.startswith(f"weight × {float(ratio.mean()):.4g}: second moment 1 ")
+        assert change.what.startswith(f"weight × {float(ratio.detach().mean()):.4g}: second moment 1 ")
     assert str(said[0]).startswith("KeepScale(weights='fresh'): stem: weight × ")
 
 
