@@ -12,6 +12,7 @@ from typing import Any
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep, axis_of
 from normless.papers.artefact import Context
+from normless.papers.as_printed import axes_as_printed
 from normless.papers.networks import wide_resnet_text
 
 BATCH_SIZE = 64
@@ -180,7 +181,7 @@ def _sweep(
             "epochs": effort.epochs,
             "crop": effort.crop if context.data is None else None,
         },
-        axes=axes,
+        axes=axes_as_printed(axes),
         rates=rates,
         replicates=effort.replicates,
         best=effort.best,

@@ -13,6 +13,7 @@ from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import axes_as_printed
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, failures, final_table, setup_of, summary
 from normless.papers.fixup.effort import DECAY_POLICY, RATE, wide_resnet_text
@@ -92,7 +93,9 @@ def _sweep(context: Context, schemes: Mapping[str, str], effort: Depths, depth: 
         "depth": {str(depth.layers): {"model": wide_resnet_text(depth.layers, 1)}},
     }
     grid = RateGrid((RATE,), None)
-    return Sweep(f"depth {depth.layers}", base, axes, grid, depth.replicates, depth.replicates, context.seed)
+    return Sweep(
+        f"depth {depth.layers}", base, axes_as_printed(axes), grid, depth.replicates, depth.replicates, context.seed
+    )
 
 
 def runs_of(results: Sequence[SweepResult]) -> pd.DataFrame:

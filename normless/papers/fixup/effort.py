@@ -12,6 +12,7 @@ from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
+from normless.papers.as_printed import axes_as_printed
 from normless.papers.finals import final_table
 
 RATE = 0.1
@@ -84,7 +85,7 @@ class Effort:
             **settings,
         }
         grid = RateGrid(self.rates if rates is None else rates, None)
-        return Sweep(name, base, axes, grid, self.replicates, self.replicates, context.seed)
+        return Sweep(name, base, axes_as_printed(axes), grid, self.replicates, self.replicates, context.seed)
 
 
 def reduction_of(context: Context, effort: Effort) -> str:
