@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.papers.agreement import Agreement, agreement
+from normless.papers.as_printed import convert
 from normless.papers.verdict import Check, check
 
 

@@ -11,10 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import dense, wide_resnet
 from normless.papers.agreement import Agreement, agreement
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.estimates import over_draws, within

@@ -10,9 +10,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.batches import MeasuredBatch, training_batch
 from normless.papers.draws import seeded
 from normless.papers.estimates import decades_over_draws, over_draws

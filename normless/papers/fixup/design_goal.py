@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import dense, resnet
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.estimates import difference, over_draws, within
 from normless.papers.evidence import Evidence

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 
-from normless import convert, param_groups, residual_map
+from normless import param_groups, residual_map
 from normless.models import dense
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.estimates import over_draws
 from normless.papers.evidence import Evidence

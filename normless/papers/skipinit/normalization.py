@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normless import convert
 from normless.models import wide_resnet
 from normless.nn.ghost import GhostBatchNorm2d
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, check

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.conversion import convert
 from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
 from normless.papers.artefact import Context
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.trained import replicates
 from normless.papers.verdict import Estimate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
-from normless import convert
 from normless.papers.agreement import agreement, agreement_table
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
