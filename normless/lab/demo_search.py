@@ -1,0 +1,104 @@
+"""How the demo finds the learning rate of each scheme at each depth, from training losses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from normless.errors import NormlessError
+from normless.lab.demo_run import DemoRun, RunRecord, train_run
+from normless.lab.executors.executor import Executor
+from normless.lab.progress import DemoProgress
+from normless.lab.settings import DemoSettings
+
+# At the deepest of several depths only so many rates are tried: those that were best at the depth before it.
+RATES_OF_DEEPEST = 2
+
+
+class DemoError(NormlessError):
+    """A run of the demo failed; the message names it and says what happened."""
+
+
+@dataclass(frozen=True)
+class DemoSearch:
+    """Trains the networks of a demo.
+
+    Every rate is tried for one epoch, and the run with the lowest training loss of that epoch goes on to the end of
+    the budget. The schedule is that of the whole budget from the start, so the run that goes on loses nothing.
+
+    Args:
+        settings: of the demo.
+        executor: entered.
+        folder: for the runs.
+        progress: entered; shows every run.
+    """
+
+    settings: DemoSettings
+    executor: Executor
+    folder: Path
+    progress: DemoProgress
+
+    def carry_out(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Train every depth with every scheme.
+
+        Returns:
+            All runs after one epoch, and those that went on after their last, both by depth and in the order of the
+            schemes.
+
+        Raises:
+            DemoError: a run failed.
+        """
+        *others, deepest = sorted(self.settings.depths)
+        tried: list[RunRecord] = []
+        finished: list[RunRecord] = []
+        for depths in (others, [deepest]):
+            runs = [
+                DemoRun(self.settings, depth, scheme, rate)
+                for depth in depths
+                for scheme in self.settings.schemes
+                for rate in (self._rates_of_deepest(tried, scheme) if depth == deepest else self.settings.rates)
+            ]
+            if runs:
+                tried += (first := self._train(runs, epochs=1))
+                finished += self._train([record.run for record in best_of_each(first)], epochs=self.settings.epochs)
+        return tried, finished
+
+    def _rates_of_deepest(self, tried: Sequence[RunRecord], scheme: str) -> list[float]:
+        """The best rates of a scheme at the depth tried last; all where there is none, or every one diverged."""
+        before = max((record.run.depth for record in tried), default=None)
+        there = [one for one in tried if (one.run.depth, one.run.scheme) == (before, scheme) and not one.diverged]
+        kept = sorted(there, key=_loss_and_rate)[:RATES_OF_DEEPEST]
+        return sorted(record.run.rate for record in kept) or list(self.settings.rates)
+
+    def _train(self, runs: Sequence[DemoRun], epochs: int) -> list[RunRecord]:
+        """Train some runs up to an epoch, and show them as they come; their records are in the runs' order."""
+        layers = " and ".join(str(depth) for depth in sorted({run.depth for run in runs}))
+        self.progress.begin(f"{layers} layers, {'first epoch' if epochs == 1 else 'to the end'}", len(runs))
+        # The longest first, lest one of them runs alone at the end.
+        futures = {
+            self.executor.submit(train_run, run, self.folder, epochs): run
+            for run in sorted(runs, key=lambda run: run.depth, reverse=True)
+        }
+        records = {}
+        for future in as_completed(futures):
+            run, error = futures[future], future.exception()
+            if error is not None:
+                said = str(error) if isinstance(error, NormlessError) else f"{type(error).__name__}: {error}"
+                raise DemoError(f"The run {run} failed: {said}") from error
+            records[run] = future.result()
+            self.progress.finish(str(records[run]))
+        return [records[run] for run in runs]
+
+
+def best_of_each(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Of each depth and scheme the record with the lowest training loss, the lower rate of equals."""
+    best: dict[tuple[int, str], RunRecord] = {}
+    for record in sorted(records, key=_loss_and_rate):
+        best.setdefault((record.run.depth, record.run.scheme), record)
+    return [record for record in records if best[record.run.depth, record.run.scheme] is record]
+
+
+def _loss_and_rate(record: RunRecord) -> tuple[float, float]:
+    return record.training_loss, record.run.rate
