@@ -15,7 +15,7 @@ from normless.data import load_data
 from normless.lab.demo_report import write_demo_report
 from normless.lab.demo_run import RunRecord
 from normless.lab.demo_search import DemoSearch
-from normless.lab.demo_signal import signal_of_schemes
+from normless.lab.demo_signal import measure_signal
 from normless.lab.executors.local import LocalExecutor
 from normless.lab.progress import DemoProgress
 from normless.lab.settings import DemoSettings
@@ -60,9 +60,10 @@ def run_demo(settings: DemoSettings) -> DemoResult:
         LocalExecutor(settings.workers) as executor,
     ):
         tried, finished = DemoSearch(settings, executor, Path(folder), progress).carry_out()
+        measured = [executor.submit(measure_signal, settings, scheme) for scheme in settings.schemes]
+        signal = pd.concat([future.result() for future in measured], ignore_index=True)
     chance = chance_accuracy(load_data(settings.data).test_labels)
     runs, rates = runs_table(finished, chance), rates_table(tried)
-    signal = signal_of_schemes(settings)
     figures, report = write_demo_report(settings, runs, rates, signal, chance)
     return DemoResult(settings, runs, rates, signal, figures, report)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from normless import __version__
-from normless.lab.demo_search import RATES_OF_DEEPEST
 from normless.lab.laws import LAWS
 from normless.lab.settings import DemoSettings
 from normless.machine import available_cores
@@ -159,42 +158,43 @@ def _runs_table(runs: pd.DataFrame) -> Table:
 
 
 def _rates_table(tried: pd.DataFrame) -> Table:
-    losses = tried.pivot_table("training_loss", ["depth", "scheme"], "rate", sort=False, dropna=False)
-    rates = sorted(losses.columns)
+    rates = sorted({float(rate) for rate in tried["rate"]})
     return Table(
-        caption="Training loss of the first epoch at each rate, by which the rates are chosen; a dash is a rate that "
-        "was not tried",
+        caption="Training loss of the first epoch at each rate, by which the rates are chosen",
         columns=[
             Column("depth", numeric=True),
             Column("scheme"),
             *(Column(format_rate(rate), numeric=True) for rate in rates),
         ],
         rows=[
-            [str(depth), scheme, *(_loss(row[rate]) for rate in rates)]
-            for (depth, scheme), row in losses.iterrows()  # type: ignore[misc]
+            [*map(str, network), *map(_loss, rows.sort_values("rate")["training_loss"])]
+            for network, rows in tried.groupby(["depth", "scheme"], sort=False)
         ],
         row_headers=2,
     )
 
 
 def _loss(loss: float) -> str:
-    if math.isinf(loss):
-        return "diverged"
-    return "–" if math.isnan(loss) else f"{loss:.3f}"
+    return "diverged" if math.isinf(loss) else f"{loss:.3f}"
 
 
 def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
     workers = settings.workers or available_cores()
-    depths = sorted(settings.depths)
     return [
         ("Data set", provenance),
-        ("Networks", f"Wide-ResNets of width {settings.width}, depths {', '.join(map(str, depths))}"),
+        (
+            "Networks",
+            f"Wide-ResNets of width {settings.width}, depths {', '.join(map(str, sorted(settings.depths)))}",
+        ),
         ("Schemes", ", ".join(settings.schemes)),
         (
             "Budget",
             f"{settings.epochs} epochs per run, batch size {settings.batch_size}, a rate that falls linearly to 0",
         ),
-        ("Rates", _rates_in_words(settings, depths)),
+        (
+            "Rates",
+            f"{_rates(settings)}: an epoch at each; the run with the lowest training loss then goes on to the end",
+        ),
         ("Seed", f"{settings.seed}, the same for every run"),
         ("Versions", f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}"),
         (
@@ -209,12 +209,3 @@ def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
 
 def _rates(settings: DemoSettings) -> str:
     return ", ".join(map(format_rate, settings.rates))
-
-
-def _rates_in_words(settings: DemoSettings, depths: list[int]) -> str:
-    deepest = (
-        f" (at {depths[-1]} layers the {RATES_OF_DEEPEST} best of {depths[-2]} layers, or all where all diverged)"
-        if len(depths) > 1
-        else ""
-    )
-    return f"{_rates(settings)}{deepest}: an epoch at each; the run with the lowest training loss then goes on"

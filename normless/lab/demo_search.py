@@ -13,9 +13,6 @@ from normless.lab.executors.executor import Executor
 from normless.lab.progress import DemoProgress
 from normless.lab.settings import DemoSettings
 
-# At the deepest of several depths only so many rates are tried: those that were best at the depth before it.
-RATES_OF_DEEPEST = 2
-
 
 class DemoError(NormlessError):
     """A run of the demo failed; the message names it and says what happened."""
@@ -50,32 +47,20 @@ class DemoSearch:
         Raises:
             DemoError: a run failed.
         """
-        *others, deepest = sorted(self.settings.depths)
-        tried: list[RunRecord] = []
-        finished: list[RunRecord] = []
-        for depths in (others, [deepest]):
-            runs = [
-                DemoRun(self.settings, depth, scheme, rate)
-                for depth in depths
-                for scheme in self.settings.schemes
-                for rate in (self._rates_of_deepest(tried, scheme) if depth == deepest else self.settings.rates)
-            ]
-            if runs:
-                tried += (first := self._train(runs, epochs=1))
-                finished += self._train([record.run for record in best_of_each(first)], epochs=self.settings.epochs)
-        return tried, finished
+        settings = self.settings
+        runs = [
+            DemoRun(settings, depth, scheme, rate)
+            for depth in sorted(settings.depths)
+            for scheme in settings.schemes
+            for rate in settings.rates
+        ]
+        tried = self._train("first epoch", runs, epochs=1)
+        best = [record.run for record in best_of_each(tried)]
+        return tried, self._train("best rates, to the end", best, epochs=settings.epochs)
 
-    def _rates_of_deepest(self, tried: Sequence[RunRecord], scheme: str) -> list[float]:
-        """The best rates of a scheme at the depth tried last; all where there is none, or every one diverged."""
-        before = max((record.run.depth for record in tried), default=None)
-        there = [one for one in tried if (one.run.depth, one.run.scheme) == (before, scheme) and not one.diverged]
-        kept = sorted(there, key=_loss_and_rate)[:RATES_OF_DEEPEST]
-        return sorted(record.run.rate for record in kept) or list(self.settings.rates)
-
-    def _train(self, runs: Sequence[DemoRun], epochs: int) -> list[RunRecord]:
+    def _train(self, stage: str, runs: Sequence[DemoRun], epochs: int) -> list[RunRecord]:
         """Train some runs up to an epoch, and show them as they come; their records are in the runs' order."""
-        layers = " and ".join(str(depth) for depth in sorted({run.depth for run in runs}))
-        self.progress.begin(f"{layers} layers, {'first epoch' if epochs == 1 else 'to the end'}", len(runs))
+        self.progress.begin(stage, len(runs))
         # The longest first, lest one of them runs alone at the end.
         futures = {
             self.executor.submit(train_run, run, self.folder, epochs): run

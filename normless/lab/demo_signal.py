@@ -1,4 +1,4 @@
-"""The signal of the demo's deepest networks at initialization, measured, predicted, and by its law."""
+"""The signal of the demo's deepest networks at initialization: measured, predicted, and by its law."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from normless.lab.laws import law_skip_variance
 from normless.lab.settings import DemoSettings
 
 
-def signal_of_schemes(settings: DemoSettings) -> pd.DataFrame:
-    """The rows of `measure_signal` of every scheme at the deepest of the depths."""
-    depth = max(settings.depths)
-    return pd.concat([measure_signal(settings, depth, scheme) for scheme in settings.schemes], ignore_index=True)
-
-
-def measure_signal(settings: DemoSettings, depth: int, scheme: str, examples: int = 128) -> pd.DataFrame:
-    """The signal at initialization of one network on the first test images: see `signal_table`.
+def measure_signal(settings: DemoSettings, scheme: str, examples: int = 128) -> pd.DataFrame:
+    """The signal of the deepest network with a scheme on the first test images: see `signal_table`.
 
     Returns:
         The rows of `signal_table`, with the columns ``depth`` and ``scheme`` before them and ``law_skip_variance``
@@ -28,7 +22,7 @@ def measure_signal(settings: DemoSettings, depth: int, scheme: str, examples: in
     from normless.models.spec import build_model
     from normless.probes.forward.signal import signal_table
 
-    data = load_data(settings.data)
+    data, depth = load_data(settings.data), max(settings.depths)
     inputs = next(iter(data.test_batches(examples, device=torch.device("cpu")))).inputs
     torch.manual_seed(settings.seed)
     channels, height, width = data.image_shape

@@ -16,7 +16,7 @@ class DemoSettings:
         depths: depths in layers, each 6b + 4.
         schemes: names of schemes; `batch_norm` among them is the control that says which of the others trained.
         epochs: passes over the data set per run.
-        rates: learning rates that every scheme is tried at.
+        rates: learning rates; every scheme is tried at each for one epoch.
         batch_size: examples per step.
         seed: of initialization, order of examples and augmentation.
         out: the folder that receives figures and page.
@@ -31,7 +31,7 @@ class DemoSettings:
     depths: tuple[int, ...] = (16, 100, 400)
     schemes: tuple[str, ...] = ("none", "skipinit", "fixup", "batch_norm")
     epochs: int = 3
-    rates: tuple[float, ...] = (0.025, 0.05, 0.1, 0.2)
+    rates: tuple[float, ...] = (0.025, 0.05, 0.1)
     batch_size: int = 64
     seed: int = 0
     out: Path = Path("normless-demo")
