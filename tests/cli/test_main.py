@@ -93,6 +93,7 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
         (["demo", "--depths", "17"], "got depth=17; the nearest is 16."),
         (["demo", "--schemes", "skipinit", "nosuch"], "nosuch"),
         (["demo", "--rates", "0.1", "0"], "Expected rates above 0, got [0.1, 0.0]."),
+        (["demo", "--rate", "0"], "Expected rates above 0, got [0.0]."),
         (["demo", "--depths", "16", "16"], "Expected depths to be one or more different values, got [16, 16]."),
         (["inspect", "resnet"], "FILE.py:FUNCTION or the folder of a saved network, got 'resnet'"),
         (["inspect", "nowhere.py:model"], "There is no file nowhere.py"),
