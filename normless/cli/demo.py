@@ -24,10 +24,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--schemes", type=str, nargs="+", default=list(defaults.schemes), help="names of schemes, as skipinit"
     )
     parser.add_argument("--epochs", type=int, default=defaults.epochs, help="passes over the data set per run")
-    parser.add_argument("--rate", type=float, default=defaults.rate, help="the one learning rate of all runs")
+    parser.add_argument(
+        "--rates",
+        "--rate",
+        type=float,
+        nargs="+",
+        default=list(defaults.rates),
+        help="learning rates that each scheme is tried at for an epoch; the best goes on",
+    )
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size, help="examples per step")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of initialization, order and augmentation")
-    parser.add_argument("--out", type=Path, default=defaults.out, help="folder for figures, page and training curves")
+    parser.add_argument("--out", type=Path, default=defaults.out, help="folder for figures and page")
     parser.add_argument(
         "--workers",
         type=int,
@@ -43,7 +50,7 @@ def run(namespace: Namespace) -> int:
         depths=tuple(namespace.depths),
         schemes=tuple(namespace.schemes),
         epochs=namespace.epochs,
-        rate=namespace.rate,
+        rates=tuple(namespace.rates),
         batch_size=namespace.batch_size,
         seed=namespace.seed,
         out=namespace.out,
@@ -64,17 +71,19 @@ def _print(result: DemoResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from normless.lab.progress import COLOURS, format_accuracy
+    from normless.cli.colours import OUTCOME_COLOURS
+    from normless.lab.demo_report import format_accuracy, format_rate
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("depth", "scheme", "outcome", "test accuracy", "seconds per epoch"):
+    for name in ("depth", "scheme", "best rate", "outcome", "test accuracy", "seconds per epoch"):
         table.add_column(name, justify="left" if name in ("scheme", "outcome") else "right")
     rows = result.runs.to_dict("records")
     for row, following in zip(rows, [*rows[1:], rows[-1]], strict=True):
         table.add_row(
             str(row["depth"]),
             row["scheme"],
-            f"[{COLOURS[row['outcome']]}]{row['outcome']}[/]",
+            format_rate(row["rate"]),
+            f"[{OUTCOME_COLOURS[row['outcome']]}]{row['outcome']}[/]",
             format_accuracy(row["test_accuracy"]),
             f"{row['seconds_per_epoch']:.2f}",
             end_section=row["depth"] != following["depth"],

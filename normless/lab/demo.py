@@ -6,94 +6,122 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
-from normless.lab.progress import progress
-from normless.lab.run import DemoRun, RunRecord, RunState, train_run
+from normless.data import load_data
+from normless.lab.demo_report import write_demo_report
+from normless.lab.demo_run import RunRecord
+from normless.lab.demo_search import DemoSearch
+from normless.lab.demo_signal import measure_signal
+from normless.lab.executors.local import LocalExecutor
+from normless.lab.progress import DemoProgress
 from normless.lab.settings import DemoSettings
-from normless.lab.workers import run_in_workers
-from normless.machine import available_cores
+from normless.lab.trained import control_accuracy, trained_against
+from normless.training.outcome import chance_accuracy
+
+CONTROL = "batch_norm"
 
 
 @dataclass(frozen=True)
 class DemoResult:
     """The tables of a demo and the files written from them.
 
-    ``runs`` has a row per depth and scheme: depth, scheme, outcome, test_accuracy (0..1), seconds_per_epoch,
-    seed, epochs, rate. ``signal`` has a row per scheme and block of the deepest networks.
+    ``runs`` has a row per depth and scheme, at its best rate: depth, scheme, rate (NaN where every rate diverged),
+    outcome, test_accuracy (0..1), seconds_per_epoch, seed, epochs. ``tried`` has a row per depth, scheme and rate:
+    training_loss of the first epoch (nats; infinite where it diverged). ``signal`` has a row per scheme and block of
+    the deepest networks.
     """
 
     settings: DemoSettings
     runs: pd.DataFrame
+    tried: pd.DataFrame
     signal: pd.DataFrame
     figures: tuple[Path, ...]
     report: Path
 
     def to_dict(self) -> dict[str, Any]:
         """What ``normless demo --json`` prints; numbers that are not finite become None."""
-        rows = [
-            {
-                name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in row.items()
-            }
-            for row in self.runs.to_dict("records")
-        ]
-        return {"runs": rows, "figures": [str(path) for path in self.figures], "report": str(self.report)}
+        files = {"figures": [str(path) for path in self.figures], "report": str(self.report)}
+        return {"runs": _plain(self.runs), "tried": _plain(self.tried), **files}
 
 
 def run_demo(settings: DemoSettings) -> DemoResult:
     """Train every depth with every scheme, showing progress on standard error; write figures and the page.
 
     Raises:
-        RunFailedError: a run raised or its process died; nothing is then reported.
+        DemoError: a run failed; nothing is then reported.
     """
-    # Imported here and not above: the workers import this file's neighbours and draw no figures.
-    from normless.lab.demo_report import write_demo_report
-
-    runs = plan_runs(settings)
-    with progress(runs, settings.epochs) as display:
-
-        def on_result(index: int, record: RunRecord) -> None:
-            display.update(index, RunState(record.outcome, record.epochs, record.test_accuracy))
-
-        records = run_in_workers(
-            train_run,
-            runs,
-            workers=settings.workers or available_cores(),
-            on_event=display.update,
-            on_result=on_result,
-        )
-    table = runs_table(settings, records)
-    signal = pd.concat([record.signal for record in records if record.signal is not None], ignore_index=True)
-    figures, report = write_demo_report(settings, table, signal)
-    return DemoResult(settings, table, signal, figures, report)
+    with (
+        TemporaryDirectory(prefix="normless-demo-") as folder,
+        DemoProgress() as progress,
+        LocalExecutor(settings.workers) as executor,
+    ):
+        tried, finished = DemoSearch(settings, executor, Path(folder), progress).carry_out()
+        measured = [executor.submit(measure_signal, settings, scheme) for scheme in settings.schemes]
+        signal = pd.concat([future.result() for future in measured], ignore_index=True)
+    chance = chance_accuracy(load_data(settings.data).test_labels)
+    runs, rates = runs_table(finished, chance), rates_table(tried)
+    figures, report = write_demo_report(settings, runs, rates, signal, chance)
+    return DemoResult(settings, runs, rates, signal, figures, report)
 
 
-def plan_runs(settings: DemoSettings) -> list[DemoRun]:
-    """Every depth with every scheme, the longest first, lest one of them runs alone at the end."""
-    deepest = max(settings.depths)
-    return [
-        DemoRun(settings, depth, scheme, measures_signal=depth == deepest)
-        for depth in sorted(settings.depths, reverse=True)
-        for scheme in settings.schemes
-    ]
+def runs_table(finished: Sequence[RunRecord], chance: float) -> pd.DataFrame:
+    """A row per run that went on to the end: ``runs`` of `DemoResult`.
 
+    The outcome is ``diverged``, or else ``trained`` or ``untrained`` against batch norm of the same depth (see
+    `normless.lab.trained`); where batch norm is not among the schemes, against the best that any of them reached.
 
-def runs_table(settings: DemoSettings, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """A row per run, by depth and then in the settings' order of schemes."""
-    rows = [
+    Args:
+        finished: a record per depth and scheme.
+        chance: accuracy of the best constant guess.
+    """
+    controls = {one.run.depth: one.test_accuracy for one in finished if one.run.scheme == CONTROL}
+    if not controls:
+        highest = max(one.test_accuracy for one in finished)
+        controls = {one.run.depth: highest for one in finished}
+    return pd.DataFrame(
         {
-            "depth": record.run.depth,
-            "scheme": record.run.scheme,
-            "outcome": record.outcome,
-            "test_accuracy": record.test_accuracy,
-            "seconds_per_epoch": record.seconds_per_epoch,
-            "seed": settings.seed,
-            "epochs": settings.epochs,
-            "rate": settings.rate,
+            "depth": one.run.depth,
+            "scheme": one.run.scheme,
+            "rate": math.nan if one.diverged else one.run.rate,
+            "outcome": _outcome(one, controls, chance),
+            "test_accuracy": one.test_accuracy,
+            "seconds_per_epoch": one.seconds_per_epoch,
+            "seed": one.run.settings.seed,
+            "epochs": one.run.settings.epochs,
         }
-        for record in records
+        for one in finished
+    )
+
+
+def rates_table(tried: Sequence[RunRecord]) -> pd.DataFrame:
+    """A row per run after its first epoch: ``tried`` of `DemoResult`."""
+    return pd.DataFrame(
+        {
+            "depth": one.run.depth,
+            "scheme": one.run.scheme,
+            "rate": one.run.rate,
+            "training_loss": one.training_loss,
+        }
+        for one in tried
+    )
+
+
+def _outcome(one: RunRecord, controls: dict[int, float], chance: float) -> str:
+    if one.diverged:
+        return "diverged"
+    control = control_accuracy(controls, one.run.depth, chance)
+    return "trained" if trained_against(one.test_accuracy, control, chance) else "untrained"
+
+
+def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {
+            str(name): None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in row.items()
+        }
+        for row in table.to_dict("records")
     ]
-    return pd.DataFrame(rows).sort_values("depth", kind="stable", ignore_index=True)

@@ -16,9 +16,8 @@ def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance
     """Draw final test accuracy against depth (logarithmic), one named line per scheme.
 
     Args:
-        runs: a row per run: ``depth``, ``scheme``, ``outcome`` (``trained``, ``chance`` or ``diverged``) and
-            ``test_accuracy`` in 0..1. Runs of one depth and scheme are averaged; a run without an accuracy
-            leaves a gap.
+        runs: a row per run: ``depth``, ``scheme``, ``outcome`` (``trained``, or why not) and ``test_accuracy`` in
+            0..1. Runs of one depth and scheme are averaged; a run without an accuracy leaves a gap.
         ax: where to draw; a new figure without it.
         chance: the accuracy of guessing, drawn as a dashed line.
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
-from normless.lab.demo import DemoResult, plan_runs, runs_table
+from normless.lab.demo import DemoResult, rates_table, runs_table
 from normless.lab.demo_report import finding
-from normless.lab.run import DemoRun, RunRecord
+from normless.lab.demo_run import DemoRun, RunRecord, train_run
+from normless.lab.demo_search import DemoError, DemoSearch, best_of_each
+from normless.lab.progress import DemoProgress
 from normless.lab.settings import DemoSettings
+from normless.training import train
 
-FLAGS = "--depths 16 10 --schemes none batch_norm --epochs 1 --seed 3 --rate 0.05 --batch-size 64 --json"
+FLAGS = "--depths 16 10 --schemes none batch_norm --epochs 2 --seed 3 --rates 0.05 0.2 --batch-size 128 --json"
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +49,22 @@ def page(done: subprocess.CompletedProcess[str], printed: dict[str, Any]) -> str
     return html.unescape((Path(done.args) / printed["report"]).read_text("utf-8"))
 
 
-def test_json_has_every_run_once_by_depth(printed: dict[str, Any]) -> None:
-    runs = printed["runs"]
-    assert [(run["depth"], run["scheme"]) for run in runs] == [
-        (10, "none"),
-        (10, "batch_norm"),
-        (16, "none"),
-        (16, "batch_norm"),
-    ]
-    for run in runs:
-        assert run["outcome"] in ("trained", "chance", "diverged")
+def test_json_has_each_network_once_at_the_rate_with_the_lowest_training_loss(printed: dict[str, Any]) -> None:
+    networks = [(depth, scheme) for depth in (10, 16) for scheme in ("none", "batch_norm")]
+    assert [(run["depth"], run["scheme"]) for run in printed["runs"]] == networks
+    for run in printed["runs"]:
+        assert run["outcome"] in ("trained", "untrained", "diverged")
         assert 0 <= run["test_accuracy"] <= 1
         assert run["seconds_per_epoch"] > 0
-        assert (run["seed"], run["epochs"], run["rate"]) == (3, 1, 0.05)
+        assert (run["seed"], run["epochs"]) == (3, 2)
+        losses = {
+            tried["rate"]: math.inf if tried["training_loss"] is None else tried["training_loss"]
+            for tried in printed["tried"]
+            if (tried["depth"], tried["scheme"]) == (run["depth"], run["scheme"])
+        }
+        assert sorted(losses) == [0.05, 0.2]
+        assert run["rate"] in (None, min(losses, key=losses.__getitem__))
+    assert len(printed["tried"]) == 8
 
 
 def test_figures_and_page_are_where_json_says(
@@ -72,23 +79,18 @@ def test_figures_and_page_are_where_json_says(
         if path.endswith("png"):
             with Image.open(folder / path) as image:
                 assert image.width > image.height > 400
-    assert sorted(path.name for path in (folder / "out" / "runs").iterdir()) == [
-        "depth-10-batch_norm",
-        "depth-10-none",
-        "depth-16-batch_norm",
-        "depth-16-none",
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        *("accuracy.png", "accuracy.svg", "index.html", "skip-variance.png", "skip-variance.svg"),
     ]
 
 
 def test_progress_goes_to_standard_error(done: subprocess.CompletedProcess[str], printed: dict[str, Any]) -> None:
     lines = done.stderr.splitlines()
-    for run in printed["runs"]:
-        name = f"depth {run['depth']}, {run['scheme']}: "
-        told = [line.removeprefix(name) for line in lines if line.startswith(name)]
-        accuracy = f"test accuracy {100 * run['test_accuracy']:.1f} %"
-        assert told[0] == f"epoch 1/1, {accuracy}"
-        assert told[1].startswith(f"{run['outcome']}, {accuracy} (")
-    assert "(4 of 4 runs)" in done.stderr
+    for tried in printed["tried"]:
+        loss = "diverged" if tried["training_loss"] is None else f"training loss {tried['training_loss']:.3f}"
+        assert f"  depth {tried['depth']}, {tried['scheme']}, rate {tried['rate']:g}: {loss}" in lines
+    for stage in ("first epoch: 8 runs", "best rates, to the end: 4 runs"):
+        assert stage in lines
 
 
 def test_the_page_says_every_number_and_how_it_was_measured(page: str, printed: dict[str, Any]) -> None:
@@ -96,51 +98,141 @@ def test_the_page_says_every_number_and_how_it_was_measured(page: str, printed: 
         row = (run["outcome"], f"{100 * run['test_accuracy']:.1f} %", f"{run['seconds_per_epoch']:.2f}")
         for cell in row:
             assert f">{cell}</td>" in page
-    for fact in ("scikit-learn", "batch size 64", "rate 0.05", "3, the same", "torch ", "normless ", "cores"):
+    for tried in printed["tried"]:
+        loss = tried["training_loss"]
+        assert f">{'diverged' if loss is None else format(loss, '.3f')}</td>" in page
+    for fact in ("scikit-learn", "batch size 128", "0.05, 0.2", "3, the same", "torch ", "normless ", "cores"):
         assert fact in page
     assert "does not claim the papers’ numbers" in page
     assert page.count("<svg") == 2
     assert not [part for part in page.split("://")[:-1] if part.endswith("http")]
 
 
-def test_the_longest_runs_come_first_and_the_deepest_measure_the_signal() -> None:
-    settings = DemoSettings(depths=(16, 40, 10), schemes=("skipinit", "none"))
-    runs = plan_runs(settings)
-    assert [(run.depth, run.scheme) for run in runs] == [
-        (depth, scheme) for depth in (40, 16, 10) for scheme in ("skipinit", "none")
+def _record(
+    depth: int, scheme: str, rate: float, loss: float, accuracy: float = 0.5, settings: DemoSettings | None = None
+) -> RunRecord:
+    return RunRecord(DemoRun(settings or DemoSettings(), depth, scheme, rate), loss, accuracy, 1.5)
+
+
+class Known:
+    """Says of every run the loss that is known of its depth, scheme and rate; trains nothing."""
+
+    window = 1
+
+    def __init__(self, losses: dict[tuple[int, str, float], float]) -> None:
+        self.losses = losses
+        self.asked: list[tuple[int, int, str, float]] = []
+
+    def submit(self, function: Any, run: DemoRun, folder: Path, epochs: int) -> Future[RunRecord]:
+        self.asked.append((epochs, run.depth, run.scheme, run.rate))
+        future: Future[RunRecord] = Future()
+        loss = self.losses.get((run.depth, run.scheme, run.rate))
+        if loss is None:
+            future.set_exception(ArithmeticError("no such number"))
+        else:
+            future.set_result(RunRecord(run, loss, 0.5, 1.0))
+        return future
+
+
+def _search(settings: DemoSettings, known: Known) -> tuple[list[RunRecord], list[RunRecord]]:
+    with DemoProgress() as progress:
+        return DemoSearch(settings, known, Path(), progress).carry_out()  # type: ignore[arg-type]
+
+
+def test_the_best_rate_of_an_epoch_goes_on() -> None:
+    losses = {
+        (10, "none", 0.1): 2.0,
+        (10, "none", 0.2): 1.0,
+        (10, "none", 0.4): 3.0,
+        (16, "none", 0.1): 2.0,
+        (16, "none", 0.2): math.inf,
+        (16, "none", 0.4): 1.5,
+        (22, "none", 0.1): math.inf,
+        (22, "none", 0.2): math.inf,
+        (22, "none", 0.4): math.inf,
+    }
+    known = Known(losses)
+    tried, finished = _search(DemoSettings(depths=(22, 10, 16), schemes=("none",), rates=(0.1, 0.2, 0.4)), known)
+    assert {(one.run.depth, one.run.scheme, one.run.rate): one.training_loss for one in tried} == losses
+    assert [(one.run.depth, one.run.rate) for one in finished] == [(10, 0.2), (16, 0.4), (22, 0.1)]
+    # The longest run first.
+    assert [depth for epochs, depth, _, _ in known.asked if epochs == 1] == [22] * 3 + [16] * 3 + [10] * 3
+    assert [asked for asked in known.asked if asked[0] == 3] == [
+        (3, 22, "none", 0.1),
+        (3, 16, "none", 0.4),
+        (3, 10, "none", 0.2),
     ]
-    assert [run.measures_signal for run in runs] == [True, True, False, False, False, False]
-    assert str(runs[0]) == "depth 40, skipinit"
 
 
-def _record(settings: DemoSettings, depth: int, scheme: str, outcome: str, accuracy: float) -> RunRecord:
-    return RunRecord(DemoRun(settings, depth, scheme, False), outcome, 3, accuracy, 1.5, None)
+def test_a_run_that_fails_is_named() -> None:
+    with pytest.raises(DemoError, match=r"The run depth 10, none, rate 0\.1 failed: ArithmeticError: no such number"):
+        _search(DemoSettings(depths=(10,), schemes=("none",), rates=(0.1,)), Known({}))
 
 
-def test_the_finding_tells_the_outcomes_of_the_deepest() -> None:
-    settings = DemoSettings(depths=(16, 100))
-    records = [
-        _record(settings, 100, "none", "diverged", 0.1),
-        _record(settings, 100, "sqrt2", "chance", 0.1),
-        _record(settings, 100, "skipinit", "trained", 0.9),
-        _record(settings, 100, "fixup", "trained", 0.81),
-        _record(settings, 16, "none", "trained", 0.7),
+def test_of_equal_losses_the_lower_rate_is_best() -> None:
+    records = [_record(10, "none", 0.2, 1.0), _record(10, "none", 0.1, 1.0), _record(16, "none", 0.2, 5.0)]
+    assert best_of_each(records) == records[1:]
+
+
+def test_a_run_that_goes_on_is_the_run_that_never_paused(tmp_path: Path) -> None:
+    settings = DemoSettings(depths=(10,), schemes=("skipinit",), batch_size=256)
+    run = DemoRun(settings, 10, "skipinit", 0.1)
+    first, last = (train_run(run, tmp_path / "paused", epochs) for epochs in (1, 3))
+    whole = train(settings.config(10, "skipinit", 0.1), tmp_path / "whole")
+    assert first.training_loss == whole.epochs[0].training_loss
+    assert first.test_accuracy == whole.epochs[0].test_accuracy
+    assert last.training_loss == whole.epochs[-1].training_loss
+    assert last.test_accuracy == whole.test_accuracy
+    assert not last.diverged
+
+
+def test_a_run_that_diverges_has_no_finite_loss(tmp_path: Path) -> None:
+    settings = DemoSettings(depths=(64,), schemes=("none",), rates=(0.1,))
+    record = train_run(DemoRun(settings, 64, "none", 0.1), tmp_path, 1)
+    assert record.diverged
+    assert str(record) == "depth 64, none, rate 0.1: diverged"
+
+
+def test_outcomes_are_against_batch_norm() -> None:
+    finished = [
+        _record(16, "skipinit", 0.1, 0.3, accuracy=0.52),
+        _record(16, "fixup", 0.1, 0.3, accuracy=0.48),
+        _record(16, "batch_norm", 0.1, 0.3, accuracy=0.9),
+        _record(100, "none", 0.1, math.inf, accuracy=0.1),
+        _record(100, "skipinit", 0.1, 0.3, accuracy=0.48),
+        _record(100, "batch_norm", 0.1, 0.3, accuracy=0.8),
     ]
-    table = runs_table(settings, records)
-    assert list(table["depth"]) == [16, 100, 100, 100, 100]
-    assert finding(table) == (
-        "At 100 layers and one learning rate for all, skipinit (90.0 %) and fixup (81.0 %) trained; "
-        "sqrt2 stayed at chance; the bare network diverged."
+    table = runs_table(finished, chance=0.1)
+    assert list(table["outcome"]) == ["trained", "untrained", "trained", "diverged", "trained", "trained"]
+    assert math.isnan(table["rate"][3])
+    without = runs_table([one for one in finished if one.run.scheme != "batch_norm"], chance=0.1)
+    assert list(without["outcome"]) == ["trained", "trained", "diverged", "trained"]
+
+
+def test_the_finding_is_about_the_deepest() -> None:
+    finished = [
+        _record(16, "none", 0.1, 0.3, accuracy=0.7),
+        _record(16, "batch_norm", 0.1, 0.3, accuracy=0.9),
+        _record(100, "none", 0.1, math.inf, accuracy=0.1),
+        _record(100, "sqrt2", 0.1, 2.3, accuracy=0.1),
+        _record(100, "skipinit", 0.1, 0.3, accuracy=0.9),
+        _record(100, "batch_norm", 0.1, 0.3, accuracy=0.91),
+    ]
+    assert finding(runs_table(finished, chance=0.1)) == (
+        "At 100 layers, each scheme at its best learning rate, skipinit (90.0 %) and batch_norm (91.0 %) trained; "
+        "sqrt2 (10.0 %) did not train; the network without normalization diverged at every rate."
     )
 
 
 def test_json_has_no_number_that_json_has_not(tmp_path: Path) -> None:
-    settings = DemoSettings(depths=(16,))
-    table = runs_table(settings, [_record(settings, 16, "none", "diverged", float("nan"))])
-    result = DemoResult(settings, table, pd.DataFrame(), (tmp_path / "a.svg",), tmp_path / "index.html")
-    text = json.dumps(result.to_dict(), allow_nan=False)
-    assert json.loads(text)["runs"][0]["test_accuracy"] is None
-    assert np.isclose(json.loads(text)["runs"][0]["seconds_per_epoch"], 1.5)
+    record = _record(16, "none", 0.1, math.inf, accuracy=float("nan"))
+    files = (tmp_path / "a.svg",), tmp_path / "index.html"
+    result = DemoResult(DemoSettings(), runs_table([record], 0.1), rates_table([record]), pd.DataFrame(), *files)
+    made = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert made["runs"][0]["test_accuracy"] is None
+    assert made["runs"][0]["rate"] is None
+    assert made["runs"][0]["seconds_per_epoch"] == 1.5
+    assert made["tried"] == [{"depth": 16, "scheme": "none", "rate": 0.1, "training_loss": None}]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +240,8 @@ def test_json_has_no_number_that_json_has_not(tmp_path: Path) -> None:
     [
         ({"epochs": 0}, "Expected epochs above 0, got 0"),
         ({"workers": 0}, "Expected workers above 0, got 0"),
+        ({"rates": (0.1, 0.0)}, r"Expected rates above 0, got \[0.1, 0.0\]"),
+        ({"rates": (0.1, 0.1)}, "Expected rates to be one or more different values"),
         ({"depths": ()}, "Expected depths to be one or more different values"),
         ({"depths": (17,)}, "the nearest is 16"),
         ({"schemes": ("skipinit", "skipinit")}, "Expected schemes to be one or more different values"),

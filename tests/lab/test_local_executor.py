@@ -176,3 +176,9 @@ def test_a_killed_run_goes_on_from_its_last_epoch_in_another_process(tmp_path: P
 def test_no_workers_are_refused() -> None:
     with pytest.raises(ValueError, match="1 or more workers, got 0"):
         LocalExecutor(0)
+
+
+def test_there_is_at_least_one_core() -> None:
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)
+    assert threads_of_each(1) == available_cores()
+    assert threads_of_each(available_cores() + 1) == 1

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from normless.lab.demo_signal import measure_signal
 from normless.lab.laws import LAWS, law_skip_variance
-from normless.lab.run import DemoRun, measure_signal
 from normless.lab.settings import DemoSettings
 
 
@@ -35,7 +35,7 @@ def test_every_scheme_of_the_demo_has_its_law() -> None:
 def test_the_signal_of_the_first_stage_follows_the_law_within_a_factor(scheme: str) -> None:
     # Eight blocks of 64 channels on 8×8 images: the zeros around the image cost each convolution about 1/6.
     settings = DemoSettings(depths=(52,), schemes=(scheme,), width=4)
-    signal = measure_signal(DemoRun(settings, 52, scheme, measures_signal=True))
+    signal = measure_signal(settings, scheme)
     assert list(signal["block"]) == list(range(1, 25))
     assert set(signal["scheme"]) == {scheme}
     assert set(signal["depth"]) == {52}
@@ -46,7 +46,7 @@ def test_the_signal_of_the_first_stage_follows_the_law_within_a_factor(scheme: s
 
 
 def test_the_signal_is_that_of_the_seed() -> None:
-    run = DemoRun(DemoSettings(depths=(10,)), 10, "none", measures_signal=True)
-    other = DemoRun(DemoSettings(depths=(10,), seed=1), 10, "none", measures_signal=True)
-    pd.testing.assert_frame_equal(measure_signal(run), measure_signal(run))
-    assert not measure_signal(run)["skip_variance"].equals(measure_signal(other)["skip_variance"])
+    seeds = DemoSettings(depths=(10,)), DemoSettings(depths=(10,), seed=1)
+    signal, again, other = (measure_signal(settings, "none") for settings in (seeds[0], *seeds))
+    pd.testing.assert_frame_equal(signal, again)
+    assert not signal["skip_variance"].equals(other["skip_variance"])

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from normless.lab.progress import COLOURS
+from normless.cli.colours import OUTCOME_COLOURS
 from normless.lab.row import OUTCOMES
 from normless.lab.status import SweepStatus
 
@@ -42,9 +42,9 @@ def _combinations(status: SweepStatus) -> Table:
     for name in ("finished", *OUTCOMES, "running"):
         made.add_column(name, justify="right")
     for one in status.combinations:
-        counts = [Text(str(one.outcomes[name] or "–"), COLOURS[name]) for name in OUTCOMES]
+        counts = [Text(str(one.outcomes[name] or "–"), OUTCOME_COLOURS[name]) for name in OUTCOMES]
         done = f"{one.finished}/{one.wanted}"
-        made.add_row(*one.labels.values(), done, *counts, Text(str(one.running or "–"), COLOURS["running"]))
+        made.add_row(*one.labels.values(), done, *counts, Text(str(one.running or "–"), OUTCOME_COLOURS["running"]))
     return made
 
 

@@ -60,26 +60,17 @@ class LocalExecutor:
     Args:
         workers: number of processes; one per core if None.
         threads: of each; its share of the cores if None.
-        prepare: called in every process when it starts, with `prepare_args`; importable by name.
-        prepare_args: handed over at the process' start, when locks and queues can be.
 
     Raises:
         ValueError: the number of processes is below 1.
     """
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        *,
-        threads: int | None = None,
-        prepare: Callable[..., None] | None = None,
-        prepare_args: tuple[Any, ...] = (),
-    ) -> None:
+    def __init__(self, workers: int | None = None, *, threads: int | None = None) -> None:
         count = available_cores() if workers is None else workers
         if count < 1:
             raise ValueError(f"Expected 1 or more workers, got {count}.")
         share = threads_of_each(count) if threads is None else threads
-        self._processes = [WarmProcess(share, prepare, prepare_args) for _ in range(count)]
+        self._processes = [WarmProcess(share) for _ in range(count)]
         self._free = list(self._processes)
         self._waiting: dict[Hashable, deque[Task]] = {}
         self._working: dict[WarmProcess, Task] = {}

@@ -25,12 +25,10 @@ class WarmProcess:
 
     Args:
         threads: of the process.
-        prepare: called in the process when it starts, with `prepare_args`; importable by name.
-        prepare_args: handed over at the process' start.
     """
 
-    def __init__(self, threads: int, prepare: Callable[..., None] | None, prepare_args: tuple[Any, ...]) -> None:
-        self._initargs = (threads, prepare, prepare_args)
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
         self._pool: ProcessPool | None = None
         self.group: Hashable = None
 
@@ -41,7 +39,7 @@ class WarmProcess:
             self.end()
         if self._pool is None:
             self._pool = ProcessPool(
-                max_workers=1, initializer=prepare_worker, initargs=self._initargs, context=CONTEXT
+                max_workers=1, initializer=prepare_worker, initargs=(self._threads,), context=CONTEXT
             )
         future: Future[Any] = self._pool.schedule(function, args=args)
         return future
@@ -54,7 +52,7 @@ class WarmProcess:
             self._pool = None
 
 
-def prepare_worker(threads: int, prepare: Callable[..., None] | None, prepare_args: tuple[Any, ...]) -> None:
+def prepare_worker(threads: int) -> None:
     """Make this process a quiet worker that outlives its parent by no more than a moment."""
     threading.Thread(target=_end_with_parent, name="normless parent watch", daemon=True).start()
     # Standard output stays the parent's alone.
@@ -62,8 +60,6 @@ def prepare_worker(threads: int, prepare: Callable[..., None] | None, prepare_ar
     import torch
 
     torch.set_num_threads(threads)
-    if prepare is not None:
-        prepare(*prepare_args)
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,16 @@
+"""The colours of what became of a run, on a terminal."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+OUTCOME_COLOURS = MappingProxyType(
+    {
+        "running": "cyan",
+        "trained": "green",
+        "untrained": "yellow",
+        "chance": "yellow",
+        "diverged": "red",
+        "failed": "magenta",
+    }
+)
