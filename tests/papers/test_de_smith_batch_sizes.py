@@ -66,14 +66,14 @@ def test_an_optimum_at_an_end_of_the_grid_is_no_optimum(tmp_path: Path) -> None:
     assert check_of(evidence, "No optimum by test accuracy lies at an end").verdict == "fails"
 
 
-def test_a_peak_off_16_fails_where_it_is_told_from_16(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gap", "verdict"), [(1.0, "fails"), (0.01, "inconclusive")])
+def test_a_peak_off_16_fails_where_it_is_told_from_16(gap: float, verdict: str, tmp_path: Path) -> None:
     def best_at_64(metric: str, labels: Mapping[str, str]) -> Optimum:
         size = math.log2(int(labels["batch_size"]))
         return Optimum(95.0 - gap * abs(size - 6), -5, 0.2) if metric == "test_accuracy" else Optimum(0.2, -5)
 
-    for gap, verdict in ((1.0, "fails"), (0.01, "inconclusive")):
-        evidence, _ = invented("skipinit/figure-8", best_at_64, tmp_path, batch_sizes=(4, 16, 64, 256))
-        assert check_of(evidence, "is highest at batch size 16").verdict == verdict
+    evidence, _ = invented("skipinit/figure-8", best_at_64, tmp_path, batch_sizes=(4, 16, 64, 256))
+    assert check_of(evidence, "is highest at batch size 16").verdict == verdict
 
 
 def test_the_best_batch_size_stands_beside_the_published_one(tmp_path: Path) -> None:
