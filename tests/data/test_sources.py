@@ -17,7 +17,7 @@ def test_unknown_names_and_options_list_the_known() -> None:
         load_data("mnist")
     with pytest.raises(ValueError, match=r"gaussian has no option sides; its options are image_shape, classes"):
         load_data("gaussian(sides=3)")
-    with pytest.raises(ValueError, match="digits has no option seed; its options are train, test"):
+    with pytest.raises(ValueError, match="digits has no option seed; its options are side, train, test"):
         load_data("digits", seed=3)
     names = ["digits", "cifar10", "cifar100", "svhn", "image_folder", "pets", "gaussian", "correlated"]
     assert list(SOURCES) == names
@@ -28,6 +28,22 @@ def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, t
     assert default_root() == tmp_path
     monkeypatch.delenv("NORMLESS_DATA")
     assert default_root() == Path.home() / ".cache" / "normless"
+
+
+def test_enlarged_digits_show_the_same_scans() -> None:
+    small, large = load_data("digits"), load_data("digits(side=32)")
+    assert large.image_shape == (1, 32, 32)
+    assert torch.equal(large.test_labels, small.test_labels)
+    here, there = (
+        (next(iter(data.test_batches(8))).inputs * data.std[0] + data.mean[0]).numpy() for data in (small, large)
+    )
+    # Pixels are squares of 4 × 4 new ones: the new centres lie at (i + 1/2) / 4 - 1/2.
+    at = (np.arange(32) + 0.5) / 4 - 0.5
+    rows = np.apply_along_axis(lambda line: np.interp(at, np.arange(8), line), 3, here)
+    expected = np.apply_along_axis(lambda line: np.interp(at, np.arange(8), line), 2, rows)
+    np.testing.assert_allclose(there, expected, atol=0.6 / 255)
+    with pytest.raises(ValueError, match="only enlarged, got side=7"):
+        load_data("digits(side=7)")
 
 
 def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:

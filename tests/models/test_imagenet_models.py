@@ -286,6 +286,21 @@ def test_roles_are_those_found_in_torchvision(name: str) -> None:
         assert Counter(residual_map(model).norms.values()) == {"stem": 1, "last": 16, "down": 4, "other": 32}
 
 
+def test_a_narrow_resnet_v2_has_an_eighth_of_all_channels() -> None:
+    with torch.device("meta"):
+        whole, narrow = (
+            {name: one.shape for name, one in model.named_parameters()}
+            for model in (resnet_v2(50, classes=10), resnet_v2(50, classes=10, channels=8))
+        )
+    assert list(whole) == list(narrow)
+    for name, shape in whole.items():
+        fixed = {(name, 0)} if name.startswith("classifier") else {(name, 1)} if name == "stem.weight" else set()
+        expected = tuple(
+            length if place > 1 or (name, place) in fixed else length // 8 for place, length in enumerate(shape)
+        )
+        assert tuple(narrow[name]) == expected, name
+
+
 def test_roles_of_resnet_v2() -> None:
     roles = residual_map(resnet_v2(50)).norms
     projecting = {0, 3, 7, 13}
@@ -328,6 +343,8 @@ def test_wrong_sizes_are_one_sentence() -> None:
         resnet(50, groups=0)
     with pytest.raises(ValueError, match="at least one channel in its first stage, got channels=0"):
         resnet(18, channels=0)
+    with pytest.raises(ValueError, match="at least one channel in its first stage, got channels=0"):
+        resnet_v2(50, channels=0)
     with pytest.raises(ValueError, match="on conv1, its 1×1, or conv2, its 3×3, not 'conv3'"):
         build_model("normless:resnet(stride_on=conv3)")
     with pytest.raises(ValueError, match="got depth=34 with stride_on='conv1'"):

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from normless.papers.estimates import (
     decades_over_draws,
+    difference,
     in_every,
     over_draws,
     qualified,
     quantity_table,
+    single_run,
     within,
 )
-from normless.papers.verdict import Estimate, check
+from normless.papers.verdict import Estimate, check, larger
 
 NUMBERS = st.floats(-1e6, 1e6)
 
@@ -108,6 +110,26 @@ def test_a_failure_says_what_may_be_to_blame_and_stays_one() -> None:
     assert same == checks[:2]
     assert (changed.verdict, changed.numbers) == ("fails", {"x": 1.0})
     assert changed.claim == "It is so. Smaller than the paper’s set-up: too small."
+
+
+def test_single_runs_on_imagenet_are_told_apart_from_a_third_of_a_point_on() -> None:
+    verdicts = [
+        larger("It is more.", single_run(75.0 + gap), single_run(75.0)).verdict for gap in (0.32, 0.34, -0.32, -0.34)
+    ]
+    assert verdicts == ["inconclusive", "holds", "inconclusive", "fails"]
+
+
+def test_differences_are_paired_by_seed_or_else_add_their_variances() -> None:
+    first, second = (
+        Estimate(float(np.mean(v)), float(np.std(v, ddof=1)), 3) for v in ((1.0, 2.0, 6.0), (0.0, 2.0, 4.0))
+    )
+    assert difference(first, second) == Estimate(1.0, math.sqrt(11.0), 3)
+    paired = difference(
+        Estimate(3.0, math.sqrt(7.0), 3, {0: 1.0, 1: 2.0, 2: 6.0}), Estimate(2.0, 2.0, 3, {2: 4.0, 0: 0.0, 1: 2.0})
+    )
+    assert paired == Estimate(1.0, 1.0, 3, {0: 1.0, 1: 0.0, 2: 2.0})
+    other_seeds = Estimate(2.0, 2.0, 3, {3: 0.0, 4: 2.0, 5: 4.0})
+    assert difference(Estimate(3.0, 1.0, 3, {0: 2.0, 1: 3.0, 2: 4.0}), other_seeds).by_seed == {}
 
 
 def test_quantities_as_a_table() -> None:

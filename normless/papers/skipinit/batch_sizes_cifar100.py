@@ -148,7 +148,7 @@ def ghost_batch_size(
     )
 
     def draw() -> Axes:
-        inks = inks_of({"whole batch": "batch_norm", f"ghost batches of {GHOST}": "ghost_batch_norm"})
+        inks = inks_of({"whole batch": "batch_norm", f"ghost batches of {GHOST}": "batch_norm"})
         style: dict[str, Any] = {"series": "statistics", "across": "batch_size", "inks": inks}
         return optimum_against(optima, title="Batch norm and its statistics", up="test accuracy (%)", **style)
 
