@@ -93,7 +93,7 @@ def test_outcomes_of_runs(context: Context) -> None:
     table = outcome_table(scripted, [({"depth": 10}, TrainConfig(rate=rate, epochs=1)) for rate in outcomes])
     assert [config.rate for config in lab.configs] == [0.1, 0.2, 0.3]
     assert table["outcome"].tolist() == ["trained", "diverged", "failed"]
-    assert table["test_accuracy"].tolist()[:2] == [0.8, 0.1]
+    assert table["test_accuracy"].tolist()[:2] == [80.0, 10.0]
     assert table["error"][2] == "ValueError: no"
 
 
