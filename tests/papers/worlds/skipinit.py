@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worlds import skipinit_methods
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+WORLDS: dict[str, World] = {**skipinit_methods.WORLDS}

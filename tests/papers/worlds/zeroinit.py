@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worlds import zeroinit_methods
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+WORLDS: dict[str, World] = {**zeroinit_methods.WORLDS}
