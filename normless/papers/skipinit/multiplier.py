@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from normless import convert, residual_map
-from normless.models import wide_resnet
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.depth import COLUMN, DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
+from normless.papers.networks import built_wide_resnet
 from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check
 
@@ -72,7 +72,7 @@ def _skipinit_checks(found: SkipInitFacts) -> list[Check]:
 def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int], effort: Effort) -> Evidence:
     """x_{l+1} = skip + α branch, α = 0, 1/√L or 1; with small α 1000 layers train, with α = 1 a hundred do not."""
     with seeded(context.seed):
-        original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         agreements = (
             *_starts(original),
             *blocks_at_start(convert(original, "skipinit"), images),

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from normless import convert
-from normless.models import wide_resnet
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
+from normless.papers.networks import built_wide_resnet
 from normless.papers.protocol import METHODS
 from normless.papers.published import published_as
 from normless.papers.regularization import RegularizedFacts, biases, dropped_share
@@ -37,7 +37,7 @@ def _regularized_checks(found: RegularizedFacts) -> list[Check]:
 def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
     """α = 0, biases on all convolutions and the classifier, dropout before that; ZeroInit by another name."""
     with seeded(context.seed):
-        original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         network = convert(original, "regularized_skipinit")
         layers, with_bias, zero = biases(original, network)
         agreements = (

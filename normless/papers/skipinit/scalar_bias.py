@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from normless import convert, residual_map
-from normless.models import resnet
+from normless.models.spec import build_model
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.imagenet import compared
+from normless.papers.networks import RESNET_V1
 from normless.papers.protocol import Effort
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.papers.written_out import disturbed
@@ -78,7 +79,7 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
     with seeded(context.seed):
         blocks, biases, agreements = _algorithm(side)
     size = batch_sizes[0]
-    found = compared(context, METHODS, [size], model="normless:resnet(depth=50)", effort=effort)
+    found = compared(context, METHODS, [size], model=RESNET_V1, effort=effort)
     top1 = {method: found.top1(method, size) for method in METHODS}
     table = agreement_table(agreements)
     trained = pd.DataFrame(
@@ -102,7 +103,7 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
 
 def _algorithm(side: int) -> tuple[int, tuple[int, ...], tuple[Agreement, ...]]:
     """One scalar bias for every block, zero at the start, and where it is added."""
-    original = resnet(50)
+    original = build_model(RESNET_V1)
     network, without = (convert(original, f"{name}(dropout=0)") for name in ("zeroinit_v1", "zeroinit"))
     images = torch.randn(2, 3, side, side)
     with torch.no_grad():

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from normless import convert, param_groups
-from normless.models import wide_resnet
 from normless.papers.agreement import ROUNDING, Agreement, agreement
 from normless.papers.artefact import Context, artefact
 from normless.papers.batches import MeasuredBatch, training_batch
@@ -20,7 +19,8 @@ from normless.papers.depth import DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start
-from normless.papers.protocol import Effort
+from normless.papers.networks import built_wide_resnet
+from normless.papers.protocol import PROTOCOL, Effort
 from normless.papers.trained import replicates
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import gradient_correlation_table, l2_share, loss_terms
@@ -76,11 +76,11 @@ def linear_at_init(
     with seeded(context.seed):
         for depth in depths:
             for draw in range(draws):
-                original = wide_resnet(depth, width, batch.classes, batch.inputs.shape[1])
+                original = built_wide_resnet(depth, width, batch.classes, batch.inputs.shape[1])
                 for scheme in (WITH, WITHOUT):
                     found = gradient_correlation_table(convert(original, scheme), batch.inputs, seed=draw)
                     rows.append({"scheme": scheme, "depth": depth, "draw": draw, "cosine": found["cosine"].iloc[0]})
-        original = wide_resnet(depths[0], width, batch.classes, batch.inputs.shape[1])
+        original = built_wide_resnet(depths[0], width, batch.classes, batch.inputs.shape[1])
         agreements = (*blocks_at_start(convert(original, WITH), batch.inputs), _linear(original))
     drawn = pd.DataFrame(rows)
     means = drawn.groupby(["scheme", "depth"], sort=False)["cosine"].agg(["mean", "std", "count"]).reset_index()
@@ -216,8 +216,8 @@ def l2_dominates(
 
 def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
     """The terms of the loss of one draw of the weights."""
-    network = convert(wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
-    groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY)
+    network = convert(built_wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
+    groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY, policy=PROTOCOL["decay_policy"])
     table = loss_terms(network, groups, batch.inputs, batch.targets)
     entropy = float(table.loc[table["term"] == "data", "value"].item())
     decay = float(table.loc[table["term"] == "l2", "value"].sum())

@@ -9,13 +9,13 @@ import pandas as pd
 import torch
 
 from normless import convert
-from normless.models import wide_resnet
 from normless.papers.agreement import agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.depth import DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
+from normless.papers.networks import built_wide_resnet
 from normless.papers.protocol import METHODS, Effort
 from normless.papers.published import published_as
 from normless.papers.regularization import RegularizedFacts, biases, dropped_share
@@ -87,7 +87,7 @@ def zeroinit(
 
 
 def _algorithm(depth: int, width: int, draws: int) -> RegularizedFacts:
-    original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+    original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
     network = convert(original, "zeroinit")
     layers, with_bias, zero = biases(original, network)
     converted = dict(network.named_parameters())

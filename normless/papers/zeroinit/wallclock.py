@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 
 from normless.bench.step import seconds_in_turns, training_step
 from normless.conversion import convert
-from normless.models import wide_resnet
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import over_draws, within
 from normless.papers.evidence import Evidence
+from normless.papers.networks import built_wide_resnet
 from normless.papers.protocol import BATCH_SIZE
 from normless.papers.verdict import Check, Estimate, at_scale, larger
 from normless.report.optima_by_name import optima_by_name
@@ -65,7 +65,7 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
-        network = wide_resnet(depth=16, width=width)
+        network = built_wide_resnet(16, width)
         images, labels = torch.randn(BATCH_SIZE, 3, side, side), torch.randint(10, (BATCH_SIZE,))
         converted = {name: convert(network, scheme) for name, scheme in SCHEMES.items()}
     order: dict[str, torch.memory_format] = {"memory_format": torch.channels_last}
