@@ -13,6 +13,7 @@ from normless.papers.numerals import spoken, table_of, text_of
 from normless.papers.published import Published
 from normless.papers.reproduction import Reproduction
 from normless.papers.storage import PICTURE, TABLE
+from normless.papers.verdict import BASES
 from normless.report.palette import VERDICT_INKS
 
 # Rows of a result that are printed; the file has all.
@@ -41,12 +42,13 @@ def in_full(one: Reproduction, folder: Path) -> str:
 
 
 def summary(results: Sequence[Reproduction]) -> str:
-    """A line for each result, and how many there are of each verdict."""
+    """A line for each result, and how many there are of each verdict, by what they rest on too."""
     rows = [(one.id, one.verdict, f"{one.seconds:.1f}", one.error or _deciding(one)) for one in results]
-    counts = Counter[str](one.verdict for one in results)
-    counted = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
     text = as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,)), terminal_width())
-    return f"{text}\n\n{len(results)} artefacts in {sum(one.seconds for one in results):.0f} s: {counted}"
+    lines = [f"{len(results)} artefacts in {sum(one.seconds for one in results):.0f} s: {_counted(results)}"]
+    classes = {basis: [one for one in results if one.basis == basis] for basis in BASES}
+    lines += [f"  {basis}: {_counted(members)}" for basis, members in classes.items() if members]
+    return "\n".join([text, "", *lines])
 
 
 def listing(rows: Sequence[tuple[Published, Mapping[str, str]]]) -> str:
@@ -54,6 +56,12 @@ def listing(rows: Sequence[tuple[Published, Mapping[str, str]]]) -> str:
     budgets = list(rows[0][1]) if rows else []
     cells = [(one.id, one.kind, *states.values(), one.title) for one, states in rows]
     return as_text(table(("artefact", "kind", *budgets, "title"), cells), terminal_width())
+
+
+def _counted(results: Sequence[Reproduction]) -> str:
+    """How many of each verdict: 3 holds, 1 fails."""
+    counts = Counter[str](one.verdict for one in results)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
 
 
 def _deciding(one: Reproduction) -> str:

@@ -87,8 +87,14 @@ class Artefact:
         return MappingProxyType({budget: settings_at(self.published.id, budget, self.function) for budget in BUDGETS})
 
     def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
-        """The claim, checked on what was measured; failed checks name what is smaller than the paper's set-up."""
+        """The claim, checked on what was measured; failed checks name what is smaller than the paper's set-up.
+
+        Raises:
+            ValueError: there is no check.
+        """
         checks = evidence.checks if self.checks is None else self.checks(evidence.facts)
+        if not checks:
+            raise ValueError(f"The claim of {self.published.id} needs at least one check, and its function has none.")
         return qualified(checks, evidence.reduction)
 
 

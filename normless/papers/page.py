@@ -21,7 +21,8 @@ CAUTION = (
     "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
     "checked by numbers. A verdict speaks of the budget at which it was found and of nothing larger: smoke is some "
     "seconds on tiny data and shows at most a direction; paper is the published setup. A failing claim is reported "
-    "as failing, and inconclusive means that the numbers cannot tell."
+    "as failing, and inconclusive means that the numbers cannot tell. Formulas that our code agrees with are counted "
+    "apart from measurements, and both from training runs."
 )
 PAGE = "index.html"
 # What the page calls that which was asked for.
@@ -82,6 +83,7 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
     return Result(
         budget=one.budget,
         verdict=one.verdict,
+        basis=one.basis,
         error=one.error,
         checks=[CheckedClaim(check.claim, check.verdict, _numbers(check)) for check in one.checks],
         table=table,

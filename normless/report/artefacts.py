@@ -16,6 +16,13 @@ from markupsafe import Markup, escape
 from normless.report.page import Table, template
 from normless.report.palette import VERDICT_INKS, css_variables
 
+# What the checks of a result can rest on, and what that means.
+BASES = {
+    "formula": "our code beside the paper's formula",
+    "measurement": "networks and random matrices, measured",
+    "training": "training runs",
+}
+
 
 @dataclass(frozen=True)
 class CheckedClaim:
@@ -33,6 +40,7 @@ class Result:
     Attributes:
         budget: its name.
         verdict: one of `normless.report.palette.VERDICT_INKS`.
+        basis: what the checks rest on: formula, measurement or training; empty if an error came first.
         error: what went wrong; empty if nothing.
         checks: of the claim.
         table: published beside measured.
@@ -46,6 +54,7 @@ class Result:
 
     budget: str
     verdict: str
+    basis: str = ""
     error: str = ""
     checks: Sequence[CheckedClaim] = ()
     table: Table | None = None
@@ -134,6 +143,8 @@ def render_artefacts(page: ArtefactsPage) -> str:
     return template("artefacts.html.j2").render(
         page=page,
         summary=_summary(page),
+        by_basis=_by_basis(page),
+        bases=BASES,
         inks=VERDICT_INKS,
         colours=css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
         linked=_linker(mentions),
@@ -159,6 +170,17 @@ def _summary(page: ArtefactsPage) -> list[tuple[PaperGroup, str, Counter[str], i
             )
             rows.append((paper, budget, counts, len(paper.cards) + len(paper.not_run) - counts.total()))
     return rows
+
+
+def _by_basis(page: ArtefactsPage) -> list[tuple[str, str, Counter[str]]]:
+    """A row for each class of evidence and budget: the counts of the verdicts."""
+    results = [result for card in page.cards for result in card.results]
+    counts = {
+        (basis, budget): Counter(one.verdict for one in results if (one.basis, one.budget) == (basis, budget))
+        for budget in page.budgets
+        for basis in BASES
+    }
+    return [(basis, budget, one) for (basis, budget), one in counts.items() if one]
 
 
 def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:

@@ -39,7 +39,9 @@ def artefact(name: str) -> Artefact:
     names = [one for one in published() if one.partition("/")[0] == name.partition("/")[0]]
     place = names.index(name)
     settings: dict[str, Any] = {"verdict": {0: True, 1: False}.get(place)} | ({"unknown": 1} if place == 2 else {})
-    return Artefact(published_as(name), {"smoke": settings, "small": settings, "paper": settings}, carried_out)
+    made = Artefact(published_as(name), "training", carried_out, checks=tuple)
+    vars(made)["settings"] = {"smoke": settings, "small": settings, "paper": settings}
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +79,8 @@ def test_a_failing_claim_is_no_error_and_an_error_does_not_stop(tmp_path: Path, 
     told = capsys.readouterr()
     assert f"{len(names)} artefacts in" in told.out
     assert f"1 holds, 1 fails, {len(names) - 3} inconclusive, 1 error" in told.out
+    # The one that raised came to no evidence, and so to none of any class.
+    assert f"training: 1 holds, 1 fails, {len(names) - 3} inconclusive" in told.out
     assert "unexpected keyword argument 'unknown'" in told.out
     assert f"[{len(names)}/{len(names)}]" in told.err
 

@@ -38,6 +38,7 @@ def made_up(name: str, budget: Budget = "smoke", verdict: Verdict = "holds", **c
     measured = pd.DataFrame(rows[:3] or [{"depth": 16, "loss": 0.25}, {"depth": 100, "loss": math.nan}])
     fields: dict[str, object] = {
         "asked": {"data": None, "data_root": None, "seed": 0, "settings": {"depths": [16, 100]}},
+        "basis": "training",
         "measured": measured,
         "on": (str(measured.columns[0]),) if rows else (),
         "checks": (

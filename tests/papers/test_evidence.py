@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from normless.papers.artefact import Artefact
 from normless.papers.evidence import Evidence, beside
+from normless.papers.published import published_as
 from normless.papers.verdict import check
 
 KEYS = st.lists(st.integers(0, 9), unique=True, max_size=8)
@@ -43,7 +45,8 @@ def test_where_nothing_is_published_the_measured_table_stands_alone() -> None:
 
 
 def test_evidence_without_checks_or_with_unknown_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs at least one check"):
-        Evidence(pd.DataFrame({"x": [1]}), (), {})
+    artefact = Artefact(published_as("fixup/equation-1"), "formula", Evidence, checks=tuple)
+    with pytest.raises(ValueError, match="fixup/equation-1 needs at least one check"):
+        artefact.checks_of(Evidence(pd.DataFrame({"x": [1]}), ()))
     with pytest.raises(ValueError, match="has no column depth to set beside the published one; it has x"):
         Evidence(pd.DataFrame({"x": [1]}), (check("so", True),), {}, on=("depth",))

@@ -39,7 +39,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
             return function(context, **asked)
 
         smoke = settings or {"depth": 4}
-        made = Artefact(published_as(NAME), {"smoke": smoke, "small": {"depth": 8}, "paper": {"depth": 9}}, counted)
+        made = Artefact(published_as(NAME), "training", counted, checks=tuple)
+        vars(made)["settings"] = {"smoke": smoke, "small": {"depth": 8}, "paper": {"depth": 9}}
         monkeypatch.setattr(module, "artefact_of", lambda name: made)
         return calls
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import ttest_ind_from_stats
+from scipy.stats import ttest_ind_from_stats, ttest_rel
 
-from normless.papers.verdict import Check, Estimate, check, close, larger, verdict_of
+from normless.papers.trained import replicates
+from normless.papers.verdict import Check, Estimate, at_scale, check, close, larger, verdict_of
 
 MEANS = st.floats(-10, 10)
 DEVIATIONS = st.floats(1e-3, 5)
@@ -24,6 +29,49 @@ def test_larger_is_decided_where_welchs_test_rejects_equality_at_5_percent(
     assume(abs(p - 0.05) > 1e-6)
     found = larger("a is larger", Estimate(a, s, n), Estimate(b, t, m)).verdict
     assert found == ("inconclusive" if p > 0.05 else "holds" if a > b else "fails")
+
+
+@given(st.lists(st.tuples(MEANS, MEANS), min_size=2, max_size=15), st.randoms())
+def test_replicates_of_the_same_seeds_are_compared_by_the_paired_test(
+    pairs: list[tuple[float, float]], order: random.Random
+) -> None:
+    first, second = map(np.asarray, zip(*pairs, strict=True))
+    assume(np.std(first - second) > 1e-6)
+    p = float(ttest_rel(first, second).pvalue)
+    assume(abs(p - 0.05) > 1e-6)
+    seeds = list(range(len(pairs)))
+    order.shuffle(seeds)
+    one, other = (
+        Estimate(values.mean(), values.std(ddof=1), len(values), {seed: values[seed] for seed in places})
+        for values, places in ((first, seeds), (second, range(len(pairs))))
+    )
+    found = larger("it is larger", one, other)
+    assert found.verdict == ("inconclusive" if p > 0.05 else "holds" if first.mean() > second.mean() else "fails")
+    assert found.numbers["pairs"] == len(pairs)
+
+
+def test_other_seeds_are_not_paired() -> None:
+    one = Estimate(2.0, 0.1, 3, {0: 1.9, 1: 2.0, 2: 2.1})
+    other = Estimate(1.0, 0.1, 3, {3: 0.9, 4: 1.0, 5: 1.1})
+    assert larger("it is larger", one, other) == larger("it is larger", replace(one, by_seed={}), other)
+
+
+@given(MEANS, DEVIATIONS, st.floats(-3, 3), MEANS)
+def test_a_scaled_estimate_is_that_of_the_scaled_replicates(a: float, s: float, factor: float, offset: float) -> None:
+    values = {0: a, 1: a + s, 2: a - 2 * s}
+    scaled = replicates(pd.Series(values)).scaled(factor, offset)
+    expected = replicates(pd.Series({seed: factor * value + offset for seed, value in values.items()}))
+    assert scaled.mean == pytest.approx(expected.mean, abs=1e-9)
+    assert scaled.deviation == pytest.approx(expected.deviation, abs=1e-9)
+    assert scaled.by_seed == pytest.approx(expected.by_seed)
+
+
+def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
+    fails = check("It reaches 94 %.", False, measured=50)
+    assert at_scale(fails, "") == fails
+    smaller = at_scale(fails, "3 epochs of digits.")
+    assert (smaller.verdict, smaller.numbers) == ("inconclusive", fails.numbers)
+    assert smaller.claim == "It reaches 94 %. Not asked of a smaller set-up: 3 epochs of digits."
 
 
 @pytest.mark.parametrize(

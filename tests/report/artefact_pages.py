@@ -9,6 +9,7 @@ from normless.report.artefacts import ArtefactsPage, Card, CheckedClaim, PaperGr
 
 PAPERS = ("skipinit", "fixup", "gamma")
 KINDS = ("analytic", "probe", "training")
+BASES = ("formula", "measurement", "training")
 VERDICTS = ("holds", "fails", "inconclusive", "error")
 PER_PAPER = 8
 
@@ -50,6 +51,7 @@ def _result(place: int, budget: str, verdict: str) -> Result:
     return Result(
         budget=budget,
         verdict=verdict,
+        basis=BASES[place % 3],
         error="No memory was left." if verdict == "error" else "",
         checks=[CheckedClaim(f"Check of unicorn{place}.", verdict, [("measured", "1.98"), ("expected", "2")])],
         table=Table("Published beside measured", wide, [["16"] * len(wide), ["100"] * len(wide)]),

@@ -85,6 +85,17 @@ def test_the_summary_counts(text: str) -> None:
     assert small == [3, 0, 0, 0, PER_PAPER + 1 - 3]
 
 
+def test_the_classes_are_counted_apart(text: str) -> None:
+    table = text[text.index('id="bases"') : text.index("</table>", text.index('id="bases"'))]
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table[table.index("<tbody>") :], flags=re.DOTALL)
+    # Of 24 artefacts every third is a formula, and those are the ones with a second budget, at which all hold.
+    counts = [[int(number) for number in re.findall(r'<td class="number[^"]*">(\d+)</td>', row)] for row in rows]
+    assert counts == [[2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 2], [8, 0, 0, 0]]
+    assert [re.findall(r'<th scope="row">(\w+)', row) for row in rows] == [
+        ["formula"], ["measurement"], ["training"], ["formula"],
+    ]  # fmt: skip
+
+
 def test_choices_are_what_occurs(text: str) -> None:
     selects = re.findall(r'<select id="by-\w+" name="(\w+)">(.*?)</select>', text, flags=re.DOTALL)
     options = {name: re.findall(r"<option>([^<]*)</option>", inside) for name, inside in selects}

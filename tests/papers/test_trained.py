@@ -1,0 +1,104 @@
+"""Trained and untrained, against the control of the same artefact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from normless.papers.trained import (
+    best_accuracy,
+    does_not_train,
+    highest_trained_rate,
+    runs_do_not_train,
+    runs_train,
+    trains,
+)
+from normless.papers.verdict import Estimate
+
+CHANCE = 10.0
+PERCENT = st.floats(0, 100)
+
+
+def table(accuracies: Mapping[float, Sequence[float | None]], outcome: str = "trained") -> pd.DataFrame:
+    """A run per rate and seed; None is a run that diverged."""
+    return pd.DataFrame(
+        [
+            {
+                "rate": rate,
+                "seed": seed,
+                "outcome": "diverged" if value is None else outcome,
+                "test_accuracy": math.nan if value is None else value,
+                "chance_accuracy": CHANCE,
+            }
+            for rate, values in accuracies.items()
+            for seed, value in enumerate(values)
+        ]
+    )
+
+
+CONTROL = table({0.1: [95.0, 96.0, 97.0]})
+
+
+@given(PERCENT, PERCENT)
+def test_half_of_the_controls_gain_decides(accuracy: float, control: float) -> None:
+    possible = CHANCE + (100 - CHANCE) / 2
+    needed = CHANCE + (control - CHANCE) / 2
+    assume(min(abs(accuracy - needed), abs(accuracy - possible), abs(control - possible)) > 1e-6)
+    found = trains("It trains.", Estimate(accuracy), Estimate(control), CHANCE)
+    if control < possible:
+        expected = "holds" if accuracy > possible else "inconclusive"
+    else:
+        expected = "holds" if accuracy > needed else "fails"
+    assert found.verdict == expected
+    opposite = does_not_train("It does not.", Estimate(accuracy), Estimate(control), CHANCE)
+    assert opposite.verdict == {"holds": "fails", "fails": "holds"}.get(expected, expected)
+
+
+def test_an_accuracy_barely_above_chance_is_no_training_and_a_slow_one_is() -> None:
+    assert runs_train("It trains.", table({0.1: [10.9, 11.2, 10.8]}), CONTROL).verdict == "fails"
+    assert runs_do_not_train("It does not.", table({0.1: [10.9, 11.2, 10.8]}), CONTROL).verdict == "holds"
+    assert runs_train("It trains.", table({0.1: [60.0, 61.0, 59.0]}), CONTROL).verdict == "holds"
+
+
+def test_what_is_as_far_as_its_replicates_scatter_is_undecided() -> None:
+    assert runs_train("It trains.", table({0.1: [30.0, 55.0, 80.0]}), CONTROL).verdict == "inconclusive"
+
+
+def test_a_control_that_learned_little_decides_nothing() -> None:
+    short = table({0.1: [30.0, 31.0, 29.0]})
+    assert runs_do_not_train("It does not.", table({0.1: [10.0, 10.0, 10.0]}), short).verdict == "inconclusive"
+
+
+def test_runs_that_failed_with_an_error_and_missing_ones_decide_nothing() -> None:
+    assert runs_train("It trains.", table({0.1: [90.0, 91.0]}, outcome="failed"), CONTROL).verdict == "inconclusive"
+    assert runs_train("It trains.", CONTROL.iloc[:0], CONTROL).verdict == "inconclusive"
+    assert runs_do_not_train("It does not.", CONTROL.iloc[:0], CONTROL).verdict == "inconclusive"
+
+
+def test_the_best_rate_counts_and_divergence_is_chance() -> None:
+    found = best_accuracy(table({0.1: [90.0, None, 90.0], 0.2: [80.0, 80.0, 80.0], 0.4: [None, None, None]}))
+    assert found == Estimate(80.0, 0.0, 3, {0: 80.0, 1: 80.0, 2: 80.0})
+    best_two = best_accuracy(table({0.1: [90.0, None, 92.0], 0.2: [80.0, 80.0, 80.0]}), best=2)
+    assert (best_two.mean, best_two.n, best_two.by_seed) == (91.0, 2, {})
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ({0.01: [90.0], 0.1: [60.0], 1.0: [12.0]}, 0.1),
+        ({0.01: [20.0], 0.1: [None]}, 0.0),
+        ({}, math.nan),
+    ],
+)
+def test_the_highest_rate_that_trains(runs: dict[float, list[float | None]], expected: float) -> None:
+    found = highest_trained_rate(table(runs) if runs else CONTROL.iloc[:0], Estimate(96.0))
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_no_rate_is_known_where_the_control_learned_little() -> None:
+    assert math.isnan(highest_trained_rate(table({0.1: [20.0]}), Estimate(25.0)))
