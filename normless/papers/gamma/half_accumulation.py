@@ -180,11 +180,11 @@ def _rows(chains: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Branches, one block and a row of them with the mean left out; and one block of the network as it is."""
     inside = table[table["equation"] == 11]
     with_mean = (inside["skip_second_moment"] + inside["gamma_last"] ** 2) / 2
-    kept = ("gamma_last", "start")
+    drawn, kept = chains[~chains["constant"].astype(bool)], ("gamma_last", "start")
     parts = [
         beside_formula("Var[f_l]", inside, inside["branch_second_moment"], inside["gamma_last"] ** 2, "gamma_last"),
-        beside_formula("Var[x_{l+1}]", chains, chains["measured"], chains["by_step"], *kept),
-        beside_formula("Var[x_l]", chains, chains["measured"], chains["by_recursion"], *kept),
+        beside_formula("Var[x_{l+1}]", drawn, drawn["measured"], drawn["by_step"], *kept),
+        beside_formula("Var[x_l]", drawn, drawn["measured"], drawn["by_recursion"], *kept),
         beside_formula("Var[x_{l+1}] with the mean", inside, inside["stream_second_moment"], with_mean),
     ]
     # γ_last is drawn anew, so that rows over draws are those of a block and a start.
