@@ -64,7 +64,7 @@ def plan(
     found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
     try:
         unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(_without_values(model), found, unread, {}, chosen)
+        surgery = _operate(_without_values(model), found, unread, {}, chosen, values_withheld=not _is_meta(model))
     except RuntimeError:
         surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
     return tuple(surgery.changes)
@@ -89,14 +89,24 @@ def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
 
 
 def _operate(
-    model: nn.Module, found: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], scheme: Scheme
+    model: nn.Module,
+    found: ResidualMap,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    scheme: Scheme,
+    *,
+    values_withheld: bool = False,
 ) -> Surgery:
     """Carry out the scheme's edits on `model` itself."""
     never_fuse(model)
-    surgery = Surgery(model, found, inputs, kwargs)
+    surgery = Surgery(model, found, inputs, kwargs, values_withheld=values_withheld)
     for edit in scheme.edits:
         surgery.run(edit)
     return surgery
+
+
+def _is_meta(model: nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in model.parameters())
 
 
 class _Unread(tuple[Any, ...]):

@@ -22,6 +22,7 @@ from normless.edits import (
     Edit,
     HeadDropout,
     KeepLayerNorms,
+    KeepScale,
     LayerScale,
     NormOnSkip,
     OnlyFinalNorm,
@@ -44,6 +45,8 @@ from normless.initialization import Kind
 from normless.spec import parse_call, split_terms
 
 Edits = tuple[Edit, ...]
+# Whether KeepScale comes first: True for fresh weights, `all` for trained ones too.
+Keeping = bool | Literal["all"]
 Made = TypeVar("Made")
 
 
@@ -81,12 +84,33 @@ def _group_norm(groups: int = 32) -> Edits:
     return (ReplaceNorms("group", (("groups", groups),)),)
 
 
-def _skipinit(alpha: float | str = 0.0) -> Edits:
-    return (RemoveNorms(), BranchMultiplier(alpha))
+def _without_norms(keep_scale: Keeping = True) -> Edits:
+    """No norms; fresh weights get the scale that they gave, trained ones too where `keep_scale` is `all`."""
+    if keep_scale is False:
+        return (RemoveNorms(),)
+    return (KeepScale("fresh" if keep_scale is True else keep_scale), RemoveNorms())
 
 
-def _zeroinit(multiplier: bool = True, biases: bool = True, dropout: float = 0.6) -> Edits:
-    edits: Edits = (RemoveNorms(),)
+def _sqrt2(keep_scale: Keeping = True) -> Edits:
+    return (*_without_norms(keep_scale), ScaleSums())
+
+
+def _skipinit(alpha: float | str = 0.0, keep_scale: Keeping = True) -> Edits:
+    return (*_without_norms(keep_scale), BranchMultiplier(alpha))
+
+
+def _rezero(keep_scale: Keeping = True) -> Edits:
+    return (*_without_norms(keep_scale), BranchMultiplier(0.0))
+
+
+def _remove_branches(keep_scale: Keeping = True) -> Edits:
+    return (*_without_norms(keep_scale), RemoveBranches())
+
+
+def _zeroinit(
+    multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: Keeping = True
+) -> Edits:
+    edits = _without_norms(keep_scale)
     if biases:
         edits += (ChannelBiases(),)
     if multiplier:
@@ -94,8 +118,8 @@ def _zeroinit(multiplier: bool = True, biases: bool = True, dropout: float = 0.6
     return edits if dropout == 0 else (*edits, HeadDropout(dropout))
 
 
-def _zeroinit_v1(dropout: float = 0.6) -> Edits:
-    return (*_zeroinit(dropout=dropout), BiasAfterSum())
+def _zeroinit_v1(dropout: float = 0.6, keep_scale: Keeping = True) -> Edits:
+    return (*_zeroinit(dropout=dropout, keep_scale=keep_scale), BiasAfterSum())
 
 
 def _fixup(
@@ -146,22 +170,22 @@ SCHEMES: Mapping[str, Callable[..., Edits]] = {
     "only_top_norm": lambda: (OnlyTopNorm(),),
     "layer_scale": _layer_scale,
     # Without.
-    "none": lambda: (RemoveNorms(),),
+    "none": _without_norms,
     "xavier": lambda: (RemoveNorms(), Reinitialize("xavier")),
-    "sqrt2": lambda: (RemoveNorms(), ScaleSums()),
+    "sqrt2": _sqrt2,
     "lsuv": lambda: (RemoveNorms(), LSUV()),
     "skipinit": _skipinit,
     "zeroinit": _zeroinit,
     "regularized_skipinit": _zeroinit,
     "zeroinit_v1": _zeroinit_v1,
     "fixup": _fixup,
-    "remove_branches": lambda: (RemoveNorms(), RemoveBranches()),
+    "remove_branches": _remove_branches,
     "nf_resnet": _nf_resnet,
     # Of transformers: the first two keep their norms, the second needs post-norms, the third has none.
     "layer_norm": lambda: (KeepLayerNorms(),),
     "deepnorm": lambda: (DeepNorm(),),
     "t_fixup": lambda: (RemoveNorms(), TFixup()),
-    "rezero": lambda: (RemoveNorms(), BranchMultiplier(0.0)),
+    "rezero": _rezero,
 }
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.edits import BranchMultiplier, Edit, HeadDropout, RemoveNorms
+from normless.edits import BranchMultiplier, Edit, HeadDropout, KeepScale, RemoveNorms
 from normless.edits.edit import Surgery
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme, parse_scheme
@@ -54,7 +54,7 @@ def test_a_foreign_network_needs_example_inputs() -> None:
 
 def test_plan_lists_what_convert_does_and_does_nothing() -> None:
     model = wide_resnet(10, 1)
-    changes = nl.plan(model, "skipinit(alpha=1/sqrt(L))")
+    changes = nl.plan(model, "skipinit(alpha=1/sqrt(L), keep_scale=False)")
     assert scheme_of(model) is None
     assert [change.path for change in changes] == [
         *(f"blocks.{block}.norm{norm}" for block in range(3) for norm in (1, 2)),
@@ -124,11 +124,13 @@ def test_plan_keeps_tied_weights_tied() -> None:
 
 
 def test_schemes_are_data() -> None:
-    assert parse_scheme("skipinit") == Scheme("skipinit", (RemoveNorms(), BranchMultiplier(0.0)))
-    assert parse_scheme(" skipinit( alpha = 1/sqrt(L) ) ").edits[1] == BranchMultiplier("1/sqrt(L)")
+    assert parse_scheme("skipinit") == Scheme("skipinit", (KeepScale(), RemoveNorms(), BranchMultiplier(0.0)))
+    assert parse_scheme("skipinit(keep_scale=False)").edits == (RemoveNorms(), BranchMultiplier(0.0))
+    assert parse_scheme("none(keep_scale=all)").edits == (KeepScale("all"), RemoveNorms())
+    assert parse_scheme(" skipinit( alpha = 1/sqrt(L) ) ").edits[2] == BranchMultiplier("1/sqrt(L)")
     assert parse_scheme("zeroinit").edits == parse_scheme("regularized_skipinit").edits
     extended = parse_scheme("none").extended(HeadDropout(0.2))
-    assert extended.edits == (RemoveNorms(), HeadDropout(0.2))
+    assert extended.edits == (KeepScale(), RemoveNorms(), HeadDropout(0.2))
     assert extended.text == "none + HeadDropout(probability=0.2)"
     assert scheme_of(nl.convert(wide_resnet(10, 1), extended)) == extended.text
 
@@ -168,8 +170,8 @@ def test_ablations_leave_edits_out() -> None:
     }
     names = [type(edit).__name__ for edit in parse_scheme("fixup(zero=False, multiplier=False, biases=False)").edits]
     assert names == ["RemoveNorms", "RescaleBranches"]
-    names = [type(edit).__name__ for edit in parse_scheme("zeroinit(multiplier=False, dropout=0)").edits]
-    assert names == ["RemoveNorms", "ChannelBiases"]
+    text = "zeroinit(multiplier=False, dropout=0, keep_scale=False)"
+    assert [type(edit).__name__ for edit in parse_scheme(text).edits] == ["RemoveNorms", "ChannelBiases"]
 
 
 def test_unknown_schemes_list_the_known() -> None:
@@ -177,10 +179,12 @@ def test_unknown_schemes_list_the_known() -> None:
         ValueError, match=r"There is no scheme 'fixupp'; the schemes are as_written, batch_norm, .*rezero"
     ):
         nl.convert(wide_resnet(10, 1), "fixupp")
-    with pytest.raises(ValueError, match="The scheme skipinit takes alpha; it does not take beta"):
+    with pytest.raises(ValueError, match="The scheme skipinit takes alpha, keep_scale; it does not take beta"):
         parse_scheme("skipinit(beta=1)")
-    with pytest.raises(ValueError, match="The scheme none takes no arguments"):
-        parse_scheme("none(x=1)")
+    with pytest.raises(ValueError, match="The scheme as_written takes no arguments"):
+        parse_scheme("as_written(x=1)")
+    with pytest.raises(ValueError, match="keep_scale is True or False or all, not 'trained'"):
+        parse_scheme("none(keep_scale=trained)")
     with pytest.raises(ValueError, match="Expected NAME or NAME"):
         parse_scheme("fixup(")
     with pytest.raises(ValueError, match="every argument needs its name"):
@@ -191,7 +195,7 @@ def test_unknown_schemes_list_the_known() -> None:
 
 def test_text_is_never_evaluated() -> None:
     edits = parse_scheme("skipinit(alpha=__import__('os').getcwd())").edits
-    assert edits[1] == BranchMultiplier("__import__('os').getcwd()")
+    assert edits[2] == BranchMultiplier("__import__('os').getcwd()")
 
 
 def test_every_scheme_parses_without_arguments() -> None:

@@ -47,6 +47,7 @@ LAYERS = [
     {"nn"},
     {"lifting"},
     {"residual"},
+    {"signal"},
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion", "recipe"},

@@ -13,6 +13,7 @@ from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
 from normless.edits.head import HeadDropout as HeadDropout
 from normless.edits.initialization import Reinitialize as Reinitialize
+from normless.edits.keep_scale import KeepScale as KeepScale
 from normless.edits.lsuv import LSUV as LSUV
 from normless.edits.norms import KeepLayerNorms as KeepLayerNorms
 from normless.edits.norms import NormOnSkip as NormOnSkip

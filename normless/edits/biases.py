@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, Surgery
 from normless.nn.affine import one_element
@@ -13,17 +14,27 @@ from normless.residual import Layer, ResidualBlock
 
 @dataclass(frozen=True)
 class ChannelBiases(Edit):
-    """A zero bias per output channel on every convolution and the classifier that has none (ZeroInit, part 2)."""
+    """Biases per output channel, zero, on every convolution and the classifier (ZeroInit, section 4, part 2).
+
+    A layer without a bias gets one, a convolution or classifier that has one starts it from zero again. Biases of
+    other linear layers stay as they are.
+    """
 
     def apply(self, surgery: Surgery) -> None:
-        """Add the missing biases."""
+        """Add the missing biases and set those of convolutions and the classifier to zero."""
         for layer in surgery.weight_layers():
             module = surgery.get(layer.path) if ":" not in layer.path else None
-            if getattr(module, "bias", 0) is None and module is not None:
+            if module is None:
+                continue
+            bias = getattr(module, "bias", 0)
+            if bias is None:
                 assert isinstance(module.weight, Tensor)
                 outputs = module.weight.shape[0]
                 module.bias = nn.Parameter(module.weight.new_zeros(outputs))
                 surgery.record(layer.path, f"bias of {outputs} channels, zero")
+            elif isinstance(bias, Tensor) and (isinstance(module, _ConvNd) or layer.path == surgery.map.classifier):
+                nn.init.zeros_(bias)
+                surgery.record(layer.path, f"its bias of {len(bias)} channels becomes zero")
 
 
 @dataclass(frozen=True)

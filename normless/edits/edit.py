@@ -56,6 +56,7 @@ class Surgery:
         inputs, kwargs: example inputs, by position and by name, for edits that calibrate on data and for places that
             are operators in forward code; may be empty.
         changes: what the edits did, in order.
+        values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
     """
 
     model: nn.Module
@@ -66,6 +67,7 @@ class Surgery:
     edit: Edit | None = None
     removed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
+    values_withheld: bool = False
 
     def __post_init__(self) -> None:
         self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)

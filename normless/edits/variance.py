@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from normless.edits.activation_gain import is_homogeneous
 from normless.edits.checks import need_no_norms
 from normless.edits.edit import Edit, Surgery
-from normless.edits.stream import Stream
 from normless.edits.weight_standardization import module_of
 from normless.nn.scaled_activation import ScaledActivation
 from normless.nn.standardized import ScaledStd
 from normless.residual import Layer, ResidualBlock
+from normless.signal.activation_gain import is_homogeneous
+from normless.signal.stream import Stream
 
 
 @dataclass(frozen=True)

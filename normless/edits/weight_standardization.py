@@ -8,12 +8,12 @@ from math import isfinite
 
 from torch import nn
 
-from normless.edits.activation_gain import activation_gain
 from normless.edits.edit import Edit, Surgery
 from normless.errors import UnsupportedEdit
 from normless.nn.standardized import scaled_std
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import kind_of
+from normless.signal.activation_gain import activation_gain
 
 
 @dataclass(frozen=True)

@@ -77,31 +77,41 @@ class ResNetV2(nn.Module):
             2 / fan-in, that of the `variance_scaling_initializer()` in appendix G, which also cuts the distribution
             off at two standard deviations. None is He's variance 2 / fan-out for convolutions and torch's own
             distribution for the classifier.
+        channels: of the stem and the first stage, doubled by every further stage; fewer than the published 64 make a
+            small network.
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 
     Raises:
-        ValueError: the depth is none of these, or there is no such initialization.
+        ValueError: the depth is none of these, there is no channel, or there is no such initialization.
     """
 
     def __init__(
-        self, depth: int = 50, classes: int = 1000, in_channels: int = 3, initialization: Kind | None = "he_fan_in"
+        self,
+        depth: int = 50,
+        classes: int = 1000,
+        in_channels: int = 3,
+        initialization: Kind | None = "he_fan_in",
+        channels: int = CHANNELS[0],
     ) -> None:
         super().__init__()
+        if channels < 1:
+            raise ValueError(f"A ResNet-V2 has at least one channel in its first stage, got channels={channels}.")
         depths = [known for known in BLOCKS if known > DEEPEST_BASIC]
         if depth not in depths:
             raise ValueError(f"A ResNet-V2 has depth {', '.join(map(str, depths))}, got depth={depth}.")
-        self.stem = conv(in_channels, CHANNELS[0], 7, 2)
+        self.stem = conv(in_channels, channels, 7, 2)
         # Not the padding of the pooling itself, which is minus infinity: no ReLU makes the stem's output positive.
         self.pad = nn.ZeroPad2d(1)
         self.max_pool = nn.MaxPool2d(3, stride=2)
         blocks = []
-        inputs = CHANNELS[0]
-        for channels, count in zip(CHANNELS, BLOCKS[depth], strict=True):
+        inputs = channels
+        for wide, count in zip(CHANNELS, BLOCKS[depth], strict=True):
+            inner = channels * wide // CHANNELS[0]
             for index in range(count):
-                ends_resolution = index == count - 1 and channels != CHANNELS[-1]
-                blocks.append(PreActivationBottleneck(inputs, channels, stride=2 if ends_resolution else 1))
-                inputs = channels * EXPANSION
+                ends_resolution = index == count - 1 and wide != CHANNELS[-1]
+                blocks.append(PreActivationBottleneck(inputs, inner, stride=2 if ends_resolution else 1))
+                inputs = inner * EXPANSION
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.BatchNorm2d(inputs)
         self.relu = nn.ReLU()
@@ -129,7 +139,11 @@ class ResNetV2(nn.Module):
 
 
 def resnet_v2(
-    depth: int = 50, classes: int = 1000, in_channels: int = 3, initialization: Kind | None = "he_fan_in"
+    depth: int = 50,
+    classes: int = 1000,
+    in_channels: int = 3,
+    initialization: Kind | None = "he_fan_in",
+    channels: int = CHANNELS[0],
 ) -> ResNetV2:
     """A ResNet-V2 for ImageNet with batch normalization, by default from He's variance 2 / fan-in; see `ResNetV2`."""
-    return ResNetV2(depth, classes, in_channels, initialization)
+    return ResNetV2(depth, classes, in_channels, initialization, channels)

@@ -12,11 +12,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context
-from normless.papers.estimates import qualified
+from normless.papers.estimates import difference
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
-from normless.papers.verdict import Check, check, larger
+from normless.papers.verdict import Check, Estimate, above_zero, at_scale, check, larger
 from normless.report.axes import new_panels
 from normless.report.sweeps import inks_of, optimum_against, rate_against
 
@@ -37,11 +37,13 @@ class BatchRuns:
         runs: all of them; axes method and batch_size.
         methods: what each sets.
         metrics: whose optima are wanted.
+        step: the factor between neighbouring learning rates.
     """
 
     runs: Runs
     methods: Methods
     metrics: Sequence[str]
+    step: float
 
     @cached_property
     def optima(self) -> dict[str, Selection]:
@@ -57,71 +59,97 @@ class BatchRuns:
         """The batch sizes that are no larger."""
         return [size for size in self.batch_sizes if size <= largest]
 
+    def reached(self, metric: str, method: str, size: int) -> Estimate:
+        """What is reached at the best rate."""
+        return self.optima[metric].estimate(method=method, batch_size=size)
+
+    def exponent(self, metric: str, method: str, size: int) -> float:
+        """log₂ of the optimal rate; NaN also where it lies at an end of those tried, or only one was."""
+        row = self.optima[metric].row(method=method, batch_size=size)
+        if row is None or row["edge"] or math.isinf(self.step):
+            return math.nan
+        return self.optima[metric].exponent(method=method, batch_size=size)
+
+    def as_printed(self, one: Check) -> Check:
+        """A check of printed numbers, or of what only the papers' length of training can show."""
+        return at_scale(one, self.runs.reduction)
+
+    def trains(self, method: str, size: int) -> Check:
+        """That a method trains at a batch size, against batch norm there; batch norm itself against that at 64."""
+        control = {"method": "batch_norm", "batch_size": SMALL_BATCH if method == "batch_norm" else size}
+        return self.optima[ACCURACY].trains(
+            f"{method} trains at batch size {size}.", against=control, method=method, batch_size=size
+        )
+
     def larger_everywhere(
         self, metric: str, first: str, second: str, claim: str, sizes: Sequence[int] | None = None
     ) -> list[Check]:
         """That the optimum of one method lies above another's, at each batch size; `claim` is a sentence's start."""
-        found = self.optima[metric]
         return [
             larger(
                 f"{claim} at batch size {size}.",
-                found.estimate(method=first, batch_size=size),
-                found.estimate(method=second, batch_size=size),
+                self.reached(metric, first, size),
+                self.reached(metric, second, size),
             )
             for size in (self.batch_sizes if sizes is None else sizes)
         ]
 
     def agree(self, metric: str, first: str, second: str, sizes: Sequence[int]) -> list[Check]:
-        """That two methods differ by no more than the larger of their deviations, at each batch size."""
-        found = self.optima[metric]
+        """That the means of two methods are no further apart than the larger deviation, at each batch size.
+
+        It fails only where the means are further apart than that at 95 %, and is inconclusive between.
+        """
         checks = []
         for size in sizes:
-            one = found.estimate(method=first, batch_size=size)
-            other = found.estimate(method=second, batch_size=size)
+            one, other = self.reached(metric, first, size), self.reached(metric, second, size)
             gap, deviation = abs(one.mean - other.mean), max(one.deviation, other.deviation)
+            apart = above_zero(
+                gap - deviation, [one.deviation**2 / one.n, other.deviation**2 / other.n], [one.n, other.n]
+            )
             checks.append(
                 check(
                     f"{first} and {second} agree within one standard deviation at batch size {size}.",
-                    None if math.isnan(gap) or math.isnan(deviation) else gap <= deviation,
+                    True if gap <= deviation else False if apart else None,
                     gap=gap,
                     deviation=deviation,
                 )
             )
         return checks
 
+    def decline(self, metric: str, method: str, first: int | None = None) -> Estimate:
+        """What is reached at a batch size, by default the smallest, less what is reached at the largest."""
+        sizes = self.batch_sizes
+        start = sizes[0] if first is None else first
+        return difference(self.reached(metric, method, start), self.reached(metric, method, sizes[-1]))
+
     def falls(self, metric: str, method: str) -> Check:
         """That a method is better at the smallest batch size than at the largest."""
-        found, sizes = self.optima[metric], self.batch_sizes
+        sizes = self.batch_sizes
         return larger(
             f"The {metric.replace('_', ' ')} of {method} is lower at batch size {sizes[-1]} than at {sizes[0]}.",
-            found.estimate(method=method, batch_size=sizes[0]),
-            found.estimate(method=method, batch_size=sizes[-1]),
+            self.reached(metric, method, sizes[0]),
+            self.reached(metric, method, sizes[-1]),
         )
 
     def critical(self, metric: str, method: str, tolerance: float = 0.5) -> float:
-        """The largest batch size whose optimum is no more than a tolerance below that of the best; NaN if none is."""
-        found = self.optima[metric]
-        means = {size: found.estimate(method=method, batch_size=size).mean for size in self.batch_sizes}
-        known = {size: mean for size, mean in means.items() if not math.isnan(mean)}
-        return (
-            float(max(size for size in known if known[size] >= max(known.values()) - tolerance))
-            if known
-            else math.nan
-        )
+        """The largest batch size whose optimum is no more than a tolerance below the best; NaN if one is missing."""
+        means = {size: self.reached(metric, method, size).mean for size in self.batch_sizes}
+        if any(map(math.isnan, means.values())):
+            return math.nan
+        return float(max(size for size, mean in means.items() if mean >= max(means.values()) - tolerance))
 
     def proportional(self, metric: str, method: str, sizes: Sequence[int]) -> Check:
         """That the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
 
         The slope is that of the least-squares line up to the first batch size with the largest optimal rate; if that
-        is the smallest one, through all. It is undecided below three batch sizes, and where one rate was tried.
+        is the smallest one, through all. It is undecided below three batch sizes with an optimum inside the grid.
         """
-        exponents = {size: self.optima[metric].exponent(method=method, batch_size=size) for size in sizes}
-        found = {math.log2(size): exponent for size, exponent in exponents.items() if not math.isnan(exponent)}
+        exponents = {math.log2(size): self.exponent(metric, method, size) for size in sizes}
+        found = {size: exponent for size, exponent in exponents.items() if not math.isnan(exponent)}
         saturated = max(found, key=lambda size: (found[size], -size), default=math.nan)
         rising = {size: exponent for size, exponent in found.items() if size <= saturated}
         known = found if len(rising) < 2 else rising
-        single = any(self._is_one_rate(size) for size in sizes)
-        slope = _slope(known) if len(known) >= 3 and not single else math.nan
+        slope = _slope(known) if len(known) >= 3 else math.nan
         words = f"up to batch size {max(sizes)}" if sizes else "at small batch sizes"
         return check(
             f"By {metric.replace('_', ' ')} the optimal learning rate of {method} is proportional to the batch size "
@@ -131,23 +159,40 @@ class BatchRuns:
             batch_sizes=len(known),
         )
 
-    def similar_rates(self, metric: str, sizes: Sequence[int], factor: float) -> list[Check]:
-        """That the methods' optimal rates lie within a factor of each other, at each batch size."""
+    def similar_rates(
+        self, metric: str, sizes: Sequence[int], factor: float, methods: Sequence[str] | None = None
+    ) -> list[Check]:
+        """That the methods' optimal rates lie within a factor, or within a step of the grid, at each batch size."""
+        bound, names = max(factor, self.step), " and ".join(methods) if methods else "all methods"
         checks = []
         for size in sizes:
-            held = [self.optima[metric].exponent(method=method, batch_size=size) for method in self.methods]
-            spread = max(held) - min(held) if not any(math.isnan(one) for one in held) else math.nan
+            exponents = [self.exponent(metric, method, size) for method in methods or self.methods]
+            spread = math.nan if any(map(math.isnan, exponents)) else 2 ** (max(exponents) - min(exponents))
             checks.append(
                 check(
-                    f"By {metric.replace('_', ' ')} the optimal learning rates of all methods lie within a factor "
-                    f"{factor:g} at batch size {size}.",
-                    None if math.isnan(spread) or self._is_one_rate(size) else 2**spread <= factor,
-                    factor=2**spread,
-                    lowest=2 ** min(held),
-                    highest=2 ** max(held),
+                    f"By {metric.replace('_', ' ')} the optimal learning rates of {names} lie within a factor "
+                    f"{bound:g} at batch size {size}.",
+                    None if math.isnan(spread) else spread <= bound,
+                    factor=spread,
+                    lowest=2 ** min(exponents),
+                    highest=2 ** max(exponents),
                 )
             )
         return checks
+
+    def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
+        """That the best rate of one method is above another's, or so many times as large; undecided where equal.
+
+        Two optima at one point of the grid may differ by less than its step.
+        """
+        one, other = self.exponent(ACCURACY, first, size), self.exponent(ACCURACY, second, size)
+        times = f"at least {factor:g} times" if factor > 1 else "larger than"
+        unknown = math.isnan(one - other) or one == other
+        return check(
+            f"At batch size {size} the optimal learning rate of {first} is {times} that of {second}.",
+            None if unknown else one > other and 2 ** (one - other) >= factor,
+            **{first: 2**one, second: 2**other},
+        )
 
     def table(self) -> pd.DataFrame:
         """A row per metric, method and batch size: `metric`, the axes, `mean`, `std`, the rates and counts."""
@@ -155,11 +200,6 @@ class BatchRuns:
         named = [table.assign(metric=metric) for metric, table in zip(self.optima, tables, strict=True)]
         whole = pd.concat(named, ignore_index=True)
         return whole[["metric", "unit", *(name for name in whole.columns if name not in ("metric", "unit"))]]
-
-    def _is_one_rate(self, size: int) -> bool:
-        """Whether only one learning rate was tried, so that equal optima say nothing."""
-        rows = self.runs.table[self.runs.table["batch_size"].astype(int) == size]
-        return bool(rows["rate"].nunique() < 2)
 
 
 def batch_runs(
@@ -185,12 +225,12 @@ def batch_runs(
         ),
         methods,
         metrics,
+        effort.step,
     )
 
 
 def batch_evidence(
     found: BatchRuns,
-    checks: Sequence[Check],
     *,
     title: str,
     rates: bool,
@@ -202,7 +242,6 @@ def batch_evidence(
 
     Args:
         found: the runs.
-        checks: of the claim.
         title: of the figure's first panel.
         rates: draw the optimal learning rates and not what is reached at them.
         measured: the table, where it is not that of all optima.
@@ -227,11 +266,12 @@ def batch_evidence(
     told = [remark for chosen in found.optima.values() for remark in found.runs.remarks(chosen)]
     return Evidence(
         measured=found.table() if measured is None else measured,
-        checks=qualified(checks, found.runs.reduction),
+        facts=found,
         setup=found.runs.setup,
         on=on,
         draw=draw,
         remarks=(*remarks, *dict.fromkeys(told)),
+        reduction=found.runs.reduction,
     )
 
 

@@ -51,6 +51,31 @@ def estimate(runs: pd.DataFrame, column: str) -> Estimate:
     return replicates(values) if len(values) else Estimate(math.nan, math.nan)
 
 
+def estimates_by(table: pd.DataFrame, by: str, column: str) -> dict[str, Estimate]:
+    """`estimate` of every label of an axis, in the order of the table."""
+    return {str(label): estimate(runs, column) for label, runs in table.groupby(by, sort=False)}
+
+
+def combined(terms: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """Σ w_i x_i of estimates x_i, seed by seed where all have the same seeds, else with independent errors.
+
+    Args:
+        terms: each weight w_i with its estimate.
+    """
+    seeds = [sorted(one.by_seed) for _, one in terms]
+    if seeds[0] and all(one == seeds[0] for one in seeds):
+        sums = {seed: math.fsum(weight * one.by_seed[seed] for weight, one in terms) for seed in seeds[0]}
+        return replicates(pd.Series(sums, dtype=float))
+    mean = math.fsum(weight * one.mean for weight, one in terms)
+    deviation = math.hypot(*(weight * one.deviation for weight, one in terms))
+    return Estimate(mean, deviation, min(one.n for _, one in terms))
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """first - second, seed by seed where both have the same seeds."""
+    return combined([(1.0, first), (-1.0, second)])
+
+
 def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """A row per combination, in the order of the table.
 
@@ -67,8 +92,8 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
     for labels, runs in table.groupby(list(by), sort=False):
         row: dict[str, Any] = dict(zip(by, labels, strict=True))
         for column in columns:
-            found = estimate(runs, column)
-            row |= {column: found.mean, f"{column}_deviation": found.deviation}
+            one = estimate(runs, column)
+            row |= {column: one.mean, f"{column}_deviation": one.deviation}
         counts = runs["outcome"].value_counts()
         rows.append(row | {"n": len(runs)} | {name: int(counts.get(name, 0)) for name in OUTCOMES})
     return pd.DataFrame(rows)
@@ -82,7 +107,7 @@ def setup_of(lab: Laboratory, *results: SweepResult) -> dict[str, Any]:
         rows = lab.carry_out([sweep.points()[0].config])
         report = (rows[0].result or {}) if rows else {}
         setup |= {name: value for name, value in sweep.base.items() if value is not None and name != "data_root"}
-        setup |= {axis: {label: dict(held) for label, held in labels.items()} for axis, labels in sweep.axes.items()}
+        setup |= {axis: {label: dict(own) for label, own in labels.items()} for axis, labels in sweep.axes.items()}
         setup |= {
             "learning rates": sorted({float(rate) for rate in result.runs["rate"]}),
             "replicates": sweep.replicates,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log2
+from itertools import pairwise
+from math import inf, log2
 from types import MappingProxyType
 from typing import Any
 
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep, axis_of
 from normless.papers.artefact import Context
+from normless.papers.as_printed import axes_as_printed
+from normless.papers.networks import wide_resnet_text
 
 BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
@@ -18,8 +21,10 @@ REPLICATES = 15
 BEST = 12
 EPOCHS = 200
 
+# L2 is on the weights alone: the code of SkipInit's appendix G has one regularizer, of "w"; not on biases, scalars, γ
+# and β, of which the texts do not speak.
 PROTOCOL: Mapping[str, Any] = MappingProxyType(
-    {"momentum": 0.9, "schedule": "hold_then_halve", "weight_decay": 5e-4, "decay_policy": "guidelines"}
+    {"momentum": 0.9, "schedule": "hold_then_halve", "weight_decay": 5e-4, "decay_policy": "weights"}
 )
 
 # Every method by the papers' names, and the settings that make it; two names of one method share their runs.
@@ -59,6 +64,7 @@ class Effort:
         best: k, how many of them count.
         extensions: how many rates may be added at each end of the grid where an optimum lies there.
         crop: zero padding before the random crop of `data`, in pixels; its default if None.
+        channels: of the first stage of a ResNet-50, all others in proportion; the published 64 if None.
         whole: whether it is what the papers did, so that their very numbers can be asked of it, and a network that
             stays at chance cannot be trained.
     """
@@ -70,24 +76,27 @@ class Effort:
     best: int = BEST
     extensions: int = 8
     crop: int | None = None
+    channels: int | None = None
     whole: bool = True
+
+    @property
+    def step(self) -> float:
+        """The factor between neighbouring learning rates, to which an optimum is known; ∞ of a single rate."""
+        return 2.0 ** min((high - low for low, high in pairwise(self.exponents)), default=inf)
 
     def rates(self, batch_size: int = BATCH_SIZE) -> RateGrid:
         """The grid at a batch size B: its upper end grows with B / 64, its lower end falls with it but never rises.
 
         The optimum is proportional to B until it saturates, at a batch size that is not known beforehand, so every
-        rate from the optimum at 64 on is tried at larger batches.
+        rate from the optimum at 64 on is tried at larger batches. Rates added at an end are as far apart as those of
+        the grid.
         """
         shift = round(log2(batch_size / BATCH_SIZE))
         if len(self.exponents) == 1:
             return RateGrid((2.0 ** (self.exponents[0] + shift),), None)
         moved = {exponent + shift for exponent in self.exponents}
         exponents = sorted(moved if shift < 0 else moved | set(self.exponents))
-        return RateGrid(tuple(2.0**exponent for exponent in exponents), 2.0, self.extensions)
-
-
-# One rate and few steps, in seconds: it shows what trains at all and what diverges, and no optimum.
-SMOKE = Effort(data="digits(train=640)", epochs=3, exponents=(-3,), replicates=3, best=3, whole=False)
+        return RateGrid(tuple(2.0**exponent for exponent in exponents), self.step, self.extensions)
 
 
 def depth_sweep(
@@ -111,7 +120,7 @@ def depth_sweep(
         effort: how much of the protocol.
         column: what the methods are called, as the published rows call them.
     """
-    networks = {str(depth): {"model": f"normless:wide_resnet(depth={depth}, width={width})"} for depth in depths}
+    networks = {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths}
     axes = {column: method_axis(methods), "depth": networks}
     return _sweep(context, name, {"batch_size": BATCH_SIZE}, axes, effort, effort.rates())
 
@@ -172,7 +181,7 @@ def _sweep(
             "epochs": effort.epochs,
             "crop": effort.crop if context.data is None else None,
         },
-        axes=axes,
+        axes=axes_as_printed(axes),
         rates=rates,
         replicates=effort.replicates,
         best=effort.best,

@@ -55,18 +55,20 @@ def replicates(values: pd.Series, best: int | None = None, *, minimized: bool = 
     return Estimate(estimate.mean, estimate.deviation, estimate.n, by_seed)
 
 
-def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float) -> Check:
+def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE) -> Check:
     """Whether a network trained: whether it has at least half of the control's gain over chance.
 
     With a, c and p the accuracy, the control's and that of chance, it trained where a - p > ½ (c - p), decided as in
     `larger`. A control with c - p < ½ (1 - p), half of what there is to gain, was itself trained too little to tell:
-    then only a network that has that much, which is trained against any control, is decided.
+    then only a network that has that much, which is trained against any control, is decided. Where the paper's own
+    training is so short that its control has less, `least` says what share of the gain is enough of a control.
 
     Args:
         claim: a sentence.
         accuracy: of the network at its best rate, in percent; see `best_accuracy`.
         control: the same of the network that it is compared with.
         chance: of the best constant guess, in percent.
+        least: of the largest possible gain, what the control must have to decide.
     """
     possible = chance + SHARE * (100 - chance)
     against = control.scaled(SHARE, (1 - SHARE) * chance)
@@ -75,25 +77,29 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float) -> 
     numbers = {"accuracy": accuracy.mean, "control": control.mean, "chance": chance, "needed": against.mean}
     if enough.verdict == "holds":
         return check(claim, True, **numbers)
-    if not control.mean >= possible:
+    if not control.mean >= chance + least * (100 - chance):
         return check(claim, None, **numbers)
     return Check(claim, decided.verdict, numbers)
 
 
-def does_not_train(claim: str, accuracy: Estimate, control: Estimate, chance: float) -> Check:
+def does_not_train(
+    claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE
+) -> Check:
     """The opposite of `trains`, undecided where that is."""
-    one = trains(claim, accuracy, control, chance)
+    one = trains(claim, accuracy, control, chance, least=least)
     return check(claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
 
 
-def runs_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame | None = None) -> Check:
+def runs_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame | None = None, *, least: float = SHARE) -> Check:
     """`trains` of tables of runs, each at its best rate."""
-    return trains(claim, *_accuracies(runs, control))
+    return trains(claim, *_accuracies(runs, control), least=least)
 
 
-def runs_do_not_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame | None = None) -> Check:
+def runs_do_not_train(
+    claim: str, runs: pd.DataFrame, control: pd.DataFrame | None = None, *, least: float = SHARE
+) -> Check:
     """`does_not_train` of tables of runs, each at its best rate."""
-    return does_not_train(claim, *_accuracies(runs, control))
+    return does_not_train(claim, *_accuracies(runs, control), least=least)
 
 
 def _accuracies(runs: pd.DataFrame, control: pd.DataFrame | None) -> tuple[Estimate, Estimate, float]:

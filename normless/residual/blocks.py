@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
+from normless.residual.graph import Dataflow
+
 Kind = Literal["weight", "norm", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
 
@@ -161,7 +163,8 @@ class ResidualMap:
     """The residual structure of one network: its stem, its L blocks in execution order, its head.
 
     `trunk_layers` are those between blocks that belong to none of them. `blocks` are the outermost; `walk` visits
-    those inside their branches too. `unresolved` is what could not be placed.
+    those inside their branches too. `unresolved` is what could not be placed. `flow` is the dataflow that the map was
+    read from, None for a network that states its structure.
     """
 
     blocks: tuple[ResidualBlock, ...]
@@ -169,6 +172,7 @@ class ResidualMap:
     trunk_layers: tuple[Layer, ...] = ()
     head_layers: tuple[Layer, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
+    flow: Dataflow | None = field(default=None, compare=False, repr=False)
 
     @property
     def depth(self) -> int:

@@ -19,14 +19,15 @@ def main_path(flow: Dataflow, layers: Layers, path: list[int], end: int) -> set[
     found = {end} & inside
     pending = list(found)
     while pending:
-        for parent in _passed_on(flow, layers, pending.pop()):
+        for parent in passed_on(flow, layers, pending.pop()):
             if parent in inside and parent not in found:
                 found.add(parent)
                 pending.append(parent)
     return found
 
 
-def _passed_on(flow: Dataflow, layers: Layers, index: int) -> tuple[int, ...]:
+def passed_on(flow: Dataflow, layers: Layers, index: int) -> tuple[int, ...]:
+    """What an operation reads, without what only computes a factor for it."""
     operation = flow[index]
     if operation.name in ATTENTION:
         return _operands(operation)[2:3]

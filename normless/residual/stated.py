@@ -142,7 +142,7 @@ def _walk(
             layers += _projections(model, path, prefix, source, memory)
             source = None
             continue
-        for found, module in _expand(prefix + path, model.get_submodule(prefix + path)):
+        for found, module in expanded(prefix + path, model.get_submodule(prefix + path)):
             layer = layer_of(found, module, source)
             if layer is not None:
                 layers.append(layer)
@@ -178,11 +178,11 @@ def _multiplier(model: nn.Module, path: str, source: str | None) -> list[Layer]:
     return [Layer(path, "scale", source, gamma=name, parameters=(name,), description="multiplier")]
 
 
-def _expand(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def expanded(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A module as the sequence of modules that run in its place."""
     if isinstance(module, nn.Sequential):
         for name, child in module.named_children():
-            yield from _expand(f"{path}.{name}", child)
+            yield from expanded(f"{path}.{name}", child)
         return
     if isinstance(module, ResidualSum):
         yield path, module
@@ -191,5 +191,5 @@ def _expand(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         return
     before = getattr(module, "before", None)
     if isinstance(before, nn.Module):
-        yield from _expand(f"{path}.before", before)
+        yield from expanded(f"{path}.before", before)
     yield path, module

@@ -83,6 +83,7 @@ class _Tracer:
             trunk_layers=tuple(trunk),
             head_layers=tuple(head),
             unresolved=find_unresolved(self.model, self.flow, self.layers, self.finder),
+            flow=self.flow,
         )
 
     def _paths(self, found: Sum) -> _Block:

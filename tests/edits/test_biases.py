@@ -23,14 +23,15 @@ def test_channel_biases_on_every_convolution(build) -> None:
     net = edited(model, ChannelBiases())
     convolutions = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d)}
     assert added(model, net) == {f"{name}.bias" for name in convolutions}
-    assert not removed(model, net) | altered(model, net)
-    for name in convolutions:
+    assert not removed(model, net)
+    assert altered(model, net) == {"classifier.bias"}
+    for name in (*convolutions, "classifier"):
         layer = net.get_submodule(name)
-        assert layer.bias.shape == (layer.out_channels,)
+        assert layer.bias.shape == (layer.weight.shape[0],)
         assert not layer.bias.any()
         assert layer.bias.requires_grad
     x = images()
-    torch.testing.assert_close(net.eval()(x), model.eval()(x))
+    torch.testing.assert_close(net.eval()(x), model.eval()(x) - model.classifier.bias)
 
 
 def test_channel_biases_on_a_classifier_without() -> None:
@@ -38,6 +39,29 @@ def test_channel_biases_on_a_classifier_without() -> None:
     model.classifier = torch.nn.Linear(64, 10, bias=False)
     net = edited(model, ChannelBiases())
     assert net.classifier.bias.shape == (10,)
+    assert not net.classifier.bias.any()
+
+
+def test_channel_biases_of_convolutions_become_zero_and_those_of_other_linear_layers_stay() -> None:
+    """A gate's linear layer may have a bias of one on purpose: only convolutions and the classifier are named."""
+
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = torch.nn.Conv2d(3, 4, 1)
+            self.conv, self.gate = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Linear(4, 4)
+            self.head = torch.nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            h = self.conv(x)
+            x = x + h * self.gate(h.mean((2, 3))).sigmoid()[:, :, None, None]
+            return self.head(x.mean((2, 3)))
+
+    model = Gated()
+    net = nl.convert(model, nl.Scheme("mine", (ChannelBiases(),)), torch.randn(2, 3, 8, 8))
+    assert altered(model, net) == {"stem.bias", "conv.bias", "head.bias"}
+    assert not any(net.get_submodule(name).bias.any() for name in ("stem", "conv", "head"))
 
 
 def test_scalar_biases_of_a_cifar_resnet() -> None:

@@ -333,7 +333,7 @@ class Bending(nn.Module):
 def test_what_a_norm_holds_besides_stays_under_its_name() -> None:
     model = nn.Sequential(nn.Linear(4, 4), FusedNorm(4), nn.Linear(4, 2))
     x = torch.randn(5, 4)
-    net = nl.convert(model, "none", x)
+    net = nl.convert(model, "none(keep_scale=False)", x)
     torch.testing.assert_close(net(x), model[2](nn.functional.gelu(model[0](x))))
     assert net.get_submodule("1.act") is not model[1].act
     assert [name for name, _ in net.named_parameters()] == ["0.weight", "0.bias", "2.weight", "2.bias"]

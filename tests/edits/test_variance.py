@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import BranchMultiplier, PredictedVariance, RemoveNorms, StandardizeWeights
-from normless.edits.stream import Stream
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.scaled_activation import ScaledActivation
 from normless.probes import signal_table
+from normless.signal.stream import Stream
 
 FREE = "nf_resnet(multiplier=False)"
 EDITS = (RemoveNorms(), StandardizeWeights(), PredictedVariance())

@@ -29,7 +29,7 @@ class Optimum:
 
 CHANCE = 0.01
 
-# By metric and labels, what is reached.
+# By metric and labels, what is reached; `ghost` is among the labels where statistics are over ghost batches.
 World = Callable[[str, Mapping[str, str]], Optimum]
 
 
@@ -62,7 +62,9 @@ class InventedLaboratory:
 
     def _row(self, point: Point) -> dict[str, Any]:
         metrics = ("test_accuracy", "training_loss", "training_loss_with_l2")
-        reached = {metric: self.world(metric, point.labels) for metric in metrics}
+        ghost = point.config.to_dict().get("ghost_batch_size")
+        labels = point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}
+        reached = {metric: self.world(metric, labels) for metric in metrics}
         row: dict[str, Any] = {"rate": point.rate, "seed": point.seed, "outcome": "trained", "error": None}
         if any(one.value is None for one in reached.values()):
             reached = dict.fromkeys(metrics, math.nan)
@@ -89,11 +91,17 @@ def invented(
         few: take the best 3 of 4 in the place of the paper's 12 of 15, which is faster.
         changes: of the settings.
     """
+    evidence, laboratory = measured(artefact, world, folder, budget, few=few, **changes)
+    return replace(evidence, checks=artefact_of(artefact).checks_of(evidence)), laboratory
+
+
+def measured(
+    artefact: str, world: World, folder: Path, budget: Budget = "paper", *, few: bool = True, **changes: Any
+) -> tuple[Evidence, InventedLaboratory]:
+    """`invented` without the checks."""
     laboratory = InventedLaboratory(world)
     found = artefact_of(artefact)
     settings = {**found.settings[budget], **changes}
     if few and settings["effort"].replicates > 4:
         settings["effort"] = replace(settings["effort"], replicates=4, best=3, extensions=2)
-    context = Context(budget, cast(Laboratory, laboratory), folder)
-    evidence = found.function(context, **settings)
-    return replace(evidence, checks=found.checks_of(evidence)), laboratory
+    return found.function(Context(budget, cast(Laboratory, laboratory), folder), **settings), laboratory

@@ -40,7 +40,7 @@ def test_ablation_as_published_and_without_differences(tmp_path: Path) -> None:
     assert len(laboratory.sweeps) == 1
     assert len({point.config.hash for point in laboratory.points}) == 6 * 7 * 15
     assert {point.config.to_dict()["model"] for point in laboratory.points} == {
-        "normless:wide_resnet(depth=16, width=4)"
+        "normless:wide_resnet(depth=16, width=4, initialization=he_fan_in, classifier_bias=False)"
     }
 
     def alike(metric: str, labels: Mapping[str, str]) -> Optimum:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from papers_helpers import assert_whole, carried_out, check_of
+from made_up_runs import Ending, made_up
+from papers_helpers import assert_whole, carried_out, context_in
 
-from normless.lab.laboratory import Laboratory, SweepResult
+from normless.lab.row import RunOutcome
 from normless.lab.sweep import Sweep
-from normless.papers.artefact import Context, artefact_of
+from normless.papers.artefact import Budget, Context, artefact_of
+from normless.papers.evidence import Evidence
 from normless.papers.fixup import transformer as template
+from normless.papers.fixup.translation import stable
 from normless.papers.verdict import verdict_of
 
 PUBLISHED_ELSEWHERE = (
@@ -24,42 +26,28 @@ PUBLISHED_ELSEWHERE = (
 )
 
 
-class Scored:
-    """A laboratory that makes up BLEU and the course of every run."""
+def scored(
+    bleu: Mapping[str, float],
+    folder: Path,
+    outcomes: Mapping[str, RunOutcome] | None = None,
+    budget: Budget = "paper",
+) -> tuple[Evidence, list[Sweep]]:
+    """Table 3 where every run of a method gets its BLEU, and the sweeps that it asked for."""
+    others = outcomes or {}
 
-    def __init__(self, bleu: Mapping[str, float], outcomes: Mapping[str, str] | None = None) -> None:
-        self.bleu, self.outcomes = bleu, outcomes or {}
-        self.sweeps: list[Sweep] = []
+    def ending(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
+        outcome = others.get(labels["method"], "trained")
+        return Ending(0.05 if outcome == "diverged" else 0.7, outcome, bleu=bleu[labels["method"]], chance=0.05)
 
-    def run(self, sweep: Sweep, **_: Any) -> SweepResult:
-        self.sweeps.append(sweep)
-        rows = []
-        for point in sweep.points():
-            method = point.labels["method"]
-            outcome = self.outcomes.get(method, "trained")
-            score = math.nan if outcome == "failed" else self.bleu[method] + 0.01 * point.seed
-            rows.append(
-                {**point.labels, "rate": point.rate, "seed": point.seed, "outcome": outcome, "bleu": score}
-                | {"hash": point.config.hash, "error": "ValueError: no" if outcome == "failed" else None}
-            )
-        runs = pd.DataFrame(rows)
-        epochs = runs.assign(epoch=1, validation_loss=2.0, validation_bleu=math.nan)
-        return SweepResult(sweep, runs, epochs)
-
-    def carry_out(self, _: Any) -> list[Any]:
-        return []
-
-
-def table_3(lab: Scored, tmp_path: Path, budget: str = "paper") -> Any:
-    found = artefact_of("fixup/table-3")
-    context = Context(budget, cast(Laboratory, lab), tmp_path, data_root="texts")  # type: ignore[arg-type]
-    return found.function(context, **found.settings[budget])  # type: ignore[index]
+    context = made_up(ending, folder, budget)
+    evidence = carried_out("fixup/table-3", context)
+    lab: Any = context.lab
+    return evidence, lab.sweeps
 
 
 def test_table_3_trains_two_texts_with_and_without_norms(tmp_path: Path) -> None:
-    lab = Scored({"layer_norm": 34.2, "fixup": 34.5})
-    evidence = table_3(lab, tmp_path)
-    configs = [point.config for sweep in lab.sweeps for point in sweep.points()]
+    evidence, sweeps = scored({"layer_norm": 34.2, "fixup": 34.5}, tmp_path)
+    configs = [point.config for sweep in sweeps for point in sweep.points() if point.seed == 0]
     assert [(config.data_root, config.scheme) for config in configs] == [
         ("texts/iwslt14_de_en", "layer_norm"),
         ("texts/iwslt14_de_en", "fixup"),
@@ -68,27 +56,37 @@ def test_table_3_trains_two_texts_with_and_without_norms(tmp_path: Path) -> None
     ]
     merged = assert_whole("fixup/table-3", evidence, unmeasured=PUBLISHED_ELSEWHERE)
     assert len(merged) == 6
-    # A single run of each: BLEU is not compared, divergence is.
-    assert [one.verdict for one in evidence.checks] == ["inconclusive", "holds"] * 2
 
 
 @pytest.mark.parametrize(
     ("fixup", "outcome", "verdicts"),
     [
-        (34.0, "trained", ["holds", "holds"]),
-        (32.0, "trained", ["fails", "holds"]),
-        (0.0, "diverged", ["fails", "fails"]),
-        (0.0, "failed", ["inconclusive", "inconclusive"]),
+        (34.0, "trained", ["holds", "holds", "holds", "inconclusive"]),
+        (0.0, "diverged", ["fails", "fails", "fails", "inconclusive"]),
+        (0.0, "failed", ["inconclusive"] * 4),
     ],
 )
-def test_a_match_is_within_one_bleu(fixup: float, outcome: str, verdicts: list[str], tmp_path: Path) -> None:
-    lab = Scored({"layer_norm": 34.2, "fixup": fixup, "skipinit": 30.0}, {"fixup": outcome})
-    evidence = table_3(lab, tmp_path, "small")
-    assert [one.verdict for one in evidence.checks] == (
-        ["inconclusive", "fails"] if outcome == "diverged" else verdicts
-    )
-    assert len(lab.sweeps[0].points()) == 6
+def test_smaller_texts_are_asked_for_no_bleu(
+    fixup: float, outcome: RunOutcome, verdicts: list[str], tmp_path: Path
+) -> None:
+    bleu = {"layer_norm": 34.2, "fixup": fixup, "skipinit": 30.0}
+    evidence, sweeps = scored(bleu, tmp_path, {"fixup": outcome}, "small")
+    assert [one.verdict for one in evidence.checks] == verdicts
+    assert len(sweeps[0].points()) == 9
     assert any("Not the paper's setup" in remark for remark in evidence.remarks)
+
+
+def test_the_templates_runs_are_those_of_table_3(tmp_path: Path) -> None:
+    _, sweeps = scored({"layer_norm": 34.2, "fixup": 34.5}, tmp_path, budget="smoke")
+    settings = dict(artefact_of("fixup/transformer").settings["smoke"])
+    configs = template._configs(context_in(tmp_path), **settings)
+    assert {one.hash for one in configs} == {point.config.hash for point in sweeps[0].points()}
+
+
+def test_two_runs_are_too_few_to_be_stable() -> None:
+    runs = pd.DataFrame({"outcome": ["trained", "trained"]})
+    assert stable("It is stable.", runs, pd.Series([True, True])).verdict == "inconclusive"
+    assert stable("It is stable.", runs, pd.Series([False, False])).verdict == "fails"
 
 
 TRAINING = {
@@ -104,13 +102,14 @@ TRAINING = {
 
 
 def test_the_template_holds_and_trains(context: Context) -> None:
-    evidence = carried_out("fixup/transformer", context, layers=2, width=16, training=TRAINING)
+    evidence = carried_out("fixup/transformer", context, layers=2, width=16, replicates=1, training=TRAINING)
     assert_whole("fixup/transformer", evidence)
-    assert verdict_of(evidence.checks) == "holds"
+    # So short a training, and a single one, leaves open whether it is stable, and what layer normalization reaches.
+    assert [one.verdict for one in evidence.checks[-2:]] == ["inconclusive"] * 2
+    assert verdict_of(evidence.checks[:-2]) == "holds"
     counts = evidence.measured.set_index("quantity")["count"]
     assert counts["scalar multipliers"] == 10
     assert counts["scalar biases"] == 6 * 4 + 4 * 3 + 1
-    assert check_of(evidence, "trains stably").numbers["steps"] > 2
 
 
 @pytest.mark.slow
@@ -125,23 +124,8 @@ def test_another_initialization_is_noticed(context: Context, monkeypatch: pytest
         return network
 
     monkeypatch.setattr(template, "convert", spoiled)
-    evidence = carried_out("fixup/transformer", context, layers=1, width=16, training=TRAINING)
+    evidence = carried_out("fixup/transformer", context, layers=1, width=16, replicates=1, training=TRAINING)
     failing = {one.claim.split(",")[0] for one in evidence.checks if one.verdict == "fails"}
     assert "The last layer of every branch is zero" in failing
     assert "Every attention and feed-forward branch outputs zero at the start" in failing
     assert any(claim.startswith("The other weights of a branch") for claim in failing)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "first", "last", "verdict"),
-    [
-        ("trained", 5.0, 3.0, "holds"),
-        ("chance", 5.0, 4.9, "holds"),
-        ("diverged", 5.0, 4.0, "fails"),
-        ("trained", 5.0, 5.1, "fails"),
-        ("failed", math.nan, math.nan, "inconclusive"),
-    ],
-)
-def test_stable_training_is_told_from_others(outcome: str, first: float, last: float, verdict: str) -> None:
-    row = {"quantity": "training by fixup", "outcome": outcome, "first_loss": first, "last_loss": last, "steps": 9}
-    assert template._training_check(pd.DataFrame([row])).verdict == verdict

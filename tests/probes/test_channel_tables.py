@@ -129,6 +129,15 @@ def test_summands_of_chosen_parameters_are_a_row_each() -> None:
         observe(model, [SummandDistribution("third")], INPUTS, TARGETS)
 
 
+def test_a_small_gradient_is_above_a_twentieth_of_those_that_read_something() -> None:
+    model = Net("module")
+    watcher = SummandDistribution("second", ["small"])
+    observe(model, [watcher], INPUTS, TARGETS)
+    sizes = np.sort(np.abs(gradient_of(model, "second.weight").numpy()).ravel())
+    alive = sizes[sizes > 0]
+    assert abs(watcher.table()["summand"].sum()) == pytest.approx(float(alive[len(alive) // 20]), rel=1e-3)
+
+
 def test_channel_pairs_are_sums_over_the_kernel() -> None:
     model = wide_resnet(10, 1).train()
     watcher = ChannelPairs()

@@ -43,7 +43,7 @@ def test_zeroinit_linear_at_init_blocks_add_nothing() -> None:
 def test_zeroinit_linear_at_init_correlations_stay_with_the_multiplier_and_decay_without() -> None:
     """zeroinit/linear-at-init: the cosine between examples' gradients stays with the multiplier, without it decays.
 
-    With it three draws spread by 0.05 around 0.25, 0.23 and 0.17 at depths 16, 40 and 100; without, 0.09, 0.03, 0.01.
+    With it three draws spread by 0.1 around 0.25, 0.26 and 0.20 at depths 16, 40 and 100; without, 0.10, 0.04, 0.01.
     """
     kept, decayed = [], []
     for depth in (16, 40, 100):
@@ -61,16 +61,24 @@ def test_zeroinit_linear_at_init_correlations_stay_with_the_multiplier_and_decay
 
 
 def test_zeroinit_linear_at_init_gradients_of_all_parameters() -> None:
-    """zeroinit/linear-at-init: the same by parameter gradients, all of one class: 0.78 with, 0.27 without."""
+    """zeroinit/linear-at-init: the same by the parameter gradients of one logit, at depth 100, in every draw.
+
+    Of a logit and not of the cross entropy: without the multiplier the logits are as large as 2^L, the softmax is
+    saturated, and where it is right the gradient is nought.
+    """
     targets = torch.zeros(8, dtype=torch.long)
-    whole = {}
-    for scheme in ("zeroinit(dropout=0)", "none"):
-        torch.manual_seed(0)
-        table = parameter_gradient_correlation(convert(wide_resnet(40, 1), scheme), IMAGES, targets)
-        assert table["parameter"].iloc[-1] == "all"
-        whole[scheme] = table["cosine"].iloc[-1]
-    assert whole["zeroinit(dropout=0)"] > 0.6
-    assert whole["none"] < 0.5 * whole["zeroinit(dropout=0)"]
+    whole: dict[str, list[float]] = {"zeroinit(dropout=0)": [], "none": []}
+    for scheme, cosines in whole.items():
+        for seed in range(5):
+            torch.manual_seed(seed)
+            network = convert(wide_resnet(100, 1), scheme)
+            table = parameter_gradient_correlation(network, IMAGES, targets, loss=F.nll_loss)
+            assert table["parameter"].iloc[-1] == "all"
+            cosines.append(float(table["cosine"].iloc[-1]))
+    kept, decayed = whole.values()
+    assert min(kept) > 0.5
+    assert max(decayed) < min(kept)
+    assert np.mean(decayed) < 0.6 * np.mean(kept)
 
 
 @pytest.mark.parametrize(("multiplier", "relus"), [(1.0, 1), (0.5, 2)])

@@ -2,32 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import dense, wide_resnet
 from normless.papers.agreement import Agreement, agreement
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
+from normless.papers.estimates import over_draws, within
 from normless.papers.evidence import Evidence
-from normless.papers.outcomes import outcome_table
-from normless.papers.trained import runs_do_not_train, runs_train
-from normless.papers.verdict import Check, check, close
+from normless.papers.finals import failures, summary
+from normless.papers.fixup.depth import (
+    LIMIT,
+    Depths,
+    deep_does_not_train,
+    first_epochs,
+    runs_of,
+    setup_of_depths,
+    trains_as_batch_norm,
+)
+from normless.papers.verdict import Check, Estimate, check
 from normless.probes import signal_table
 from normless.report.probes.growth import growth_against_block
-from normless.training import TrainConfig
+
+_COMPARED = {"BatchNorm": "batch_norm", "Fixup": "fixup"}
 
 
-@artefact("fixup/sqrt2-scaling", basis="formula")
+@dataclass(frozen=True)
+class Scaled:
+    """Sums times √½.
+
+    Attributes:
+        sums: every sum's output beside √½ (x + F(x)).
+        per_block: the factor of the second moment from block to block, over draws.
+        ratio: of the second moments of branch and skip path, over draws.
+        runs: of the training; see `normless.papers.fixup.depth.runs_of`.
+    """
+
+    sums: Agreement
+    per_block: Estimate
+    ratio: Estimate
+    runs: pd.DataFrame
+
+
+def _sqrt2_scaling(found: Scaled) -> list[Check]:
+    return [
+        found.sums.check(),
+        within(
+            "The second moment stays constant: from block to block its factor is 1, to 2 %.",
+            found.per_block, 0.98, 1.02,
+        ),
+        within(
+            "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %.",
+            found.ratio, 0.95, 1.05,
+        ),
+        *_trainable(found.runs, "sqrt(1/2)", "With sums times √½"),
+    ]  # fmt: skip
+
+
+@artefact("fixup/sqrt2-scaling", basis="training", checks=_sqrt2_scaling)
 def sqrt2_scaling(
-    context: Context, /, *, blocks: int, width: int, draws: int, depth: int, images: int, shown: str, **training: Any
+    context: Context, /, *, blocks: int, width: int, draws: int, depth: int, images: int, shown: str, effort: Depths
 ) -> Evidence:
     """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path alike, and no training beyond 100."""
     batch = training_batch(context, shown, images)
@@ -36,87 +80,115 @@ def sqrt2_scaling(
             signal_table(convert(dense(blocks, width, branch_layers=2), "sqrt2"), torch.randn(100, 100))
             for _ in range(draws)
         ]
-        network = convert(wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1]), "sqrt2")
+        network = convert(wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None), "sqrt2")
         sums = _scaled_sums(network, batch.inputs)
         convolutional = signal_table(network, batch.inputs)
     logs = np.log([table["sum_second_moment"] / table["skip_second_moment"].iloc[0] for table in drawn])
     grown = pd.DataFrame({"block": range(blocks + 1), "growth": np.exp([0.0, *logs.mean(0)]), "law": 1.0})
-    dense_ratio = float(np.mean([table["branch_second_moment"] / table["skip_second_moment"] for table in drawn]))
-    per_block = float(np.exp(logs[:, -1].mean() / blocks))
     falls = convolutional["sum_second_moment"].iloc[-1] / convolutional["skip_second_moment"].iloc[0]
-    runs = outcome_table(context, _runs(context, "sqrt2", **training))
-    return Evidence(
-        measured=pd.concat([_chosen(grown.assign(scheme="sqrt2")), runs], ignore_index=True),
-        checks=(
-            sums.check(),
-            close(
-                "The second moment stays constant: from block to block its factor is 1, to 2 %.",
-                per_block, 1, relative=0.02,
-            ),
-            close(
-                "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %.",
-                dense_ratio, 1, relative=0.05,
-            ),
-            *_trainable("Sums times √½", runs, training),
+    results = first_epochs(context, {"sqrt(1/2)": "sqrt2", **_COMPARED}, effort)
+    runs = runs_of(results)
+    facts = Scaled(
+        sums=sums,
+        per_block=over_draws(np.exp(logs[:, -1] / blocks)),
+        ratio=over_draws(
+            float((table["branch_second_moment"] / table["skip_second_moment"]).mean()) for table in drawn
         ),
+        runs=runs,
+    )
+    trained = summary(runs, ("method", "depth"), ("test_accuracy",))
+    return Evidence(
+        measured=pd.concat([_chosen(grown.assign(scheme="sqrt2")), trained], ignore_index=True),
+        facts=facts,
         setup={
             "variance": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, {draws} draws",
             "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
-            **_trained(context, training),
+            **setup_of_depths(context, results, effort),
         },
         draw=lambda: growth_against_block(grown.assign(scheme="sqrt2")),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
             "Depth 1000 at every rate is the claim of skipinit/table-3 and skipinit/table-5.",
+            *failures(*results),
         ),
-    )  # fmt: skip
+        reduction=effort.reduced,
+    )
 
 
-@artefact("fixup/lsuv", basis="formula")
-def lsuv(context: Context, /, *, depth: int, images: int, **training: Any) -> Evidence:
+@dataclass(frozen=True)
+class Calibrated:
+    """Layer-sequential unit variance.
+
+    Attributes:
+        branches: variance of every branch's output on the calibration batch.
+        layers: the same of every weight layer.
+        rows: of every weight, as a matrix, beside orthogonal ones.
+        runs: of the training; see `normless.papers.fixup.depth.runs_of`.
+    """
+
+    branches: Sequence[float]
+    layers: Sequence[float]
+    rows: Agreement
+    runs: pd.DataFrame
+
+
+def _lsuv(found: Calibrated) -> list[Check]:
+    return [
+        *(
+            check(
+                f"On the calibration batch every {name} puts out variance 1, to the tolerance of 0.02.",
+                len(variances) > 0 and all(abs(one - 1) <= 0.0201 for one in variances),
+                smallest=min(variances),
+                largest=max(variances),
+                count=len(variances),
+            )
+            for name, variances in (("branch", found.branches), ("weight layer", found.layers))
+        ),
+        found.rows.check(),
+        *_trainable(found.runs, "LSUV", "With LSUV"),
+    ]
+
+
+@artefact("fixup/lsuv", basis="training", checks=_lsuv)
+def lsuv(context: Context, /, *, depth: int, images: int, shown: str, effort: Depths) -> Evidence:
     """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
-    batch = training_batch(context, training["data"], images)
+    batch = training_batch(context, shown, images)
     with seeded(context.seed):
-        original = wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1])
+        original = wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None)
         network = convert(original, "lsuv", batch.inputs)
         table = signal_table(network, batch.inputs, training=False)
         layers = _layer_variances(network, batch.inputs)
         rows = _orthogonality(network)
-    runs = outcome_table(context, _runs(context, "lsuv", **training))
+    results = first_epochs(context, {"LSUV": "lsuv", **_COMPARED}, effort)
+    runs = runs_of(results)
     growth = [1.0, *(table["sum_variance"] / table["skip_variance"].iloc[0])]
     grown = pd.DataFrame({"scheme": "lsuv", "block": range(len(growth)), "growth": growth, "law": np.nan})
-    branches = table["branch_variance"]
     kept = ["block", "skip_variance", "branch_variance", "sum_variance"]
+    trained = summary(runs, ("method", "depth"), ("test_accuracy",))
     return Evidence(
-        measured=pd.concat([_chosen(table[kept]), runs], ignore_index=True),
-        checks=(
-            check(
-                "On the calibration batch every branch puts out variance 1, to the tolerance of 0.02.",
-                bool(((branches - 1).abs() <= 0.0201).all()),
-                smallest=branches.min(),
-                largest=branches.max(),
-            ),
-            check(
-                "So does every other weight layer.",
-                all(abs(variance - 1) <= 0.0201 for variance in layers),
-                smallest=min(layers),
-                largest=max(layers),
-                layers=len(layers),
-            ),
-            rows.check(),
-            *_trainable("LSUV", runs, training),
-        ),
+        measured=pd.concat([_chosen(table[kept]), trained], ignore_index=True),
+        facts=Calibrated([float(one) for one in table["branch_variance"]], layers, rows, runs),
         setup={
             "calibrated": f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights",
-            **_trained(context, training),
+            **setup_of_depths(context, results, effort),
         },
-        draw=lambda: growth_against_block(grown, up="variance behind the sum / that in front of block 1"),
+        draw=lambda: growth_against_block(grown, up="variance after the sum / that before block 1"),
         remarks=(
-            "The output of a residual block is read as that of its branch. Behind the sums the variance grows by "
+            "The output of a residual block is read as that of its branch. After the sums the variance grows by "
             "about 1 with every block of a stage, as with batch normalization; the figure shows it.",
+            *failures(*results),
         ),
+        reduction=effort.reduced,
     )
+
+
+def _trainable(runs: pd.DataFrame, method: str, what: str) -> list[Check]:
+    """Beyond 100 layers the baseline does not train at batch norm's rate, and Fixup does."""
+    return [
+        *deep_does_not_train(runs, method, what),
+        *trains_as_batch_norm(runs, "Fixup", "With Fixup", above=LIMIT),
+    ]
 
 
 def _scaled_sums(network: nn.Module, images: Tensor) -> Agreement:
@@ -171,43 +243,3 @@ def _chosen(table: pd.DataFrame) -> pd.DataFrame:
     """About a dozen rows, the last among them."""
     step = max(1, len(table) // 12)
     return table.iloc[sorted({*range(0, len(table), step), len(table) - 1})]
-
-
-def _runs(
-    context: Context, scheme: str, *, depths: tuple[int, ...], rates: tuple[float, ...], data: str, epochs: int,
-    batch_size: int,
-) -> list[tuple[dict[str, Any], TrainConfig]]:  # fmt: skip
-    """The baseline and Fixup at every depth and rate, width 1."""
-    return [
-        (
-            {"scheme": name, "depth": depth},
-            TrainConfig(
-                model=f"normless:wide_resnet(depth={depth}, width=1)", scheme=name, data=context.data_or(data),
-                data_root=context.data_root, batch_size=batch_size, epochs=epochs, rate=rate, schedule="constant",
-                seed=context.seed,
-            ),
-        )
-        for name in (scheme, "fixup")
-        for depth in depths
-        for rate in rates
-    ]  # fmt: skip
-
-
-def _trainable(name: str, runs: pd.DataFrame, training: dict[str, Any]) -> list[Check]:
-    baseline = runs[(runs["scheme"] != "fixup") & (runs["depth"] > 100)]
-    fixup = runs[(runs["scheme"] == "fixup") & (runs["depth"] > 100)]
-    depths = ", ".join(str(depth) for depth in training["depths"] if depth > 100)
-    return [
-        runs_do_not_train(f"{name}: {depths} layers are not trained by the first epoch at rate 0.1.", baseline),
-        runs_train(f"Fixup trains as many ({depths}) at the same rate.", fixup),
-    ]
-
-
-def _trained(context: Context, training: dict[str, Any]) -> dict[str, Any]:
-    """What the runs were, for the setup."""
-    return {
-        "trained": f"Wide-ResNets of width 1, {context.data_or(training['data'])}, {training['epochs']} epoch at "
-        f"rate {', '.join(f'{rate:g}' for rate in training['rates'])}, batch size {training['batch_size']}, one "
-        "run each",
-        "seed": context.seed,
-    }

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import dense, resnet
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
+from normless.papers.estimates import difference, over_draws, within
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import function_update_table
@@ -28,30 +34,85 @@ RATE, STEP_RATE = 1e-5, 0.01
 SHORTCUT = {"convolutions": 5, "fully_connected": 1}
 
 
-@artefact("fixup/design-goal", basis="measurement")
+# By which ‖∆f‖/η of two depths may differ and be the same size.
+FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What was measured.
+
+    Attributes:
+        sizes: log ‖∆f‖/η over draws, by scheme, steps before and number of blocks; infinite where any overflowed.
+        shortcuts: weight layers on the shortcut of ResNets for ImageNet, by depth.
+    """
+
+    sizes: Mapping[tuple[str, int, int], Estimate]
+    shortcuts: Mapping[int, Mapping[str, int]]
+
+
+def _checks(found: Updates) -> list[Check]:
+    depths = sorted({depth for _, _, depth in found.sizes})
+    low, high = depths[0], depths[-1]
+    return [
+        *(_level(found, scheme, after, low, high) for scheme, after in _measured(found) if scheme in BOUNDED),
+        *(
+            larger(
+                f"{WITH_DEPTH[scheme]} ‖∆f‖/η grows with depth: it is larger at L = {high} than at L = {low}.",
+                found.sizes[scheme, 0, high],
+                found.sizes[scheme, 0, low],
+            )
+            for scheme in WITH_DEPTH
+        ),
+        check(
+            "The shortcut of ResNet-50, 101 and 152 has five convolutions and one fully connected layer.",
+            all(one == SHORTCUT for one in found.shortcuts.values()),
+            **{f"convolutions_{depth}": one["convolutions"] for depth, one in found.shortcuts.items()},
+        ),
+    ]
+
+
+def _measured(found: Updates) -> list[tuple[str, int]]:
+    """Schemes and steps before, in their order."""
+    return list(dict.fromkeys((scheme, after) for scheme, after, _ in found.sizes))
+
+
+def _level(found: Updates, scheme: str, steps: int, low: int, high: int) -> Check:
+    first, second = found.sizes[scheme, steps, low], found.sizes[scheme, steps, high]
+    when = "at once" if steps == 0 else f"after {steps} steps"
+    return within(
+        f"{BOUNDED[scheme]} ‖∆f‖/η {when} differs by less than a factor of {FACTOR:g} between L = {low} and {high}.",
+        difference(second, first),
+        -log(FACTOR),
+        log(FACTOR),
+    )
+
+
+@artefact("fixup/design-goal", basis="measurement", checks=_checks)
 def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws: int, steps: int) -> Evidence:
     """‖∆f‖/η is the same at every depth with Fixup, at once and after some steps; it grows with the others."""
     with seeded(context.seed):
         drawn = pd.concat([_updates(depth, width, draws, steps) for depth in depths], ignore_index=True)
-    drawn["log_update"] = drawn["update_per_rate"].map(lambda size: log(size) if 0 < size < float("inf") else np.nan)
-    grouped = drawn.groupby(["scheme", "steps", "depth"], sort=False)["log_update"]
-    means = np.exp(grouped.mean()).rename("update_per_rate").reset_index()
-    means = means.assign(deviation_of_log=grouped.std(ddof=1).to_numpy(float), n=grouped.count().to_numpy())
-    shortcuts = {depth: _shortcut(depth) for depth in (50, 101, 152)}
-    words = ", ".join(f"{name} {count}" for name, count in shortcuts[50].items())
+    with np.errstate(divide="ignore"):
+        # What overflowed is a number no more.
+        drawn["log_update"] = np.log(drawn["update_per_rate"].astype(float).fillna(np.inf))
+    sizes = {
+        (str(scheme), int(after), int(depth)): _estimate(rows["log_update"])
+        for (scheme, after, depth), rows in _groups(drawn)
+    }
+    facts = Updates(sizes, {depth: _shortcut(depth) for depth in (50, 101, 152)})
+    means = pd.DataFrame(
+        {
+            "quantity": "‖∆f‖/η", "scheme": scheme, "steps": after, "depth": depth,
+            "update_per_rate": float(np.exp(one.mean)), "deviation_of_log": one.deviation, "n": one.n,
+        }
+        for (scheme, after, depth), one in facts.sizes.items()
+    )  # fmt: skip
+    words = ", ".join(f"{name} {count}" for name, count in facts.shortcuts[50].items())
     published = pd.DataFrame([{"quantity": "shortcut_layers_imagenet", "value": words}])
-    low, high = min(depths), max(depths)
     return Evidence(
-        measured=pd.concat([published, means.assign(quantity="‖∆f‖/η")], ignore_index=True),
-        checks=(
-            *(_level(scheme, after, drawn) for scheme in BOUNDED for after in (0, steps)),
-            *(_grows(scheme, drawn, low, high) for scheme in WITH_DEPTH),
-            check(
-                "The shortcut of ResNet-50, 101 and 152 has five convolutions and one fully connected layer.",
-                all(one == SHORTCUT for one in shortcuts.values()),
-                **{f"convolutions_{depth}": one["convolutions"] for depth, one in shortcuts.items()},
-            ),
-        ),
+        measured=pd.concat([published, means], ignore_index=True),
+        facts=facts,
         setup={
             "networks": f"dense, two ReLU → linear on every branch, width {width}, L = {', '.join(map(str, depths))}",
             "measured": f"one random example of one class, η = {RATE:g}; logits' change over η, float32",
@@ -61,14 +122,24 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
             "mean": "geometric, over draws",
         },
         on=("quantity",),
-        draw=lambda: function_update_against_depth(drawn[drawn["steps"] == 0]),
+        draw=lambda: function_update_against_depth(drawn[(drawn["steps"] == 0) & np.isfinite(drawn["log_update"])]),
         remarks=(
-            "With rule 1 the classifier is zero and the first step moves nothing but it: after some steps, and "
-            "without rule 1, the goal is met as well or it is not. Steps of networks that left "
-            "float32 are left out.",
+            "With rule 1 the classifier is zero and the first step moves nothing but it: whether the goal is met is "
+            "seen after some steps, and without rule 1.",
             "ResNet-18 and 34 have four convolutions on the shortcut: their first stage does not change the width.",
         ),
     )
+
+
+def _groups(drawn: pd.DataFrame) -> Iterable[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """The draws of each scheme, number of steps before and number of blocks."""
+    groups: Any = drawn.groupby(["scheme", "steps", "depth"], sort=False)
+    return list(groups)
+
+
+def _estimate(logs: pd.Series) -> Estimate:
+    """Over draws; infinite where the update of any overflowed."""
+    return over_draws(logs) if np.isfinite(logs).all() else Estimate(math.inf)
 
 
 def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
@@ -85,32 +156,6 @@ def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
             )  # fmt: skip
             tables.append(table.assign(scheme=scheme, depth=depth, draw=draw))
     return pd.concat(tables, ignore_index=True)
-
-
-def _level(scheme: str, steps: int, drawn: pd.DataFrame) -> Check:
-    rows = drawn[(drawn["scheme"] == scheme) & (drawn["steps"] == steps)]
-    sizes = np.exp(rows.groupby("depth")["log_update"].mean())
-    when = "at once" if steps == 0 else f"after {steps} steps"
-    return check(
-        f"{BOUNDED[scheme]} ‖∆f‖/η {when} differs by less than a factor of 1.5 between depths.",
-        bool(sizes.max() < 1.5 * sizes.min()),
-        **{f"L_{depth}": size for depth, size in sizes.items()},
-    )
-
-
-def _grows(scheme: str, drawn: pd.DataFrame, low: int, high: int) -> Check:
-    """By the logarithms of all draws; where it overflowed at the larger depth, it grew."""
-    rows = drawn[drawn["scheme"] == scheme]
-
-    def estimate(depth: int) -> Estimate:
-        found = rows[rows["depth"] == depth]["log_update"].dropna()
-        return Estimate(float(found.mean()), float(found.std(ddof=1)), max(len(found), 1))
-
-    lost = rows[rows["depth"] == high]["log_update"].isna().sum()
-    claim = f"{WITH_DEPTH[scheme]} log ‖∆f‖/η is larger at L = {high} than at L = {low}."
-    if lost and rows[rows["depth"] == low]["log_update"].notna().all():
-        return check(claim, True, overflowed_draws=float(lost))
-    return larger(claim, estimate(high), estimate(low))
 
 
 def _shortcut(depth: int) -> dict[str, int]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 
-from normless import convert, param_groups, residual_map
+from normless import param_groups, residual_map
 from normless.models import dense
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
+from normless.papers.estimates import over_draws
 from normless.papers.evidence import Evidence
-from normless.papers.verdict import Check, Estimate, check, larger
+from normless.papers.trained import replicates
+from normless.papers.verdict import Check, Estimate, larger
 from normless.probes import WeightDynamics
 from normless.report.axes import new_panels
 from normless.report.probes.weight_dynamics import multipliers_against_step, weight_norms_against_step
@@ -20,9 +26,59 @@ from normless.report.probes.weight_dynamics import multipliers_against_step, wei
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
 
-@artefact("fixup/multiplier-dynamics", basis="measurement")
+@dataclass(frozen=True)
+class Dynamics:
+    """What was seen of the weights on branches.
+
+    Attributes:
+        branch: a row per draw, scheme, weight and recorded step.
+        drop: the step after which the rate is a tenth.
+        steps: the last step.
+    """
+
+    branch: pd.DataFrame
+    drop: int
+    steps: int
+
+    def change(self, column: str, start: int, end: int, scheme: str = WITH) -> Estimate:
+        """Of a number's mean over weights, from one step to another, over draws."""
+        rows = self.branch[self.branch["scheme"] == scheme]
+        by_step = rows.groupby(["draw", "step"])[column].mean().unstack("step")
+        return replicates(by_step[end] - by_step[start])
+
+
+def _checks(found: Dynamics) -> list[Check]:
+    drop, steps, none = found.drop, found.steps, Estimate(0.0)
+    own = found.branch[found.branch["scheme"] == WITH]
+    return [
+        larger(
+            "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.",
+            Estimate(0.2),
+            over_draws(own["cosine"].abs().groupby(own["draw"]).mean()),
+        ),
+        larger("After the drop the weights' norm shrinks.", none, found.change("weight_norm", drop, steps)),
+        larger("After the drop the multiplier grows.", found.change("multiplier", drop, steps), none),
+        larger(
+            "It grows more after the drop than in as many steps before it.",
+            found.change("multiplier", drop, steps),
+            found.change("multiplier", max(10, 2 * drop - steps), drop),
+        ),
+        larger(
+            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises (log of it).",
+            found.change("log_rate", drop, steps),
+            none,
+        ),
+        larger(
+            "It rises more with the multiplier than without.",
+            found.change("log_rate", drop, steps),
+            found.change("log_rate", drop, steps, WITHOUT),
+        ),
+    ]
+
+
+@artefact("fixup/multiplier-dynamics", basis="training", checks=_checks)
 def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, width: int, decay: float) -> Evidence:
-    """Gradient ⊥ weight; behind the drop norms shrink, the multiplier grows, and with it the rate of other layers."""
+    """Gradient ⊥ weight; after the drop norms shrink, the multiplier grows, and with it the rate of other layers."""
     tables = []
     for draw in range(draws):
         for scheme in (WITH, WITHOUT):
@@ -35,7 +91,7 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
     rows = branch[branch["step"].isin(marks)].groupby(["scheme", "step"], sort=False)[columns].mean().reset_index()
     return Evidence(
         measured=rows,
-        checks=tuple(_checks(branch, drop, steps)),
+        facts=Dynamics(branch, drop, steps),
         setup={
             "network": f"dense, 3 blocks of width {width}, two ReLU → linear on each branch, by {WITH} and {WITHOUT}",
             "data": "prototypes of 10 classes and N(0, 1) noise in 16 dimensions, half of the labels drawn anew",
@@ -49,16 +105,16 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
             "The paper argues and observes this; it publishes no figure. The relative rate is α²η/‖W‖², the "
             "effective rate of a branch's weight, over η.",
             "As α ∂l/∂α = ⟨∂l/∂W, W⟩, the gradient changes α² and ‖W‖² alike and decay takes from ‖W‖² alone: α² - "
-            "‖W‖² grows by 2ηλ‖W‖² a step, before the drop as behind it.",
+            "‖W‖² grows by 2ηλ‖W‖² a step, before the drop as after it.",
         ),
     )
 
 
 def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd.DataFrame:
-    """Every tenth step's weights, gradients and multipliers; the rate is a tenth behind `drop`."""
+    """Every tenth step's weights, gradients and multipliers; the rate is a tenth after `drop`."""
     prototypes = torch.randn(10, 16)
     network = convert(dense(3, width, in_features=16, branch_layers=2), scheme)
-    optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay), lr=0.1)
+    optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay, policy="weights"), lr=0.1)
     recorder = WeightDynamics(network, residual_map(network), when=lambda step: step % 10 == 0)
     with recorder.ride_along(optimizer):
         for step in range(1, steps + 1):
@@ -73,45 +129,8 @@ def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd
             optimizer.step()
     table = recorder.table()
     scale = table["multiplier"].fillna(1.0)
-    return table.assign(relative_rate=scale**2 / table["weight_norm"] ** 2)
-
-
-def _checks(branch: pd.DataFrame, drop: int, steps: int) -> list[Check]:
-    own = branch[branch["scheme"] == WITH]
-    cosine = float(own["cosine"].abs().mean())
-    spread = branch.groupby(["draw", "step", "scheme"])[["weight_norm", "multiplier", "relative_rate"]].mean()
-
-    def change(column: str, start: int, end: int, scheme: str = WITH) -> Estimate:
-        """Of the draws' means, from one step to another."""
-        by = spread.xs(scheme, level="scheme")[column].unstack("step")
-        gained = by[end] - by[start]
-        return Estimate(float(gained.mean()), float(gained.std(ddof=1)), len(gained))
-
-    none = Estimate(0.0)
-    return [
-        check(
-            "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.",
-            cosine < 0.2,
-            mean_absolute_cosine=cosine,
-        ),
-        larger("Behind the drop the weights' norm shrinks.", none, change("weight_norm", drop, steps)),
-        larger("Behind the drop the multiplier grows.", change("multiplier", drop, steps), none),
-        larger(
-            "It grows more behind the drop than in as many steps before it.",
-            change("multiplier", drop, steps),
-            change("multiplier", max(10, 2 * drop - steps), drop),
-        ),
-        larger(
-            "Behind the drop α²/‖W‖², the effective rate of a branch's weights over η, rises.",
-            change("relative_rate", drop, steps),
-            none,
-        ),
-        larger(
-            "It rises more with the multiplier than without.",
-            change("relative_rate", drop, steps),
-            change("relative_rate", drop, steps, WITHOUT),
-        ),
-    ]
+    rate = scale**2 / table["weight_norm"] ** 2
+    return table.assign(relative_rate=rate, log_rate=np.log(rate))
 
 
 def _panels(branch: pd.DataFrame) -> Axes:

@@ -6,13 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
+
+from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
+from normless.papers.as_printed import axes_as_printed
+from normless.papers.finals import final_table
 
 RATE = 0.1
 """The largest learning rate that networks with batch norm are trained at by default."""
 REPLICATES = 5
+DECAY_POLICY = "all"
+"""What decays, of any method: the text only says that weight decay has its default; in PyTorch, which the authors'
+code uses, that is every parameter, and their optimizers give it to the groups of biases and of scales too."""
+
+
+def wide_resnet_text(depth: int, width: int) -> str:
+    """A Wide-ResNet as text, its convolutions from He's variance 2 / fan-out, as in the code of Fixup's authors."""
+    return f"normless:wide_resnet(depth={depth}, width={width}, initialization=None)"
 
 
 @dataclass(frozen=True)
@@ -67,8 +80,27 @@ class Effort:
             "epochs": self.epochs,
             "crop": self.crop if context.data is None else None,
             "momentum": 0.9,
+            "decay_policy": DECAY_POLICY,
             **self.settings,
             **settings,
         }
         grid = RateGrid(self.rates if rates is None else rates, None)
-        return Sweep(name, base, axes, grid, self.replicates, self.replicates, context.seed)
+        return Sweep(name, base, axes_as_printed(axes), grid, self.replicates, self.replicates, context.seed)
+
+
+def reduction_of(context: Context, effort: Effort) -> str:
+    """What is less than, or other than, the paper's training, as a sentence; empty if nothing is."""
+    if effort.reduced or context.keeps(effort.data):
+        return effort.reduced
+    return f"{context.data} stands in the place of {effort.data}."
+
+
+def with_curves(result: SweepResult) -> pd.DataFrame:
+    """The final table with `curve`: training accuracy over all epochs of a run, in percent; chance where it diverged.
+
+    It is the mean height of the curve of training, and so says how fast a network learns.
+    """
+    table = final_table(result)
+    heights = 100 * result.epochs.groupby("hash")["training_accuracy"].mean()
+    curve = table["hash"].map(heights).astype(float)
+    return table.assign(curve=curve.where(table["outcome"] != "diverged", table["chance_accuracy"]))

@@ -10,12 +10,10 @@ import pandas as pd
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context
+from normless.papers.estimates import single_run
 from normless.papers.finals import chosen, estimate, failures
 from normless.papers.fixup.effort import RATE, Effort
 from normless.papers.verdict import Estimate
-
-_DEFAULTS: Mapping[str, Any] = {"schedule": "step", "weight_decay": 1e-4}
-_REDUCED = "CIFAR ResNets after some epochs on few small images are not the paper's ResNets on ImageNet."
 
 BATCH_NORM: Mapping[str, Any] = {"scheme": "batch_norm", "mixup": 0.0}
 BATCH_NORM_MIXUP: Mapping[str, Any] = {"scheme": "batch_norm", "mixup": 0.2}
@@ -34,31 +32,12 @@ class Networks:
     Attributes:
         resnet_50: for 100 epochs in the paper.
         resnet_101: for 200.
-        xavier_rate: learning rate of Xavier's weights, which do not train at that of the others.
+        xavier_rates: learning rates of Xavier's weights, which do not train at that of the others.
     """
 
     resnet_50: Effort
     resnet_101: Effort
-    xavier_rate: float
-
-
-def _effort(model: str, data: str, epochs: int, **changes: Any) -> Effort:
-    return Effort(f"normless:{model}", data, epochs, settings=_DEFAULTS, **changes)
-
-
-def _on_digits(depth: int) -> Effort:
-    return _effort(f"resnet_cifar(depth={depth})", "digits", 3, batch_size=32, replicates=3, reduced=_REDUCED)
-
-
-def _on_small_images(depth: int) -> Effort:
-    return _effort(
-        f"resnet_cifar(depth={depth})",
-        "cifar10(side=8, train=5000, test=2000)",
-        12,
-        replicates=2,
-        crop=1,
-        reduced=_REDUCED,
-    )
+    xavier_rates: tuple[float, ...]
 
 
 def trained(context: Context, effort: Effort, methods: Mapping[str, Mapping[str, Any]]) -> SweepResult:
@@ -67,9 +46,22 @@ def trained(context: Context, effort: Effort, methods: Mapping[str, Mapping[str,
     return context.lab.run(effort.sweep(context, "ImageNet", {"method": axis}, rates=(RATE,)))
 
 
-def over_replicates(table: pd.DataFrame, column: str, method: str, **labels: Any) -> Estimate:
-    """A number of one method; further labels are columns of the table."""
-    return estimate(chosen(table, method=method, **labels), column)
+def over_replicates(table: pd.DataFrame, column: str, method: str, reduction: str, **labels: Any) -> Estimate:
+    """A number of one method; of a single run see `known_error`.
+
+    Args:
+        table: a row per run.
+        column: accuracies or errors in percent.
+        method: its label.
+        reduction: what is less than the paper's training; empty if nothing is.
+        labels: by further columns of the table.
+    """
+    return known_error(estimate(chosen(table, method=method, **labels), column), reduction)
+
+
+def known_error(found: Estimate, reduction: str) -> Estimate:
+    """With the known deviation of runs on ImageNet, where there is a single one and all is as the paper has it."""
+    return found if reduction or found.n > 1 else single_run(found.mean)
 
 
 def remarks_on(context: Context, effort: Effort, *results: SweepResult) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
@@ -10,21 +11,96 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import resnet, resnet_cifar
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, check, close
 from normless.papers.written_out import disturbed, gradients, resnet_by_fixup
 from normless.report.agreement import agreement_of_quantities
+from normless.residual import ResidualMap
 
-# Of ResNet-110: one multiplier a branch, and 4 biases a block, one behind the stem and one before the classifier.
+# Of ResNet-110: one multiplier a branch, and 4 biases a block, one after the stem and one before the classifier.
 MULTIPLIERS, BIASES = 54, 4 * 54 + 2
 
 
-@artefact("fixup/fixup", basis="formula")
+@dataclass(frozen=True)
+class Rules:
+    """What rules 1 to 3 made of one network.
+
+    Attributes:
+        blocks: L.
+        factor: of inner weights, to what they were before.
+        deviation: of the standard initialization of the first weight on a branch.
+        he: √(2/fan-out) of that weight.
+        error: five standard errors of that deviation.
+        multiplier: mean over multipliers.
+        bias: the largest absolute scalar bias.
+        multipliers: how many there are.
+        biases: how many scalar biases there are.
+        convolutions: how many there are.
+        with_bias: how many of them have a bias of their own.
+        agreements: of what is the same number everywhere.
+    """
+
+    blocks: int
+    factor: float
+    deviation: float
+    he: float
+    error: float
+    multiplier: float
+    bias: float
+    multipliers: int
+    biases: int
+    convolutions: int
+    with_bias: int
+    agreements: tuple[Agreement, ...]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and figure 1's block by its formula."""
+
+    basic: Rules
+    bottleneck: Rules
+    formula: tuple[Agreement, ...]
+
+
+def _checks(found: Method) -> list[Check]:
+    basic, bottleneck = found.basic, found.bottleneck
+    return [
+        close("ResNet-110: inner weights are He's times 54^(-1/2).", basic.factor, 54**-0.5, relative=1e-6),
+        close("ResNet-50: inner weights are He's times 16^(-1/4).", bottleneck.factor, 16**-0.25, relative=1e-6),
+        *(one for rules in (basic, bottleneck) for one in _checks_of(rules)),
+        check(
+            f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each.",
+            (basic.multipliers, basic.biases) == (MULTIPLIERS, BIASES),
+            multipliers=basic.multipliers,
+            biases=basic.biases,
+        ),
+        *(one.check() for one in (*basic.agreements, *bottleneck.agreements, *found.formula)),
+    ]
+
+
+def _checks_of(rules: Rules) -> list[Check]:
+    return [
+        close(
+            f"L = {rules.blocks}: the standard initialization is He's, √(2/fan-out), within five standard errors.",
+            rules.deviation, rules.he, absolute=rules.error,
+        ),
+        check(
+            f"L = {rules.blocks}: no convolution has a bias of its own.",
+            rules.convolutions > 0 and rules.with_bias == 0,
+            convolutions=rules.convolutions,
+            with_bias=rules.with_bias,
+        ),
+    ]  # fmt: skip
+
+
+@artefact("fixup/fixup", basis="formula", checks=_checks)
 def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
     """Zero branches and logits; inner weights He's times L^(-1/(2m-2)); scalar multipliers at 1 and biases at 0."""
     with seeded(context.seed):
@@ -42,14 +118,7 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
     table = agreement_table([*basic.agreements, *bottleneck.agreements, *formula])
     return Evidence(
         measured=pd.concat([quantities, table], ignore_index=True),
-        checks=(
-            close("ResNet-110: inner weights are He's times 54^(-1/2).", basic.factor, 54**-0.5, relative=1e-6),
-            close("ResNet-50: inner weights are He's times 16^(-1/4).", bottleneck.factor, 16**-0.25, relative=1e-6),
-            *basic.checks,
-            *bottleneck.checks,
-            _counts(basic),
-            *(one.check() for one in (*basic.agreements, *bottleneck.agreements, *formula)),
-        ),
+        facts=Method(basic, bottleneck, formula),
         setup={
             "networks": "ResNet-110 for CIFAR (m = 2, L = 54) and ResNet-50 (m = 3, L = 16), converted by fixup",
             "written out": f"ResNet-{written_out}, {images} random images of {side}×{side}, float64",
@@ -64,59 +133,81 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
     )
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """What rules 1 to 3 made of one network."""
-
-    factor: float
-    multiplier: float
-    bias: float
-    multipliers: int
-    biases: int
-    agreements: tuple[Agreement, ...]
-    checks: tuple[Check, ...]
-
-
-def _rules(original: nn.Module, side: int, images: int) -> _Rules:
+def _rules(original: nn.Module, side: int, images: int) -> Rules:
     found = residual_map(original)
-    name, network = f"L = {found.depth}", convert(original, "fixup").train()
+    network = convert(original, "fixup").train()
     inputs = torch.randn(images, 3, side, side)
     branches, logits = _branches_and_logits(network, inputs)
-    inner, before, ends = [], [], []
-    for block in found.blocks:
-        *first, last = block.branch
-        ends.append(network.get_submodule(last).get_parameter("weight").detach().flatten())
-        for path in first:
-            inner.append(network.get_submodule(path).get_parameter("weight").detach().flatten())
-            before.append(original.get_submodule(path).get_parameter("weight").detach().flatten())
-    scaled, plain = torch.cat(inner).double(), torch.cat(before).double()
+    paths = [path for block in found.blocks for path in block.branch[:-1]]
+    ends = [block.branch[-1] for block in found.blocks]
+    scaled, plain = _weights(network, paths).double(), _weights(original, paths).double()
     factor = float(scaled.norm() / plain.norm())
-    classifier = network.get_submodule(found.classifier or "")
-    zeros = torch.cat([*ends, *(one.detach().flatten() for one in classifier.parameters())])
-    held = dict(network.named_parameters())
-    multipliers = torch.stack([one.detach() for path, one in held.items() if path.endswith("multiplier")])
-    biases = torch.stack([one.detach() for path, one in held.items() if path.endswith(("input_bias", "output_bias"))])
-    targets = torch.arange(images) % logits.shape[1]
-    deviation = (F.cross_entropy(logits, targets) - log(logits.shape[1])).abs()
-    agreements = (
+    first = original.get_submodule(paths[0]).get_parameter("weight").detach()
+    he = sqrt(2 / (first.shape[0] * first[0][0].numel()))
+    named = dict(network.named_parameters())
+    multipliers = torch.stack([one.detach() for path, one in named.items() if path.endswith("multiplier")])
+    biases = torch.stack(
+        [one.detach() for path, one in named.items() if path.endswith(("input_bias", "output_bias"))]
+    )
+    convolutions = [one for one in network.modules() if isinstance(one, nn.Conv2d)]
+    return Rules(
+        blocks=found.depth,
+        factor=factor,
+        deviation=float(first.std()),
+        he=he,
+        error=5 * he / sqrt(2 * first.numel()),
+        multiplier=float(multipliers.mean()),
+        bias=float(biases.abs().max()),
+        multipliers=len(multipliers),
+        biases=len(biases),
+        convolutions=len(convolutions),
+        with_bias=sum(one.bias is not None for one in convolutions),
+        agreements=(
+            *_zeros(f"L = {found.depth}", network, [*ends, found.classifier or ""], branches, logits),
+            agreement(
+                f"L = {found.depth}: inner weights are the standard ones times one factor",
+                scaled,
+                factor * plain,
+                1e-5,
+            ),
+            _outside(found, original, network),
+            agreement(f"L = {found.depth}: multipliers start at 1", multipliers, torch.ones_like(multipliers)),
+            agreement(f"L = {found.depth}: scalar biases start at 0", biases, torch.zeros_like(biases)),
+        ),
+    )
+
+
+def _weights(network: nn.Module, paths: Sequence[str]) -> Tensor:
+    """Of some layers, flattened one after the other."""
+    return torch.cat([network.get_submodule(path).get_parameter("weight").detach().flatten() for path in paths])
+
+
+def _zeros(
+    name: str, network: nn.Module, ends: Sequence[str], branches: Tensor, logits: Tensor
+) -> tuple[Agreement, ...]:
+    """What rule 1 makes zero: layers (the classifier is the last of them), branches and logits; and the loss."""
+    bias = network.get_submodule(ends[-1]).get_parameter("bias").detach()
+    zeros = torch.cat([_weights(network, ends), bias])
+    targets = torch.arange(len(logits)) % logits.shape[1]
+    distance = (F.cross_entropy(logits, targets) - log(logits.shape[1])).abs()
+    return (
         agreement(
             f"{name}: the last layer of each branch and the classifier start at 0", zeros, torch.zeros_like(zeros)
         ),
         agreement(f"{name}: all branches put out 0", branches, torch.zeros_like(branches)),
         agreement(f"{name}: all logits are 0", logits, torch.zeros_like(logits)),
-        Agreement(f"{name}: the loss is the log of the number of classes", float(deviation), 1e-6),
-        agreement(f"{name}: inner weights are the standard ones times one factor", scaled, factor * plain, 1e-5),
-        agreement(f"{name}: multipliers start at 1", multipliers, torch.ones_like(multipliers)),
-        agreement(f"{name}: scalar biases start at 0", biases, torch.zeros_like(biases)),
+        Agreement(f"{name}: the loss is the log of the number of classes", float(distance), 1e-6),
     )
-    return _Rules(
-        factor=factor,
-        multiplier=float(multipliers.mean()),
-        bias=float(biases.abs().max()),
-        multipliers=len(multipliers),
-        biases=len(biases),
-        agreements=agreements,
-        checks=(_he(name, original, found.blocks[0].branch[0]), _no_layer_biases(name, network)),
+
+
+def _outside(found: ResidualMap, original: nn.Module, network: nn.Module) -> Agreement:
+    """Weights of stem and skip paths, which only the standard method initializes."""
+    layers = [*found.stem_layers, *(layer for block in found.blocks for layer in block.skip_layers)]
+    paths = [layer.path for layer in layers if layer.kind == "weight"]
+    return agreement(
+        f"L = {found.depth}: weights outside branches, but the classifier's, are not rescaled",
+        _weights(network, paths),
+        _weights(original, paths),
     )
 
 
@@ -136,39 +227,13 @@ def _branches_and_logits(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Te
     return torch.cat(branches), logits
 
 
-def _he(name: str, original: nn.Module, path: str) -> Check:
-    """That the standard method is He's, fan-out, by the first weight on a branch."""
-    weight = original.get_submodule(path).get_parameter("weight").detach()
-    expected = sqrt(2 / (weight.shape[0] * weight[0][0].numel()))
-    error = 5 * expected / sqrt(2 * weight.numel())
-    return close(
-        f"{name}: the standard initialization is He's, √(2/fan-out), within five standard errors.",
-        float(weight.std()), expected, absolute=error,
-    )  # fmt: skip
-
-
-def _no_layer_biases(name: str, network: nn.Module) -> Check:
-    kept = [one for one in network.modules() if isinstance(one, nn.Conv2d) and one.bias is not None]
-    count = sum(isinstance(one, nn.Conv2d) for one in network.modules())
-    return check(f"{name}: no convolution has a bias of its own.", not kept, convolutions=count, with_bias=len(kept))
-
-
-def _counts(basic: _Rules) -> Check:
-    return check(
-        f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each.",
-        (basic.multipliers, basic.biases) == (MULTIPLIERS, BIASES),
-        multipliers=basic.multipliers,
-        biases=basic.biases,
-    )
-
-
-def _written_out(network: nn.Module, images: Tensor) -> list[Agreement]:
+def _written_out(network: nn.Module, images: Tensor) -> tuple[Agreement, ...]:
     """Figure 1's block by the formula, every parameter off its start; logits, and gradients of all parameters."""
     disturbed(network).eval()
     x = images.double()
     ours, formula = network(x), resnet_by_fixup(network, x)
     names = [name for name, _ in network.named_parameters()]
-    return [
+    return (
         agreement("Logits are those of figure 1's blocks, everything off its start", ours, formula, ROUNDING),
         agreement(
             "So are the gradients of all parameters",
@@ -176,4 +241,4 @@ def _written_out(network: nn.Module, images: Tensor) -> list[Agreement]:
             gradients(network, formula, names),
             ROUNDING,
         ),
-    ]
+    )

@@ -60,12 +60,12 @@ def closed_form(network: RectifiedNetwork, x: Tensor) -> dict[str, Tensor]:
             h = weight @ before[-1]
             masks.append(torch.diag((h > 0).to(x)))
             before.append(torch.relu(h))
-        behind = masks[-1]
+        after = masks[-1]
         for place in reversed(range(len(weights))):
-            gram = later.T @ behind @ behind.T @ later
+            gram = later.T @ after @ after.T @ later
             terms[f"blocks.{index}.weights.{place}.weight"] = before[place].square().sum() * gram
-            behind = behind @ weights[place]
+            after = after @ weights[place]
             if place:
-                behind = behind @ masks[place - 1]
-        later = later + behind.T @ later
+                after = after @ masks[place - 1]
+        later = later + after.T @ later
     return terms

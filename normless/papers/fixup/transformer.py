@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless import convert
 from normless.data.translation_sources import TRANSLATION_SOURCES
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
 from normless.papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
+from normless.papers.finals import chosen
+from normless.papers.fixup.effort import DECAY_POLICY
+from normless.papers.fixup.translation import stable
 from normless.papers.texts import text_or
+from normless.papers.trained import runs_train
 from normless.papers.verdict import Check, check
 from normless.report.agreement import agreement_of_quantities
 from normless.training.translation.config import TranslationConfig
@@ -31,26 +36,61 @@ KEPT = ("attention.query", "attention.key")
 # Before query, key, value and output; before the first layer, its activation and the second layer.
 BIASES_OF_ATTENTION, BIASES_OF_FEED_FORWARD = 4, 3
 VOCABULARY = 100
+# What is trained, and what it is compared with.
+SCHEMES = ("fixup", "layer_norm")
 
 
-@artefact("fixup/transformer", basis="formula")
-def template(context: Context, *, layers: int, width: int, training: Mapping[str, Any]) -> Evidence:
+@dataclass(frozen=True)
+class Template:
+    """What became of the Transformer.
+
+    Attributes:
+        agreements: of weights and branches.
+        counts: of norms, multipliers and biases, `count` beside `by_template`.
+        runs: of the training, `scheme`, first and last training loss, and the columns of a table of runs.
+    """
+
+    agreements: tuple[Agreement, ...]
+    counts: pd.DataFrame
+    runs: pd.DataFrame
+
+
+def _checks(found: Template) -> list[Check]:
+    fixup, norm = (chosen(found.runs, scheme=name) for name in SCHEMES)
+    falls = (fixup["outcome"] != "diverged") & (fixup["last_loss"] < fixup["first_loss"])
+    return [
+        *(one.check() for one in found.agreements),
+        *_count_checks(found.counts),
+        stable(
+            "Without normalization it trains stably: no run diverges, and the training loss of the last epoch is "
+            "below that of the first in each.",
+            fixup,
+            falls,
+        ),
+        runs_train("Without normalization it trains at the rate of layer normalization.", fixup, norm),
+    ]
+
+
+@artefact("fixup/transformer", basis="formula", checks=_checks)
+def template(context: Context, *, layers: int, width: int, replicates: int, training: Mapping[str, Any]) -> Evidence:
     """Norms gone, branch ends zero, branch weights × L^(-1/(2m-2)), multipliers, scalar biases; and it trains."""
     with seeded(context.seed):
         original = transformer(VOCABULARY, layers, width, 4, 2 * width, "post", 0.0)
         converted = convert(original, "fixup", *original.example_inputs())
-        agreements = [*_initialization(original, converted, layers), _branches(converted)]
-    counts = _counts(converted, layers)
-    runs, config = _trained(context, layers, width, training)
+        agreements = (*_initialization(original, converted, layers), _branches(converted))
+    configs = _configs(context, layers, width, replicates, training)
+    facts = Template(agreements, _counts(converted, layers), _runs(context, configs))
     table = agreement_table(agreements)
+    words = facts.runs.assign(quantity="training by " + facts.runs["scheme"])
     return Evidence(
-        measured=pd.concat([table, counts, runs], ignore_index=True),
-        checks=(*(one.check() for one in agreements), *_count_checks(counts), _training_check(runs)),
+        measured=pd.concat([table, facts.counts, words], ignore_index=True),
+        facts=facts,
         setup={
             "network": f"{layers} + {layers} layers of width {width}, post-norm, converted by fixup",
             "L": 5 * layers,
             "m": WEIGHT_LAYERS,
-            "training": config.to_dict(),
+            "training": configs[0].to_dict(),
+            "replicates": replicates,
             "seed": context.seed,
         },
         draw=lambda: agreement_of_quantities(table),
@@ -72,10 +112,10 @@ def _initialization(original: Transformer, converted: Transformer, layers: int) 
         SCALED: f"The other weights of a branch are the original's times L^(-1/2) = {factor:.4f}",
         KEPT: "Queries and keys keep their initialization",
     }
-    held = dict(original.named_parameters())
+    named = dict(original.named_parameters())
     for names, scale in wanted.items():
         pairs = [
-            (one, scale * held[name])
+            (one, scale * named[name])
             for name, one in converted.named_parameters()
             if name.removesuffix(".weight").endswith(names) and name.endswith(".weight")
         ]
@@ -132,54 +172,47 @@ def _count_checks(counts: pd.DataFrame) -> Iterator[Check]:
         )
 
 
-def _trained(
-    context: Context, layers: int, width: int, training: Mapping[str, Any]
-) -> tuple[pd.DataFrame, TranslationConfig]:
-    """The run with Fixup, and beside it that without normalization and with nothing in its place."""
-    network = f"layers={layers}, width={width}, heads=4, feed_forward={2 * width}, dropout=0.0"
+def _configs(
+    context: Context, layers: int, width: int, replicates: int, training: Mapping[str, Any]
+) -> list[TranslationConfig]:
+    """The runs with Fixup, and beside them those of the network with its layer norms."""
+    network = f"layers={layers}, width={width}, heads=4, feed_forward={2 * width}, norm='post', dropout=0.0"
     settings = dict(training)
     data = text_or(context, settings.pop("data"), TRANSLATION_SOURCES)
-    configs = {
-        scheme: TranslationConfig(
-            model=f"normless:transformer({network}, norm='post')",
+    return [
+        TranslationConfig(
+            model=f"normless:transformer({network})",
             scheme=scheme,
             data=data,
             data_root=context.data_root,
-            seed=context.seed,
+            decay_policy=DECAY_POLICY,
+            seed=context.seed + replicate,
             **settings,
         )
-        for scheme in ("fixup", "none")
-    }
+        for scheme in SCHEMES
+        for replicate in range(replicates)
+    ]
+
+
+def _runs(context: Context, configs: Sequence[TranslationConfig]) -> pd.DataFrame:
+    """How they ended, in percent, with the training losses of the first and the last epoch and BLEU."""
     rows = []
-    for scheme, row in zip(configs, context.lab.carry_out(list(configs.values())), strict=True):
+    for row in context.lab.carry_out(configs):
         result = row.result or {}
         losses = [float(one["training_loss"]) for one in result.get("epochs", ())]
         rows.append(
             {
-                "quantity": f"training by {scheme}",
+                "scheme": row.config["scheme"],
+                "rate": row.config["rate"],
+                "seed": row.config["seed"],
                 "outcome": row.outcome,
                 "first_loss": losses[0] if losses else math.nan,
                 "last_loss": losses[-1] if losses else math.nan,
                 "bleu": float(result.get("test_bleu_beam", math.nan)),
-                "test_accuracy": float(result.get("test_accuracy", math.nan)),
+                "test_accuracy": 100 * float(result.get("test_accuracy", math.nan)),
+                "chance_accuracy": 100 * float(result.get("chance_accuracy", math.nan)),
                 "steps": result.get("steps"),
                 "error": row.error,
             }
         )
-    return pd.DataFrame(rows), configs["fixup"]
-
-
-def _training_check(runs: pd.DataFrame) -> Check:
-    """Of the run by Fixup: it neither diverges nor stands still."""
-    row = runs[runs["quantity"] == "training by fixup"].iloc[0]
-    known = row["outcome"] != "failed"
-    stable = row["outcome"] != "diverged" and float(row["last_loss"]) < float(row["first_loss"])
-    steps = float(row["steps"]) if known else math.nan
-    return check(
-        "Without normalization it trains stably: it does not diverge, and the training loss of the last epoch is "
-        "below that of the first.",
-        stable if known else None,
-        first_loss=row["first_loss"],
-        last_loss=row["last_loss"],
-        steps=steps,
-    )
+    return pd.DataFrame(rows)

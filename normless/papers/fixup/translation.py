@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,17 +15,22 @@ from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
+from normless.papers.estimates import in_every
 from normless.papers.evidence import Evidence
-from normless.papers.finals import failures, setup_of
+from normless.papers.finals import chosen, estimate, failures, setup_of
+from normless.papers.fixup.effort import DECAY_POLICY, with_curves
 from normless.papers.published import published_as
 from normless.papers.texts import text_or
-from normless.papers.verdict import Check, Estimate, check, larger
+from normless.papers.trained import runs_train
+from normless.papers.verdict import Check, at_scale, check, larger
 from normless.report.epochs import number_against_epoch
 from normless.report.palette import Ink, scheme_ink
 
 SCHEMES = MappingProxyType({"layer_norm": "layer_norm", "fixup": "fixup", "skipinit": "skipinit"})
 # What a difference of BLEU is called a match, where the paper's own differ by 0.3 and 0.
 MATCH = 1.0
+# Mean training accuracies so many points apart are as fast; and how many runs it takes to call a method stable.
+_AS_FAST, _RUNS = 5.0, 3
 
 
 @dataclass(frozen=True)
@@ -66,24 +71,93 @@ class Effort:
     reduced: str = ""
 
 
-@artefact("fixup/table-3", basis="training")
+@dataclass(frozen=True)
+class Translated:
+    """The runs on one text.
+
+    Attributes:
+        name: what the table calls the text.
+        runs: as in `normless.papers.fixup.effort.with_curves`, with `bleu`.
+        reduction: what is less than the paper's training; empty if nothing is.
+    """
+
+    name: str
+    runs: pd.DataFrame
+    reduction: str
+
+
+def _checks(found: Sequence[Translated]) -> list[Check]:
+    return [one for text in found for one in _checks_of(text)]
+
+
+def _checks_of(text: Translated) -> list[Check]:
+    norm, fixup = (chosen(text.runs, method=name) for name in ("layer_norm", "fixup"))
+    match = larger(
+        f"On {text.name} Fixup's BLEU is at least that of layer normalization less {MATCH:g}.",
+        estimate(fixup, "bleu"),
+        estimate(norm, "bleu"),
+        by=-MATCH,
+    )
+    return [
+        runs_train(f"On {text.name} Fixup trains at the rate of layer normalization.", fixup, norm),
+        larger(
+            f"On {text.name} it is as fast: its accuracy on training tokens, the mean over epochs, is at most "
+            f"{_AS_FAST:g} points below layer normalization's.",
+            estimate(fixup, "curve"),
+            estimate(norm, "curve"),
+            by=-_AS_FAST,
+        ),
+        stable(
+            f"On {text.name} training by Fixup is stable: no run diverges.", fixup, fixup["outcome"] != "diverged"
+        ),
+        at_scale(match, text.reduction),
+    ]
+
+
+def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
+    """That something is so of every run that did not fail with an error; fewer than three are too few to hold.
+
+    Args:
+        claim: a sentence.
+        runs: a row per run.
+        flags: whether it is so, by row.
+    """
+    kept = flags[runs["outcome"] != "failed"]
+    if kept.empty:
+        return check(claim, None, runs=0)
+    one = in_every(claim, kept)
+    return replace(one, verdict="inconclusive") if len(kept) < _RUNS and one.verdict == "holds" else one
+
+
+@artefact("fixup/table-3", basis="training", checks=_checks)
 def translation(context: Context, *, effort: Effort) -> Evidence:
     """BLEU on the test set with layer normalization and with Fixup: Fixup matches it."""
     results = {
         name: context.lab.run(translation_sweep(context, effort, name), metrics=("bleu",)) for name in effort.texts
     }
     tables = [_by_method(name, effort.texts[name], result) for name, result in results.items()]
-    table = pd.concat(tables, ignore_index=True)
-    checks = [one for name in effort.texts for one in _checks(table, name, effort)]
+    reduction = _reduction(context, effort)
+    facts = tuple(Translated(name, with_curves(result), reduction) for name, result in results.items())
     reduced = {"reduced": effort.reduced} if effort.reduced else {}
     return Evidence(
-        measured=table.drop(columns="scheme"),
-        checks=tuple(checks),
+        measured=pd.concat(tables, ignore_index=True).drop(columns="scheme"),
+        facts=facts,
         setup={name: setup_of(context.lab, result) for name, result in results.items()} | reduced,
         on=("data", "method"),
         draw=lambda: _draw(*next(iter(results.items()))),
         remarks=_remarks(effort, results),
+        reduction=reduction,
     )
+
+
+def _reduction(context: Context, effort: Effort) -> str:
+    """What is less than, or other than, the paper's, as a sentence; empty if nothing is."""
+    if effort.reduced:
+        return f"{effort.reduced}."
+    other = [
+        text.data for text in effort.texts.values() if text_or(context, text.data, TRANSLATION_SOURCES) != text.data
+    ]
+    return f"{context.data} stands in the place of {', '.join(other)}." if other else ""
 
 
 def translation_sweep(context: Context, effort: Effort, name: str) -> Sweep:
@@ -99,6 +173,8 @@ def translation_sweep(context: Context, effort: Effort, name: str) -> Sweep:
             "model": f"normless:transformer({text.network})",
             "data": text_or(context, text.data, TRANSLATION_SOURCES),
             "data_root": root,
+            # fairseq's Adam decays every parameter, where it decays at all.
+            "decay_policy": DECAY_POLICY,
             **text.settings,
         },
         axes={"method": {method: {"scheme": SCHEMES[method]} for method in effort.methods}},
@@ -121,32 +197,6 @@ def _by_method(name: str, text: Text, result: SweepResult) -> pd.DataFrame:
             **{column: optima[column] for column in ("n", "rate", "trainable", "diverged", "chance", "failed")},
         }
     )
-
-
-def _checks(table: pd.DataFrame, name: str, effort: Effort) -> list[Check]:
-    rows = {str(row["scheme"]): row for row in table[table["data"] == name].to_dict("records")}
-    norm, fixup = rows["layer_norm"], rows["fixup"]
-    estimates = {
-        method: Estimate(row["bleu"], row["deviation"], max(1, int(row["n"]))) for method, row in rows.items()
-    }
-    trained = bool(norm["trainable"] and fixup["trainable"])
-    match = larger(
-        f"On {name} Fixup's BLEU is at least that of layer normalization less {MATCH:g}.",
-        estimates["fixup"],
-        estimates["layer_norm"],
-        by=-MATCH,
-    )
-    failed = sum(row["failed"] for row in rows.values())
-    return [
-        match if trained else Check(match.claim, "inconclusive", match.numbers),
-        check(
-            f"On {name} Fixup is as stable as layer normalization: it diverges no more often.",
-            None if failed else fixup["diverged"] <= norm["diverged"],
-            fixup_diverged=fixup["diverged"],
-            layer_norm_diverged=norm["diverged"],
-            failed=failed,
-        ),
-    ]
 
 
 def _draw(name: str, result: SweepResult) -> Axes:

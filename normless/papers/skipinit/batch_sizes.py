@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, LOSS, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
+from normless.papers.networks import wide_resnet_text
 from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check
 
@@ -19,24 +20,36 @@ _REMARKS = (
 )
 
 
-@artefact("skipinit/figure-4", basis="training")
+def _figure_4(runs: BatchRuns) -> list[Check]:
+    # Of batch norm at 64 nothing is asked: it is what batch norm at the other sizes is compared with.
+    return [
+        *(
+            runs.trains(method, size)
+            for method in COMPARED
+            for size in runs.batch_sizes
+            if (method, size) != ("batch_norm", SMALL_BATCH)
+        ),
+        *(runs.as_printed(_inside(runs, metric)) for metric in (ACCURACY, LOSS)),
+    ]
+
+
+@artefact("skipinit/figure-4", basis="training", checks=_figure_4)
 def optima(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """Optimal test accuracy and training loss as functions of the batch size; all methods train at every one."""
     runs = _runs(context, batch_sizes, width, effort)
-    checks = [
-        *(_trains_everywhere(runs, method) for method in COMPARED),
-        *(_inside(runs, metric) for metric in (ACCURACY, LOSS)),
-    ]
-    return batch_evidence(runs, checks, title="Optima over batch sizes", rates=False, remarks=_REMARKS)
+    return batch_evidence(runs, title="Optima over batch sizes", rates=False, remarks=_REMARKS)
 
 
-@artefact("skipinit/figure-6", basis="training")
+def _figure_6(runs: BatchRuns) -> list[Check]:
+    small = [size for size in runs.batch_sizes if size < SMALL_BATCH]
+    return [one for metric in (ACCURACY, LOSS) for one in runs.similar_rates(metric, small, 2)]
+
+
+@artefact("skipinit/figure-6", basis="training", checks=_figure_6)
 def rates(context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort) -> Evidence:
     """The learning rates of these optima: at small batch sizes those of the three methods are alike."""
     runs = _runs(context, batch_sizes, width, effort)
-    small = [size for size in runs.batch_sizes if size < SMALL_BATCH]
-    checks = [one for metric in (ACCURACY, LOSS) for one in runs.similar_rates(metric, small, 2)]
-    return batch_evidence(runs, checks, title="Optimal rate", rates=True, remarks=_REMARKS)
+    return batch_evidence(runs, title="Optimal rate", rates=True, remarks=_REMARKS)
 
 
 def _runs(context: Context, batch_sizes: Sequence[int], width: int, effort: Effort) -> BatchRuns:
@@ -45,23 +58,9 @@ def _runs(context: Context, batch_sizes: Sequence[int], width: int, effort: Effo
         "skipinit-batch-size",
         {method: METHODS[method] for method in COMPARED},
         batch_sizes,
-        model=f"normless:wide_resnet(depth=16, width={width})",
+        model=wide_resnet_text(16, width),
         effort=effort,
         ghost=None,
-    )
-
-
-def _trains_everywhere(runs: BatchRuns, method: str) -> Check:
-    """At each batch size some rate trains; undecided where runs that were too short stayed at chance."""
-    table = runs.optima[ACCURACY].table
-    rows = table[table["method"] == method]
-    fails = rows[~rows["trainable"].astype(bool)]
-    short = not runs.runs.whole and bool((fails["chance"] > 0).all())
-    return check(
-        f"{method} trains at every batch size, and so has an optimal test accuracy and training loss there.",
-        None if len(fails) and short else not len(fails),
-        batch_sizes=len(rows),
-        not_trained=len(fails),
     )
 
 
@@ -69,10 +68,9 @@ def _inside(runs: BatchRuns, metric: str) -> Check:
     """Optima are such only inside the grid."""
     table = runs.optima[metric].table
     edges = int((table["edge"] != "").sum())
-    single = math.isclose(runs.runs.table.groupby("batch_size")["rate"].nunique().max(), 1)
     return check(
         f"No optimum by {metric.replace('_', ' ')} lies at an end of the learning rates tried.",
-        None if single or not runs.runs.whole else not edges,
+        None if math.isinf(runs.step) else not edges,
         at_an_end=edges,
         optima=len(table),
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context, artefact
 from normless.papers.batch_size import ACCURACY, SMALL_BATCH, BatchRuns, batch_evidence, batch_runs
 from normless.papers.evidence import Evidence
+from normless.papers.networks import wide_resnet_text
 from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check, larger
+from normless.report.sweeps import inks_of, optimum_against
 
 COMPARED = ("batch_norm", "skipinit", "regularized_skipinit")
 GHOST = 32
@@ -22,52 +26,48 @@ _REMARKS = (
 )
 
 
-@artefact("skipinit/figure-7", basis="training")
-def ghost_batches(
-    context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
-) -> Evidence:
-    """Optimal test accuracies and their rates, batch norm over ghost batches of 32; the bare network trains badly."""
-    methods = (*COMPARED, "without_batch_norm")
-    runs = _runs(context, methods, batch_sizes, depth, width, effort, GHOST)
-    small, largest = runs.up_to(SMALL_BATCH), runs.batch_sizes[-1]
-    found = runs.optima[ACCURACY]
+def _figure_7(runs: BatchRuns) -> list[Check]:
+    small, largest, found = runs.up_to(SMALL_BATCH), runs.batch_sizes[-1], runs.optima[ACCURACY]
     ahead = [
         one
         for method in COMPARED[1:]
         for one in runs.larger_everywhere(ACCURACY, "batch_norm", method, f"Batch norm is above {method}")
     ]
     unreliable = [
-        found.does_not_train(
-            f"Without batch norm or SkipInit the network cannot be trained reliably at batch size {size}.",
-            against={"method": "batch_norm", "batch_size": size},
-            method="without_batch_norm",
-            batch_size=size,
+        larger(
+            f"Without batch norm and without SkipInit the network is less accurate than with SkipInit at {size}.",
+            found.accuracy(method="skipinit", batch_size=size),
+            found.accuracy(method="without_batch_norm", batch_size=size),
         )
         for size in runs.batch_sizes
     ]
-    larger_rates = [_larger_rate(runs, method, largest) for method in COMPARED[1:]]
-    trained = replace(runs, methods={method: METHODS[method] for method in COMPARED})
-    proportional = [runs.proportional(ACCURACY, method, small) for method in COMPARED]
-    checks = [*ahead, *proportional, *trained.similar_rates(ACCURACY, small, 4), *larger_rates, *unreliable]
-    return batch_evidence(runs, checks, title="Optima with ghost batches of 32", rates=False, remarks=_REMARKS)
+    return [
+        *ahead,
+        *(runs.proportional(ACCURACY, method, small) for method in COMPARED),
+        *runs.similar_rates(ACCURACY, small, 4, COMPARED),
+        *(runs.larger_rate("batch_norm", method, largest) for method in COMPARED[1:]),
+        *unreliable,
+    ]
 
 
-@artefact("skipinit/figure-8", basis="training")
-def whole_batches(
+@artefact("skipinit/figure-7", basis="training", checks=_figure_7)
+def ghost_batches(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:
-    """The same with statistics over the whole minibatch: batch norm is best at 16."""
-    runs = _runs(context, COMPARED, batch_sizes, depth, width, effort, None)
+    """Optimal test accuracies and their rates, batch norm over ghost batches of 32; the bare network trains badly."""
+    runs = _runs(context, (*COMPARED, "without_batch_norm"), batch_sizes, depth, width, effort, GHOST)
+    return batch_evidence(runs, title="Optima with ghost batches of 32", rates=False, remarks=_REMARKS)
+
+
+def _figure_8(runs: BatchRuns) -> list[Check]:
     moderate = [size for size in runs.batch_sizes if SMALL_BATCH <= size <= 4 * SMALL_BATCH]
-    found = runs.optima[ACCURACY]
-    competitive = [
+    lower = [
         larger(
-            f"Regularized SkipInit comes within 1 point of batch norm at batch size {size}.",
-            found.estimate(method="regularized_skipinit", batch_size=size),
-            found.estimate(method="batch_norm", batch_size=size),
-            by=-1.0,
+            f"Batch norm's test accuracy at batch size {size} is below that at {BEST_BATCH}.",
+            runs.reached(ACCURACY, "batch_norm", BEST_BATCH),
+            runs.reached(ACCURACY, "batch_norm", size),
         )
-        for size in moderate
+        for size in (runs.batch_sizes[0], runs.batch_sizes[-1])
     ]
     better = runs.larger_everywhere(
         ACCURACY,
@@ -76,12 +76,28 @@ def whole_batches(
         "Regularized SkipInit is above batch norm",
         runs.batch_sizes[:1],
     )
-    peak = _best_batch(runs)
-    printed = pd.DataFrame([{"quantity": "batch_norm_best_batch_size", "value": peak}])
+    competitive = [
+        larger(
+            f"Regularized SkipInit comes within 1 point of batch norm at batch size {size}.",
+            runs.reached(ACCURACY, "regularized_skipinit", size),
+            runs.reached(ACCURACY, "batch_norm", size),
+            by=-1.0,
+        )
+        for size in moderate
+    ]
+    return [*lower, *better, runs.as_printed(_peak(runs)), *map(runs.as_printed, competitive)]
+
+
+@artefact("skipinit/figure-8", basis="training", checks=_figure_8)
+def whole_batches(
+    context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
+) -> Evidence:
+    """The same with statistics over the whole minibatch: batch norm is best at 16."""
+    runs = _runs(context, COMPARED, batch_sizes, depth, width, effort, None)
+    printed = pd.DataFrame([{"quantity": "batch_norm_best_batch_size", "value": _best_batch(runs)}])
     table = pd.concat([printed, runs.table().assign(quantity="optimum")], ignore_index=True)
     return batch_evidence(
         runs,
-        [*_peak(runs), *better, *competitive],
         title="Optima with whole-batch statistics",
         rates=False,
         measured=table,
@@ -90,37 +106,61 @@ def whole_batches(
     )
 
 
-@artefact("skipinit/ghost-batch-size", basis="training")
+@dataclass(frozen=True)
+class Statistics:
+    """Batch norm over batch sizes, with statistics over the whole batch and over ghost batches."""
+
+    whole: BatchRuns
+    ghost: BatchRuns
+
+
+def _ghost_batch_size(facts: Statistics) -> list[Check]:
+    largest = facts.whole.batch_sizes[-1]
+    return [
+        larger(
+            f"At batch size {largest} ghost batches of {GHOST} are better than statistics over the whole batch.",
+            facts.ghost.reached(ACCURACY, "batch_norm", largest),
+            facts.whole.reached(ACCURACY, "batch_norm", largest),
+        ),
+        larger(
+            f"From batch size {BEST_BATCH} to {largest} batch norm loses more with statistics over the whole batch "
+            f"than over ghost batches of {GHOST}.",
+            facts.whole.decline(ACCURACY, "batch_norm", BEST_BATCH),
+            facts.ghost.decline(ACCURACY, "batch_norm", BEST_BATCH),
+        ),
+        facts.whole.as_printed(_peak(facts.whole)),
+    ]
+
+
+@artefact("skipinit/ghost-batch-size", basis="training", checks=_ghost_batch_size)
 def ghost_batch_size(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:
-    """Batch norm over whole batches is best at 16; over ghost batches of 32 it does not fall at large batches."""
-    whole = _runs(context, COMPARED, batch_sizes, depth, width, effort, None)
-    ghost = _runs(context, COMPARED, batch_sizes, depth, width, effort, GHOST)
-    largest = whole.batch_sizes[-1]
-    one, other = whole.optima[ACCURACY], ghost.optima[ACCURACY]
-    kept = larger(
-        f"At batch size {largest} ghost batches of {GHOST} are better than statistics over the whole batch.",
-        other.estimate(method="batch_norm", batch_size=largest),
-        one.estimate(method="batch_norm", batch_size=largest),
+    """Batch norm alone: over whole batches it is best at 16; over ghost batches of 32 it keeps what it reaches."""
+    whole, ghost = (_runs(context, COMPARED[:1], batch_sizes, depth, width, effort, size) for size in (None, GHOST))
+    names = {"whole batch": whole, f"ghost batches of {GHOST}": ghost}
+    optima = pd.concat(
+        [runs.optima[ACCURACY].table.assign(statistics=name) for name, runs in names.items()], ignore_index=True
     )
-    peak = _best_batch(whole)
-    tables = [
-        pd.DataFrame(
-            [{"quantity": "best_batch_size_when_statistics_use_full_minibatch", "value": peak, "statistics": "whole"}]
-        ),
-        whole.table().assign(quantity="optimum", statistics="whole batch"),
-        ghost.table().assign(quantity="optimum", statistics=f"ghost batches of {GHOST}"),
-    ]
-    return batch_evidence(
+    tables = [runs.table().assign(quantity="optimum", statistics=name) for name, runs in names.items()]
+    printed = pd.DataFrame(
+        [{"quantity": "best_batch_size_when_statistics_use_full_minibatch", "value": _best_batch(whole)}]
+    )
+
+    def draw() -> Axes:
+        inks = inks_of({"whole batch": "batch_norm", f"ghost batches of {GHOST}": "ghost_batch_norm"})
+        style: dict[str, Any] = {"series": "statistics", "across": "batch_size", "inks": inks}
+        return optimum_against(optima, title="Batch norm and its statistics", up="test accuracy (%)", **style)
+
+    evidence = batch_evidence(
         whole,
-        [*_peak(whole), kept],
-        title="Optima with whole-batch statistics",
+        title="",
         rates=False,
-        measured=pd.concat(tables, ignore_index=True),
+        measured=pd.concat([printed, *tables], ignore_index=True),
         on=("quantity",),
-        remarks=(*_REMARKS, "The figure shows the whole-batch runs; those over ghost batches are in the table."),
+        remarks=_REMARKS,
     )
+    return replace(evidence, facts=Statistics(whole, ghost), draw=draw)
 
 
 def _runs(
@@ -137,7 +177,7 @@ def _runs(
         f"batch-size-{ghost or 'whole'}",
         {method: METHODS[method] for method in methods},
         batch_sizes,
-        model=f"normless:wide_resnet(depth={depth}, width={width})",
+        model=wide_resnet_text(depth, width),
         effort=effort,
         ghost=ghost,
         metrics=(ACCURACY,),
@@ -145,42 +185,19 @@ def _runs(
 
 
 def _best_batch(runs: BatchRuns) -> float:
-    """The batch size at which batch norm's optimal test accuracy is highest; NaN where none trained."""
-    means = {
-        size: runs.optima[ACCURACY].estimate(method="batch_norm", batch_size=size).mean for size in runs.batch_sizes
-    }
-    known = {size: mean for size, mean in means.items() if not math.isnan(mean)}
-    return float(max(known, key=known.__getitem__)) if known else math.nan
+    """The batch size at which batch norm's optimal test accuracy is highest; NaN where one is missing."""
+    means = {size: runs.reached(ACCURACY, "batch_norm", size).mean for size in runs.batch_sizes}
+    return math.nan if any(map(math.isnan, means.values())) else float(max(means, key=means.__getitem__))
 
 
-def _peak(runs: BatchRuns) -> list[Check]:
-    """Batch norm is best at batch size 16 and worse at both ends."""
-    best, found, ends = _best_batch(runs), runs.optima[ACCURACY], (runs.batch_sizes[0], runs.batch_sizes[-1])
-    at_16 = check(
-        f"Batch norm's test accuracy is highest at batch size {BEST_BATCH}.",
-        None if math.isnan(best) else best == BEST_BATCH,
-        best_batch_size=best,
+def _peak(runs: BatchRuns) -> Check:
+    """No batch size is better than 16; inconclusive where another is, and cannot be told from it."""
+    best = _best_batch(runs)
+    claim = f"Batch norm's test accuracy is highest at batch size {BEST_BATCH}."
+    if math.isnan(best) or BEST_BATCH not in runs.batch_sizes:
+        return check(claim, None, best_batch_size=best)
+    better = larger(
+        claim, runs.reached(ACCURACY, "batch_norm", int(best)), runs.reached(ACCURACY, "batch_norm", BEST_BATCH)
     )
-    top = found.estimate(method="batch_norm", batch_size=BEST_BATCH)
-    lower = [
-        larger(
-            f"Its test accuracy at batch size {size} is below that at {BEST_BATCH}.",
-            top,
-            found.estimate(method="batch_norm", batch_size=size),
-        )
-        for size in ends
-    ]
-    return [at_16, *lower]
-
-
-def _larger_rate(runs: BatchRuns, method: str, size: int) -> Check:
-    found = runs.optima[ACCURACY]
-    own = found.exponent(method=method, batch_size=size)
-    normalized = found.exponent(method="batch_norm", batch_size=size)
-    unknown = math.isnan(own) or math.isnan(normalized) or runs.runs.table["rate"].nunique() <= len(runs.batch_sizes)
-    return check(
-        f"At batch size {size} the optimal learning rate with batch norm is larger than with {method}.",
-        None if unknown else normalized > own,
-        batch_norm=2**normalized,
-        other=2**own,
-    )
+    holds = True if best == BEST_BATCH else False if better.verdict == "holds" else None
+    return check(claim, holds, best_batch_size=best, at_best=better.numbers["claimed_larger"])

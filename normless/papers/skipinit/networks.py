@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from normless.initialization import initialize
+from normless.models.layers import conv
 from normless.nn import ResidualSum
 from normless.residual.stated import BlockStructure, Structure
-
-
-def _conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """3×3 without bias, padded by zeros, He normal by fan-in."""
-    layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    return layer
 
 
 class ConvolutionalBlock(nn.Module):
@@ -22,7 +17,7 @@ class ConvolutionalBlock(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
-        self.conv = _conv(width, width)
+        self.conv = conv(width, width, 3)
         self.sum = ResidualSum()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,15 +29,17 @@ class ConvolutionalBlock(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """conv/2 → norm → ReLU → conv/2, then blocks (De & Smith, appendix B, the network of figure 2 c).
 
-    The paper gives no size of the kernels: they are 3×3 here, padded by zeros. It has no classifier.
+    Weights have He's variance 2 / fan-in. The paper gives no size of the kernels: they are 3×3 here, padded by zeros.
+    It has no classifier.
     Shapes: (B, in_channels, H, W) to (B, width, ⌈H/4⌉, ⌈W/4⌉).
     """
 
     def __init__(self, blocks: int, width: int = 100, in_channels: int = 3) -> None:
         super().__init__()
-        self.first, self.norm, self.relu = _conv(in_channels, width, 2), nn.BatchNorm2d(width), nn.ReLU()
-        self.second = _conv(width, width, 2)
+        self.first, self.norm, self.relu = conv(in_channels, width, 3, 2), nn.BatchNorm2d(width), nn.ReLU()
+        self.second = conv(width, width, 3, 2)
         self.blocks = nn.Sequential(*(ConvolutionalBlock(width) for _ in range(blocks)))
+        initialize(self, "he_fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
         """The last block's output."""

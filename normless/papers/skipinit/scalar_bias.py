@@ -10,10 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models.spec import build_model
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
+from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.imagenet import compared

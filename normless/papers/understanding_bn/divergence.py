@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import Initializations
+from normless.papers.understanding_bn.protocol import OPTIMIZER
 from normless.papers.verdict import Check, Estimate, check
 from normless.probes.updates.divergence import DivergingUpdate, find_divergence
 from normless.probes.updates.landscape import loss_along, moments_along
@@ -31,11 +32,48 @@ _FIRST_FEW = 10
 _PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 109)})
 
 
-def _budget(settings: Mapping[str, Any], *, minibatches: int, points: int) -> dict[str, Any]:
-    return {**settings, "minibatches": minibatches, "points": points}
+@dataclass(frozen=True)
+class Divergence:
+    """Networks that were trained until they diverged, and what their diverging updates did.
+
+    Attributes:
+        draws: how many networks there were.
+        minibatches: that each was trained for at most.
+        steps: of every draw that diverged, which update did it, from 1.
+        tables: of each of these, a row per point of the path of that update.
+    """
+
+    draws: int
+    minibatches: int
+    steps: tuple[int, ...]
+    tables: tuple[pd.DataFrame, ...]
+
+    def diverges(self) -> Check:
+        """Whether every draw does."""
+        flags = [True] * len(self.steps) + [False] * (self.draws - len(self.steps))
+        return in_every(
+            f"At the rate {RATE:g} the unnormalized network diverges, its loss above {LOSS_LIMIT:g}, within "
+            f"{self.minibatches} minibatches, in every draw.",
+            flags,
+        )
+
+    def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
+        """`in_every` of the draws that diverged; undecided where none did."""
+        claim = f"{claim}, in every draw that diverges."
+        return in_every(claim, flags, **numbers) if flags else check(claim, None)
 
 
-@artefact("understanding-bn/figure-5", basis="measurement")
+def _figure_5(diverged: Divergence) -> list[Check]:
+    losses = [table.set_index("point") for table in diverged.tables]
+    soon = diverged.every(
+        f"Divergence comes within the first few minibatches, at most {_FIRST_FEW}",
+        [step <= _FIRST_FEW for step in diverged.steps],
+        latest=max(diverged.steps, default=math.nan),
+    )
+    return [diverged.diverges(), soon, *_loss_checks(diverged, losses)]
+
+
+@artefact("understanding-bn/figure-5", basis="measurement", checks=_figure_5)
 def loss_along_update(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:
@@ -43,19 +81,14 @@ def loss_along_update(
     setting = Initializations(context, data, batch_size, draws, minibatches)
     path = sorted({*np.linspace(0, 1, points).tolist(), _NEAR, _HALF})
     updates = _diverging(setting)
-    losses = [
-        loss_along(update.model, update.inputs, update.targets, update.direction, path).set_index("point")
-        for update in updates
-    ]
-    checks = [_diverges(setting, updates), _soon(updates)]
-    if losses:
-        checks += _loss_checks(losses)
+    tables = tuple(loss_along(one.model, one.inputs, one.targets, one.direction, path) for one in updates)
     quantities: dict[str, Estimate | float] = {
         "divergence_threshold": LOSS_LIMIT,
         "lr": RATE,
         "share of draws that diverge": len(updates) / draws,
     }
     if updates:
+        losses = [table.set_index("point") for table in tables]
         quantities["update that diverges"] = over_draws([update.step for update in updates])
         for point in (0.0, _NEAR, _HALF, 1.0):
             quantities[f"log10 of the loss after {point:g} of the update"] = decades_over_draws(
@@ -66,15 +99,20 @@ def loss_along_update(
         )
     return Evidence(
         quantity_table(quantities),
-        tuple(checks),
-        setting.setup(rate=RATE, optimizer="SGD, momentum 0.9, weight decay 5e-4", minibatches=minibatches),
+        facts=Divergence(draws, minibatches, tuple(update.step for update in updates), tables),
+        setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         on=("quantity",),
-        draw=(lambda: loss_along_direction(losses[0].reset_index())) if losses else None,
+        draw=(lambda: loss_along_direction(tables[0])) if tables else None,
         remarks=("The loss is that of the minibatch that made the update; the figure shows the first draw.",),
+        reduction=setting.reduction,
     )
 
 
-@artefact("understanding-bn/figure-6", basis="measurement")
+def _figure_6(diverged: Divergence) -> list[Check]:
+    return [diverged.diverges(), *_moment_checks(diverged)]
+
+
+@artefact("understanding-bn/figure-6", basis="measurement", checks=_figure_6)
 def moments_along_path(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:
@@ -82,71 +120,46 @@ def moments_along_path(
     setting = Initializations(context, data, batch_size, draws, minibatches)
     path = sorted({*np.linspace(0, 1, points).tolist(), _HALF})
     updates = _diverging(setting)
-    tables = [
-        moments_along(update.model, update.inputs, update.targets, update.direction, path) for update in updates
-    ]
-    checks = [_diverges(setting, updates)]
-    if tables:
-        checks += _moment_checks(tables)
-        measured = pd.concat(_by_part(table).assign(draw=number) for number, table in enumerate(tables))
-        measured = measured[["draw", "point", "layers", "abs_mean", "variance"]].reset_index(drop=True)
-    else:
-        measured = pd.DataFrame(columns=["draw", "point", "layers", "abs_mean", "variance"])
+    tables = tuple(moments_along(one.model, one.inputs, one.targets, one.direction, path) for one in updates)
+    parts = tuple(_by_part(table) for table in tables)
+    columns = ["draw", "point", "layers", "abs_mean", "variance"]
+    measured = [table.assign(draw=number)[columns] for number, table in enumerate(parts)]
     return Evidence(
-        measured,
-        tuple(checks),
-        setting.setup(rate=RATE, optimizer="SGD, momentum 0.9, weight decay 5e-4", minibatches=minibatches),
+        pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns),
+        facts=Divergence(draws, minibatches, tuple(update.step for update in updates), parts),
+        setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         draw=(lambda: _moments(tables[0])) if tables else None,
         remarks=(
             "Measured are medians over the lower layers 2 to 11, the middle ones 51 to 60 and the upper ones 100 to "
             "109; the figure shows the first draw.",
         ),
+        reduction=setting.reduction,
     )
 
 
 def _diverging(setting: Initializations) -> list[DivergingUpdate]:
     """The responsible update of every draw that diverges after its first."""
-    found = (find_divergence(draw.model, draw.batches, RATE) for draw in setting.each(batch_norm=(False,)))
-    return [descent.update for descent in found if descent.update is not None]
+    descents = (find_divergence(draw.model, draw.batches, RATE) for draw in setting.each(batch_norm=(False,)))
+    return [descent.update for descent in descents if descent.update is not None]
 
 
-def _diverges(setting: Initializations, updates: Sequence[DivergingUpdate]) -> Check:
-    flags = [True] * len(updates) + [False] * (setting.draws - len(updates))
-    return in_every(
-        f"At the rate {RATE:g} the unnormalized network diverges, its loss above {LOSS_LIMIT:g}, within "
-        f"{setting.minibatches} minibatches, in every draw.",
-        flags,
-    )
-
-
-def _soon(updates: Sequence[DivergingUpdate]) -> Check:
-    claim = f"Divergence comes within the first few minibatches, at most {_FIRST_FEW}, in every draw."
-    if not updates:
-        return check(claim, None)
-    return in_every(
-        claim, [update.step <= _FIRST_FEW for update in updates], latest=max(update.step for update in updates)
-    )
-
-
-def _loss_checks(losses: Sequence[pd.DataFrame]) -> list[Check]:
+def _loss_checks(diverged: Divergence, losses: Sequence[pd.DataFrame]) -> list[Check]:
     return [
-        in_every(
-            f"The loss is unremarkable near the origin: after {_NEAR:.0%} of the update at most twice that before "
-            "it, in every draw.",
+        diverged.every(
+            f"The loss is unremarkable near the origin: after {_NEAR:.0%} of the update at most twice that before it",
             [bool(table["loss"][_NEAR] <= 2 * table["loss"][0.0]) for table in losses],
-            largest_ratio=max(table["loss"][_NEAR] / table["loss"][0.0] for table in losses),
+            largest_ratio=max((table["loss"][_NEAR] / table["loss"][0.0] for table in losses), default=math.nan),
         ),
-        in_every(
-            "It explodes towards the end: behind the update it is at least ten times that half way (or not finite), "
-            "in every draw.",
+        diverged.every(
+            "It explodes towards the end: after the update it is at least ten times that half way (or not finite)",
             [not table["loss"][1.0] < 10 * table["loss"][_HALF] for table in losses],
-            smallest_ratio=min(table["loss"][1.0] / table["loss"][_HALF] for table in losses),
+            smallest_ratio=min((table["loss"][1.0] / table["loss"][_HALF] for table in losses), default=math.nan),
         ),
-        in_every(
-            "The gradient does not indicate it: the loss behind the update is more than ten times what the gradient "
-            "at the origin says, in every draw.",
+        diverged.every(
+            "The gradient does not indicate it: the loss after the update is more than ten times what the gradient "
+            "at the origin says",
             [not table["loss"][1.0] <= 10 * max(table["predicted_loss"][1.0], 0.0) for table in losses],
-            largest_prediction=max(table["predicted_loss"][1.0] for table in losses),
+            largest_prediction=max((table["predicted_loss"][1.0] for table in losses), default=math.nan),
         ),
     ]
 
@@ -160,32 +173,32 @@ def _by_part(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _moment_checks(tables: Sequence[pd.DataFrame]) -> list[Check]:
+def _moment_checks(diverged: Divergence) -> list[Check]:
     checks: list[Check] = []
     for moment, name in (("abs_mean", "|mean|"), ("variance", "variance")):
-        parts = [_by_part(table).pivot(index="point", columns="layers", values=moment) for table in tables]
+        parts = [table.pivot(index="point", columns="layers", values=moment) for table in diverged.tables]
         # Not finite at the end of the path means that it exploded there.
         upper = [_decades(part["upper"], 0.0, 1.0) for part in parts]
         lower = [_decades(part["lower"], 0.0, 1.0) for part in parts]
         early = [_decades(part["upper"], 0.0, _HALF) for part in parts]
         late = [_decades(part["upper"], _HALF, 1.0) for part in parts]
         checks += [
-            in_every(
-                f"The {name} of the upper layers grows by more than a decade, in every draw.",
+            diverged.every(
+                f"The {name} of the upper layers grows by more than a decade",
                 [grown > 1 for grown in upper],
-                smallest_decades=min(upper),
+                smallest_decades=min(upper, default=math.nan),
             ),
-            in_every(
-                f"The {name} of the lower layers stays nearly constant: less than a decade of growth, in every draw.",
+            diverged.every(
+                f"The {name} of the lower layers stays nearly constant: less than a decade of growth",
                 [grown < 1 for grown in lower],
-                largest_decades=max(lower),
+                largest_decades=max(lower, default=math.nan),
             ),
-            in_every(
+            diverged.every(
                 f"The {name} of the upper layers grows by more decades in the second half of the path than in the "
-                "first, in every draw.",
+                "first",
                 [second > first for first, second in zip(early, late, strict=True)],
-                largest_early_decades=max(early),
-                smallest_late_decades=min(late),
+                largest_early_decades=max(early, default=math.nan),
+                smallest_late_decades=min(late, default=math.nan),
             ),
         ]
     return checks

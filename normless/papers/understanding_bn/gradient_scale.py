@@ -5,41 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from normless.conversion import convert
 from normless.models.spec import build_model
 from normless.papers.artefact import Context
-from normless.papers.batches import training_batch
+from normless.papers.as_printed import convert
+from normless.papers.batches import MeasuredBatch, training_batch
 from normless.papers.draws import seeded
-from normless.papers.understanding_bn.protocol import Effort
+from normless.papers.trained import replicates
+from normless.papers.understanding_bn.protocol import DEPTH, Effort
+from normless.papers.verdict import Estimate
 
 
 def gradient_scales(
-    context: Context, effort: Effort, schemes: Mapping[str, str], batch_size: int
-) -> dict[str, float]:
+    context: Context, effort: Effort, schemes: Mapping[str, str], *, batch_size: int, draws: int
+) -> dict[str, Estimate]:
     """log₁₀ of the norm of the cross entropy's gradient, over the weights of all convolutions in the blocks.
 
-    Gradients are of a ResNet-110 whatever the effort: it is at that depth that norms decide their size. Every network
-    is drawn from the context's seed and sees the same
-    minibatch.
+    Gradients are of a ResNet-110 whatever the effort: it is at that depth that norms decide their size. The networks
+    of one draw start from one seed and see the same minibatch.
 
     Args:
-        context: whose data and seed are taken.
+        context: whose data and first seed are taken.
         effort: whose data.
         schemes: by the names that the result has.
         batch_size: images in the minibatch.
+        draws: how many networks of each.
     """
     batch = training_batch(context, effort.data, batch_size)
+    seeds = range(context.seed, context.seed + draws)
+    scales = {
+        name: {seed: _scale(batch, effort.network(DEPTH), scheme, seed) for seed in seeds}
+        for name, scheme in schemes.items()
+    }
+    return {name: replicates(pd.Series(values)) for name, values in scales.items()}
+
+
+def _scale(batch: MeasuredBatch, network: str, scheme: str, seed: int) -> float:
     channels, height, width = batch.inputs.shape[1:]
-    scales = {}
-    for name, scheme in schemes.items():
-        with seeded(context.seed):
-            model = build_model(effort.network(110), classes=batch.classes, image_shape=(channels, height, width))
-            network = convert(model, scheme, batch.inputs).train()
-        weights = [weight for path, weight in network.named_parameters() if "blocks." in path and weight.dim() == 4]
-        loss = F.cross_entropy(network(batch.inputs), batch.targets)
-        squares = [gradient.double().square().sum() for gradient in torch.autograd.grad(loss, weights)]
-        scales[name] = 0.5 * math.log10(float(torch.stack(squares).sum()))
-    return scales
+    with seeded(seed):
+        built = build_model(network, classes=batch.classes, image_shape=(channels, height, width))
+        model = convert(built, scheme, batch.inputs).train()
+    weights = [weight for path, weight in model.named_parameters() if "blocks." in path and weight.dim() == 4]
+    loss = F.cross_entropy(model(batch.inputs), batch.targets)
+    squares = [gradient.double().square().sum() for gradient in torch.autograd.grad(loss, weights)]
+    return 0.5 * math.log10(float(torch.stack(squares).sum()))

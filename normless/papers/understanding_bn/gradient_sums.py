@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,11 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import decades_over_draws, qualified, within
+from normless.papers.estimates import within
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import Draw, Initializations, conv_path
-from normless.papers.verdict import Check, Estimate, check, larger
-from normless.probes.backward.gradient_sums import GradientSums
+from normless.papers.trained import replicates
+from normless.papers.understanding_bn.networks import Draw, Initializations, Measured, conv_path, decades
+from normless.papers.understanding_bn.passes import pass_of
+from normless.papers.verdict import Check, Estimate, at_scale, check, larger
 from normless.probes.backward.parameter_gradients import ParameterGradients
 from normless.probes.watching.observe import observe
 from normless.report.axes import new_axes
@@ -24,24 +26,15 @@ from normless.report.probes.gradient_scatter import sums_of_parameters
 from normless.report.probes.gradient_sums import gradient_sums_of_layers
 
 SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
+_LAYERS = (18, 54, 90)
+_PAIRS = ((18, 19), (54, 55), (90, 91))
 
 # In float64 Σd and autograd differ by rounding alone.
 _ROUNDING = 1e-9
 
 
-@artefact("understanding-bn/equation-4", basis="measurement")
-def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
-    """Equation (4): the summands of a kernel's gradient add up to autograd's, and the triangle inequality holds."""
-    setting = Initializations(context, data, batch_size, draws)
-    parameters: list[pd.DataFrame] = []
-
-    def compare(draw: Draw) -> pd.DataFrame:
-        table = _with_autograd(draw, layers)
-        parameters.append(table.assign(scheme="batch_norm" if draw.batch_norm else "none"))
-        return _disagreements(table)
-
-    measured = setting.measured(compare)
-    checks = (
+def _summand_identity(measured: pd.DataFrame) -> list[Check]:
+    return [
         check(
             f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
             "the kernel's mean |gradient|.",
@@ -55,12 +48,26 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
             violations=measured["violations"].sum(),
             parameters=measured["parameters"].sum(),
         ),
-    )
+    ]
+
+
+@artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
+def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
+    """Equation (4): the summands of a kernel's gradient add up to autograd's, and the triangle inequality holds."""
+    setting = Initializations(context, data, batch_size, draws)
+    parameters: list[pd.DataFrame] = []
+
+    def compare(draw: Draw) -> pd.DataFrame:
+        table = _with_autograd(draw, layers)
+        parameters.append(table.assign(scheme="batch_norm" if draw.batch_norm else "none"))
+        return _disagreements(table)
+
+    measured = setting.measured(compare)
     shown = pd.concat(parameters)
     first = shown[shown["order"] == layers[0]]
     return Evidence(
         measured,
-        checks,
+        measured,
         setting.setup(layers=list(layers), precision="float64"),
         draw=lambda: sums_of_parameters(first),
         remarks=(
@@ -95,109 +102,119 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@artefact("understanding-bn/table-1", basis="measurement")
+def _table_1(found: Measured) -> list[Check]:
+    sizes = _by_layer(found, "abs_sum", batch_norm=False)
+    growth = [
+        larger(
+            f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
+            "0).",
+            decades(sizes[later] / sizes[earlier]),
+            Estimate(0.0),
+        )
+        for earlier, later in pairwise(_LAYERS)
+    ]
+    return [*_agreement(found, _LAYERS), *growth]
+
+
+@artefact("understanding-bn/table-1", basis="measurement", checks=_table_1)
 def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Table 1: without batch norm Σ|d| and |Σd| agree to a factor of about 2, with it they differ by about 10²."""
-    layers = (18, 54, 90)
-    setting = Initializations(context, data, batch_size, draws)
-    drawn = _sums(setting, layers)
+    return _evidence(Initializations(context, data, batch_size, draws), _LAYERS)
+
+
+def _table_4(found: Measured) -> list[Check]:
+    layers = [layer for pair in _PAIRS for layer in pair]
+    sizes = np.log10(_by_layer(found, "abs_sum", batch_norm=False))
+    ratio = sum(sizes[second] - sizes[first] for first, second in _PAIRS) / len(_PAIRS)
+    ordering = larger(
+        "Without batch norm |Σd| is smaller in the second convolution of a block than in the first (log₁₀ of the "
+        "ratio, its mean over the three blocks, below 0).",
+        Estimate(0.0),
+        replicates(ratio),
+    )
+    return [*_agreement(found, layers), ordering]
+
+
+@artefact("understanding-bn/table-4", basis="measurement", checks=_table_4)
+def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Table 4: as table 1 for both convolutions of three blocks; the second has smaller gradients without norm."""
     return _evidence(
-        setting, drawn, layers, _agreement_checks(drawn, setting, layers) + _growth_checks(drawn, layers)
+        Initializations(context, data, batch_size, draws), tuple(layer for pair in _PAIRS for layer in pair)
     )
 
 
-@artefact("understanding-bn/table-4", basis="measurement")
-def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Table 4: as table 1 for both convolutions of three blocks; the second has smaller gradients without norm."""
-    pairs = ((18, 19), (54, 55), (90, 91))
-    layers = tuple(layer for pair in pairs for layer in pair)
-    setting = Initializations(context, data, batch_size, draws)
-    drawn = _sums(setting, layers)
-    checks = _agreement_checks(drawn, setting, layers)
-    sizes = _by_layer(drawn, lambda row: row["abs_sum"], batch_norm=False)
-    for first, second in pairs:
-        ratio = decades_over_draws(sizes[second] / sizes[first])
-        checks += (
-            larger(
-                f"Without batch norm |Σd| of layer {second} is smaller than that of layer {first} "
-                "(log₁₀ of the ratio below 0).",
-                Estimate(0.0),
-                ratio,
-            ),
-        )
-    return _evidence(setting, drawn, layers, checks)
-
-
-def _sums(setting: Initializations, layers: Sequence[int]) -> pd.DataFrame:
-    """A row per network, draw and layer: the four sums."""
-
-    def sums(draw: Draw) -> pd.DataFrame:
-        watcher = GradientSums([conv_path(layer) for layer in layers])
-        observe(draw.model, [watcher], draw.inputs, draw.targets)
-        return watcher.table()
-
-    return setting.measured(sums)
-
-
-def _by_layer(
-    drawn: pd.DataFrame, quantity: Callable[[pd.DataFrame], pd.Series], *, batch_norm: bool
-) -> pd.DataFrame:
+def _by_layer(found: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
     """A quantity by draw (rows) and layer (columns)."""
-    chosen = drawn[drawn["batch_norm"] == batch_norm]
-    return chosen.assign(quantity=quantity(chosen)).pivot(index="draw", columns="order", values="quantity")
+    return found.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns="order", values=quantity)
+
+
+def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
+    """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
+    table = found.table.assign(factor=_factor(found.table))
+    # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
+    table["of_random_signs"] = table["factor"] * table["predicted_for_random_signs"]
+    found = replace(found, table=table)
+    without = _by_layer(found, "factor", batch_norm=False)
+    with_norm, cancelled = (_by_layer(found, name, batch_norm=True) for name in ("factor", "of_random_signs"))
+    sizes = [_by_layer(found, "abs_sum", batch_norm=kind) for kind in (False, True)]
+    checks = []
+    for layer in layers:
+        ratio, five = decades(sizes[0][layer] / sizes[1][layer]), math.log10(5)
+        named = f"Layer {layer} with batch norm"
+        checks += [
+            within(
+                f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of the ratio).",
+                decades(without[layer]),
+                0.0,
+                math.log10(4),
+            ),
+            within(
+                f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
+                "(log₁₀ of the ratio to √N).",
+                decades(cancelled[layer]),
+                -five,
+                five,
+            ),
+            at_scale(
+                within(
+                    f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).",
+                    decades(with_norm[layer]),
+                    2 - five,
+                    2 + five,
+                ),
+                found.fewer,
+            ),
+            larger(
+                f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).",
+                ratio,
+                Estimate(0.0),
+            ),
+            at_scale(
+                within(
+                    f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
+                    "a decade (log₁₀ of the ratio).",
+                    ratio,
+                    1.5,
+                    3.5,
+                ),
+                found.reduction,
+            ),
+        ]
+    return checks
 
 
 def _factor(rows: pd.DataFrame) -> pd.Series:
     return rows["sum_abs"] / rows["abs_sum"]
 
 
-def _agreement_checks(drawn: pd.DataFrame, setting: Initializations, layers: Sequence[int]) -> tuple[Check, ...]:
-    without, with_norm = (_by_layer(drawn, _factor, batch_norm=kind) for kind in (False, True))
-    sizes = [_by_layer(drawn, lambda row: row["abs_sum"], batch_norm=kind) for kind in (False, True)]
-    checks: list[Check] = []
-    for layer in layers:
-        checks.append(
-            within(
-                f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of the ratio).",
-                decades_over_draws(without[layer]),
-                0.0,
-                math.log10(4),
-            )
-        )
-        cancelling = within(
-            f"Layer {layer} with batch norm: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).",
-            decades_over_draws(with_norm[layer]),
-            2 - math.log10(5),
-            2 + math.log10(5),
-        )
-        apart = within(
-            f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half a "
-            "decade (log₁₀ of the ratio).",
-            decades_over_draws(sizes[0][layer] / sizes[1][layer]),
-            1.5,
-            3.5,
-        )
-        checks += qualified((cancelling, apart), setting.reduction)
-    return tuple(checks)
+def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
+    """The four sums of some layers, and their geometric means over draws in the table's columns."""
 
+    def sums(draw: Draw) -> pd.DataFrame:
+        table = pass_of(draw).sums
+        return table[table["order"].isin(layers)]
 
-def _growth_checks(drawn: pd.DataFrame, layers: Sequence[int]) -> tuple[Check, ...]:
-    sizes = _by_layer(drawn, lambda row: row["abs_sum"], batch_norm=False)
-    return tuple(
-        larger(
-            f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
-            "0).",
-            decades_over_draws(sizes[later] / sizes[earlier]),
-            Estimate(0.0),
-        )
-        for earlier, later in pairwise(layers)
-    )
-
-
-def _evidence(
-    setting: Initializations, drawn: pd.DataFrame, layers: Sequence[int], checks: tuple[Check, ...]
-) -> Evidence:
-    """The geometric means over draws, in the table's columns."""
+    drawn = setting.measured(sums)
     logarithms = drawn.assign(factor=_factor(drawn))
     columns = [*SUMS, "factor"]
     logarithms[columns] = np.log10(logarithms[columns])
@@ -210,7 +227,7 @@ def _evidence(
     first = drawn[drawn["draw"] == 0]
     return Evidence(
         means,
-        checks,
+        Measured(drawn, setting.fewer, setting.reduction),
         setting.setup(layers=list(layers)),
         on=("layer", "batch_norm"),
         draw=lambda: gradient_sums_of_layers(first, layers, new_axes(width=6.4)),
@@ -220,4 +237,5 @@ def _evidence(
             "for N independent summands of random sign.",
             "The figure shows the first draw.",
         ),
+        reduction=setting.reduction,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -29,7 +30,30 @@ _EXAMPLES = 5
 _EXACT = 1e-9
 
 
-@artefact("understanding-bn/equation-2", basis="measurement")
+@dataclass(frozen=True)
+class StepNoise:
+    """Squared errors of steps and their means, each beside what the equation says.
+
+    Attributes:
+        exact: over every minibatch of a tiny network: `batch_size`, `learning_rate`, `noise`, `predicted_noise` and
+            `bias`, the length of the mean error.
+        drawn: the same over minibatches drawn for a ResNet, with the `standard_error` of the noise and
+            `predicted_bias`, the length that the mean of so many unbiased draws has.
+        depth: of the ResNet.
+        draws: how many minibatches.
+    """
+
+    exact: pd.DataFrame
+    drawn: pd.DataFrame
+    depth: int
+    draws: int
+
+
+def _equation_2(noise: StepNoise) -> tuple[Check, ...]:
+    return _noise_checks(noise.exact, noise.drawn, noise.depth, noise.draws)
+
+
+@artefact("understanding-bn/equation-2", basis="formula", checks=_equation_2)
 def step_noise(
     context: Context, *, data: str, depth: int, examples: int, batch_sizes: Sequence[int], draws: int
 ) -> Evidence:
@@ -52,8 +76,8 @@ def step_noise(
     )
     return Evidence(
         _quantities(both),
-        _noise_checks(exact, drawn, depth, draws),
-        setting.setup(
+        facts=StepNoise(exact, drawn, depth, draws),
+        setup=setting.setup(
             learning_rates="0.1 and 0.2",
             exact=f"a tanh network of two layers in float64, {_EXAMPLES} examples, every minibatch with replacement",
             examples=examples,

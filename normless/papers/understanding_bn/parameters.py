@@ -5,18 +5,55 @@ from __future__ import annotations
 import pandas as pd
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import decades_over_draws, over_draws
+from normless.papers.estimates import within
 from normless.papers.evidence import Evidence
-from normless.papers.understanding_bn.networks import INKS, Draw, Initializations, conv_path
-from normless.papers.verdict import Estimate, larger
+from normless.papers.trained import replicates
+from normless.papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, conv_path, decades
+from normless.papers.understanding_bn.passes import pass_of
+from normless.papers.verdict import Check, Estimate, larger
 from normless.probes.backward.parameter_gradients import ParameterGradients, gradient_alignment_table
-from normless.probes.backward.summand_distribution import SummandDistribution, summand_statistics
+from normless.probes.backward.summand_distribution import summand_statistics
 from normless.probes.watching.observe import observe
 from normless.report.probes.gradient_scatter import gradient_against_channel_mean, sums_of_parameters
 from normless.report.probes.summand_histogram import summand_histogram
 
+# Skewed summands have a mean of more than this many standard deviations, centred ones of less.
+_SKEWED = 1 / 3
 
-@artefact("understanding-bn/figure-18", basis="measurement")
+
+def _gradient_and_channel_mean(found: Measured) -> list[Check]:
+    without, with_norm = found.both
+    correlations = [replicates(rows["mean_correlation"]) for rows in (without, with_norm)]
+    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in (without, with_norm)]
+    return [
+        larger(
+            "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
+            correlations[0],
+            Estimate(0.5),
+        ),
+        larger(
+            "Without it the tenth of weights with the most negative means has gradients at most a tenth of those of "
+            "the tenth with the largest (log₁₀ of the ratio below -1).",
+            Estimate(-1.0),
+            dead[0],
+        ),
+        within(
+            "With batch norm the dependence disappears: correlation between -0.25 and 0.25.",
+            correlations[1],
+            -0.25,
+            0.25,
+        ),
+        within(
+            "With batch norm all channels have equally large gradients on average: those of the two tenths are "
+            "within half a decade (log₁₀ of the ratio).",
+            dead[1],
+            -0.5,
+            0.5,
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-18", basis="measurement", checks=_gradient_and_channel_mean)
 def gradient_and_channel_mean(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
 ) -> Evidence:
@@ -31,32 +68,9 @@ def gradient_and_channel_mean(
         return gradient_alignment_table(parameters)[["mean_correlation", "dead_gradient", "live_gradient"]]
 
     measured = setting.measured(alignment)
-    without, with_norm = (measured[measured["batch_norm"] == kind] for kind in (False, True))
-    correlations = [over_draws(rows["mean_correlation"]) for rows in (without, with_norm)]
-    dead = [decades_over_draws(rows["dead_gradient"] / rows["live_gradient"]) for rows in (without, with_norm)]
-    checks = (
-        larger(
-            "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
-            correlations[0],
-            Estimate(0.5),
-        ),
-        larger(
-            "Without it the tenth of weights with the most negative means has gradients at most a tenth of those of "
-            "the tenth with the largest (log₁₀ of the ratio below -1).",
-            Estimate(-1.0),
-            dead[0],
-        ),
-        larger("With batch norm the dependence disappears: correlation below 0.25.", Estimate(0.25), correlations[1]),
-        larger(
-            "With batch norm the two tenths have gradients of one order of magnitude (log₁₀ of the ratio above "
-            "-0.5).",
-            dead[1],
-            Estimate(-0.5),
-        ),
-    )
     return Evidence(
         measured,
-        checks,
+        Measured(measured),
         setting.setup(layer=35, minibatches=minibatches),
         draw=lambda: gradient_against_channel_mean(pd.concat(shown)),
         remarks=(
@@ -64,13 +78,20 @@ def gradient_and_channel_mean(
             "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
             "not 0 by definition. The figure shows the first draw.",
         ),
+        reduction=setting.reduction,
     )
+
+
+def _of_layer(draw: Draw, layer: int) -> pd.DataFrame:
+    """The parameters of one layer on the first minibatch."""
+    parameters = pass_of(draw).parameters
+    return parameters[parameters["order"] == layer].reset_index(drop=True)
 
 
 def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     """Every parameter's gradient and in-channel mean, averaged over the minibatches."""
-    tables = []
-    for inputs, targets in draw.batches:
+    tables = [_of_layer(draw, layer)]
+    for inputs, targets in draw.batches[1:]:
         watcher = ParameterGradients([conv_path(layer)])
         observe(draw.model, [watcher], inputs, targets)
         tables.append(watcher.table())
@@ -80,95 +101,97 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     return averaged.assign(abs_sum=averaged["gradient"].abs())
 
 
-@artefact("understanding-bn/figure-22", basis="measurement")
-def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
-    setting = Initializations(context, data, batch_size, draws)
-    shown: list[pd.DataFrame] = []
-
-    def statistics(draw: Draw) -> pd.DataFrame:
-        summands = SummandDistribution(conv_path(90))
-        observe(draw.model, [summands], draw.inputs, draw.targets)
-        if draw.number == 0:
-            shown.append(summands.table())
-        columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
-        return summand_statistics(summands.table())[columns]
-
-    measured = setting.measured(statistics, batch_norm=(False,))
-    large, small = (measured[measured["chosen"] == chosen] for chosen in ("largest", "cancelling"))
-    checks = (
+def _summands_of_a_parameter(found: Measured) -> list[Check]:
+    rows = found.by_draw(batch_norm=False)
+    large, small = (rows[rows["chosen"] == chosen] for chosen in ("largest", "small"))
+    return [
         larger(
             "The parameter with the largest gradient has |Σd| of more than half of Σ|d|.",
-            over_draws(large["input_independence"]),
+            replicates(large["input_independence"]),
             Estimate(0.5),
         ),
         larger(
             "Most of its summands that are not 0, more than two thirds, have one sign.",
-            over_draws(large["one_sign_share"]),
+            replicates(large["one_sign_share"]),
             Estimate(2 / 3),
         ),
         larger(
             "They are skewed away from 0: their mean is more than a third of their standard deviation.",
-            over_draws(large["mean_in_deviations"]),
-            Estimate(1 / 3),
+            replicates(large["mean_in_deviations"]),
+            Estimate(_SKEWED),
         ),
         larger(
-            "A parameter with a small gradient has summands centred around 0: |mean| below a tenth of the deviation.",
-            Estimate(0.1),
-            over_draws(small["mean_in_deviations"]),
+            "A parameter with a small gradient has summands centred around 0: |mean| below a third of the deviation.",
+            Estimate(_SKEWED),
+            replicates(small["mean_in_deviations"]),
         ),
-    )
+    ]
+
+
+@artefact("understanding-bn/figure-22", basis="measurement", checks=_summands_of_a_parameter)
+def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
+    setting = Initializations(context, data, batch_size, draws)
+    columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
+    measured = setting.measured(lambda draw: summand_statistics(pass_of(draw).summands)[columns], batch_norm=(False,))
     return Evidence(
         measured,
-        checks,
+        Measured(measured),
         setting.setup(layer=90),
-        draw=lambda: summand_histogram(shown[0]),
-        remarks=(
-            "`cancelling` is the parameter with the smallest |Σd|/Σ|d| among the half with the largest Σ|d|. The "
-            "figure shows the first draw.",
+        draw=lambda: summand_histogram(
+            pd.concat(pass_of(draw).summands for draw in setting.first(batch_norm=(False,)))
         ),
+        remarks=(
+            "`small` is the parameter above 5 % of all in |Σd|, those that read a dead channel left out. The figure "
+            "shows the first draw.",
+        ),
+        reduction=setting.reduction,
     )
 
 
-@artefact("understanding-bn/figure-23", basis="measurement")
+def _gradients_on_a_line(found: Measured) -> list[Check]:
+    without, with_norm = found.both
+    return [
+        larger(
+            "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
+            "0.75.",
+            replicates(without["sum_correlation"]),
+            Estimate(0.75),
+        ),
+        larger(
+            "With batch norm the relation disappears: correlation below 0.5.",
+            Estimate(0.5),
+            replicates(with_norm["sum_correlation"]),
+        ),
+        larger(
+            "Gradients are much smaller with batch norm, by more than a factor of 10 (log₁₀ of the ratio).",
+            decades(without["mean_abs_gradient"] / with_norm["mean_abs_gradient"]),
+            Estimate(1.0),
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-23", basis="measurement", checks=_gradients_on_a_line)
 def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 23: in layer 54 many parameters have |Σd| = c·Σ|d| without batch norm; with it gradients are smaller."""
     setting = Initializations(context, data, batch_size, draws)
-    shown: list[pd.DataFrame] = []
 
     def alignment(draw: Draw) -> pd.DataFrame:
-        watcher = ParameterGradients([conv_path(54)])
-        observe(draw.model, [watcher], draw.inputs, draw.targets)
-        parameters = watcher.table()
-        if draw.number == 0:
-            shown.append(parameters.assign(scheme=INKS[draw.batch_norm]))
+        parameters = _of_layer(draw, 54)
         table = gradient_alignment_table(parameters)[["sum_correlation", "share_aligned"]]
         return table.assign(mean_abs_gradient=parameters["abs_sum"].mean())
 
     measured = setting.measured(alignment)
-    without, with_norm = (measured[measured["batch_norm"] == kind].set_index("draw") for kind in (False, True))
-    correlations = [over_draws(rows["sum_correlation"]) for rows in (without, with_norm)]
-    checks = (
-        larger(
-            "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
-            "0.75.",
-            correlations[0],
-            Estimate(0.75),
-        ),
-        larger("With batch norm the relation disappears: correlation below 0.5.", Estimate(0.5), correlations[1]),
-        larger(
-            "Gradients are much smaller with batch norm, by more than a factor of 10 (log₁₀ of the ratio).",
-            decades_over_draws(without["mean_abs_gradient"] / with_norm["mean_abs_gradient"]),
-            Estimate(1.0),
-        ),
-    )
     return Evidence(
         measured,
-        checks,
+        Measured(measured),
         setting.setup(layer=54),
-        draw=lambda: sums_of_parameters(pd.concat(shown)),
+        draw=lambda: sums_of_parameters(
+            pd.concat(_of_layer(draw, 54).assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
+        ),
         remarks=(
             "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
             "on the dotted line have summands of one sign.",
         ),
+        reduction=setting.reduction,
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context
-from normless.papers.finals import chosen, final_table
+from normless.papers.finals import chosen, estimate, final_table
 from normless.papers.trained import best_accuracy, highest_trained_rate
-from normless.papers.understanding_bn.protocol import SUBSETS, Effort, parts_scheme, parts_text
-from normless.papers.verdict import Check, check
+from normless.papers.understanding_bn.protocol import PARTS, SUBSETS, Effort, parts_scheme, parts_text
+from normless.papers.understanding_bn.rates import best_rate
+from normless.papers.verdict import Estimate
 from normless.report.palette import Ink
 from normless.report.probes.series import series_ink
 from normless.report.rate_outcomes import accuracy_against_rate
@@ -30,44 +32,67 @@ def in_symbols(parts: str) -> str:
 INKS: dict[str, Ink] = {in_symbols(parts_text(parts)): series_ink(place) for place, parts in enumerate(SUBSETS)}
 
 
-def searched(context: Context, effort: Effort, subsets: Sequence[tuple[str, ...]]) -> SweepResult:
+@dataclass(frozen=True)
+class PartsRuns:
+    """Runs of networks with some subsets of batch norm's parts, at every rate of a grid.
+
+    Attributes:
+        table: a row per run, as `final_table` gives it, and `last_epoch`, the epochs after all doublings.
+        reduction: what is less than the paper's set-up; empty if nothing is.
+    """
+
+    table: pd.DataFrame
+    reduction: str
+
+    def of(self, parts: str) -> pd.DataFrame:
+        """The runs of one subset."""
+        return chosen(self.table, **{AXIS: parts})
+
+    @property
+    def control(self) -> Estimate:
+        """The accuracy of batch norm with all its parts at its best rate."""
+        return best_accuracy(self.of(parts_text(PARTS)))
+
+    def highest_trained(self, parts: str) -> float:
+        """The highest rate that a subset trains at; see `normless.papers.trained.highest_trained_rate`."""
+        return highest_trained_rate(self.of(parts), self.control)
+
+    def at_best(self, parts: str) -> pd.DataFrame:
+        """The runs of one subset at its best rate; none where it trains at no rate."""
+        runs = self.of(parts)
+        return runs.iloc[:0] if self.highest_trained(parts) == 0 else chosen(runs, rate=best_rate(runs))
+
+
+def searched(context: Context, effort: Effort, subsets: Sequence[tuple[str, ...]]) -> tuple[PartsRuns, SweepResult]:
     """Carry out the search for the best learning rate of networks with some subsets of batch norm's parts."""
     axis = {parts_text(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
-    return context.lab.run(effort.sweep(context, "parts of batch norm", {AXIS: axis}, settings=effort.searched()))
+    result = context.lab.run(effort.sweep(context, "parts of batch norm", {AXIS: axis}, settings=effort.searched()))
+    table = final_table(result)
+    table["last_epoch"] = table["epochs"].astype(float) * 2 ** table["doublings"].astype(float).fillna(0)
+    return PartsRuns(table, effort.reduction(context)), result
 
 
-def selected(result: SweepResult) -> pd.DataFrame:
+def selected(runs: PartsRuns) -> pd.DataFrame:
     """A row per subset: the best `lr` by test accuracy, its `epochs`, and the highest rate that trains."""
-    table, best = final_table(result), result.optima("test_accuracy")
     rows = []
-    for row in best.to_dict("records"):
-        runs = chosen(table, **{AXIS: row[AXIS]})
-        usable = highest_trained_rate(runs, best_accuracy(table))
-        trained = bool(row["trainable"])
-        at_best = chosen(runs, rate=row["rate"])
-        last = result.epochs[result.epochs["hash"].isin(at_best["hash"])]
+    for parts in runs.table[AXIS].unique():
+        best = runs.at_best(parts)
+        accuracy = estimate(best, "test_accuracy")
         rows.append(
             {
-                AXIS: row[AXIS],
-                "lr": row["rate"] if trained else math.nan,
-                "epochs": float(last.groupby("hash")["epoch"].max().mean()) if trained else math.nan,
-                "highest_trained_lr": usable,
-                "test_accuracy": 100 * row["mean"],
-                "test_accuracy_deviation": 100 * row["deviation"],
-                "n": row["n"],
+                AXIS: parts,
+                "lr": float(best["rate"].iloc[0]) if len(best) else math.nan,
+                "epochs": float(best["last_epoch"].mean()) if len(best) else math.nan,
+                "highest_trained_lr": runs.highest_trained(parts),
+                "test_accuracy": accuracy.mean,
+                "test_accuracy_deviation": accuracy.deviation,
+                "n": accuracy.n if len(best) else 0,
             }
         )
     return pd.DataFrame(rows)
 
 
-def by_rate(result: SweepResult) -> Axes:
+def by_rate(runs: PartsRuns) -> Axes:
     """Draw what every run of the search reaches against its rate."""
-    runs = final_table(result)
-    runs[AXIS] = runs[AXIS].map(in_symbols)
-    return accuracy_against_rate(runs, series=AXIS, inks=INKS, title="Parts of batch norm")
-
-
-def equal(claim: str, measured: float, expected: float) -> Check:
-    """Two rates of a grid are one; undecided where one of them is not known."""
-    known = not (math.isnan(measured) or math.isnan(expected))
-    return check(claim, math.isclose(measured, expected) if known else None, measured=measured, expected=expected)
+    table = runs.table.assign(**{AXIS: runs.table[AXIS].map(in_symbols)})
+    return accuracy_against_rate(table, series=AXIS, inks=INKS, title="Parts of batch norm")

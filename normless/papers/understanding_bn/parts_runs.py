@@ -4,137 +4,158 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import qualified
+from normless.papers.estimates import quantity_table, within
 from normless.papers.evidence import Evidence
-from normless.papers.finals import estimate, failures, final_table, setup_of
-from normless.papers.published import published_as
-from normless.papers.understanding_bn.parts import AXIS, INKS, by_rate, equal, in_symbols, searched, selected
-from normless.papers.understanding_bn.protocol import (
-    PARTS,
-    SUBSETS,
-    Effort,
-    parts_scheme,
-    parts_text,
+from normless.papers.finals import chosen, difference, estimate, failures, setup_of
+from normless.papers.understanding_bn.parts import (
+    AXIS,
+    INKS,
+    PartsRuns,
+    by_rate,
+    in_symbols,
+    searched,
+    selected,
 )
-from normless.papers.verdict import Estimate, check, larger
+from normless.papers.understanding_bn.protocol import PARTS, SUBSETS, Effort, parts_text
+from normless.papers.understanding_bn.rates import best_decade, best_rate, is_rate
+from normless.papers.verdict import Check, Estimate, at_scale, check, larger
 from normless.report.axes import new_panels
 from normless.report.curves import accuracy_against_epoch
 
+WHOLE, NORMALIZED, SCALED, CENTRED, NONE = (
+    parts_text(parts) for parts in (PARTS, ("mu", "sigma2"), ("sigma2",), ("mu",), ())
+)
+# An accuracy within so many points of another is as good.
+_AS_GOOD = 1.0
 
-@artefact("understanding-bn/table-2", basis="training")
+
+def _table_2(runs: PartsRuns) -> list[Check]:
+    both = [parts_text(parts) for parts in SUBSETS if {"mu", "sigma2"} <= set(parts)]
+    best = {parts: best_decade(runs.of(parts), runs.control) for parts in (NORMALIZED, SCALED, CENTRED, NONE)}
+    checks = [
+        at_scale(
+            is_rate(f"The best rate with {in_symbols(parts)} is {rate:g}.", best_rate(runs.at_best(parts)), rate),
+            runs.reduction,
+        )
+        for parts, rate in (*((parts, 0.1) for parts in both), (SCALED, 0.01), (CENTRED, 0.003), (NONE, 1e-4))
+    ]
+    checks += [
+        larger(
+            f"The best rate with {in_symbols(better)} is larger than with {in_symbols(worse)} (log₁₀ of the rates).",
+            best[better],
+            best[worse],
+        )
+        for better, worse in pairwise((NORMALIZED, SCALED, CENTRED, NONE))
+    ]
+    checks += [_highest_is_best(runs, parts) for parts in (SCALED, CENTRED, NONE)]
+    checks += [at_scale(_longer(runs, parts), runs.reduction) for parts in (SCALED, CENTRED, NONE)]
+    return checks
+
+
+def _highest_is_best(runs: PartsRuns, parts: str) -> Check:
+    """Whether no lower rate gives more than a point above what the highest rate gives that trains."""
+    claim = (
+        f"With {in_symbols(parts)} the highest rate that trains is as good as any lower one, within {_AS_GOOD:g} "
+        "point of test accuracy."
+    )
+    own, highest = runs.of(parts), runs.highest_trained(parts)
+    lower = own[own["rate"] < highest]
+    if math.isnan(highest) or lower.empty:
+        return check(claim, None, highest=highest)
+    return larger(
+        claim,
+        estimate(chosen(own, rate=highest), "test_accuracy"),
+        estimate(chosen(lower, rate=best_rate(lower)), "test_accuracy"),
+        by=-_AS_GOOD,
+    )
+
+
+def _longer(runs: PartsRuns, parts: str) -> Check:
+    return larger(
+        f"With {in_symbols(parts)} learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}.",
+        estimate(runs.at_best(parts), "last_epoch"),
+        estimate(runs.at_best(NORMALIZED), "last_epoch"),
+    )
+
+
+@artefact("understanding-bn/table-2", basis="training", checks=_table_2)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
-    result = searched(context, effort, SUBSETS)
-    measured = selected(result)
-    rates = dict(zip(measured[AXIS], measured["lr"], strict=True))
-    usable = dict(zip(measured[AXIS], measured["highest_trained_lr"], strict=True))
-    both = [parts_text(parts) for parts in SUBSETS if {"mu", "sigma2"} <= set(parts)]
-    checks = [equal(f"The best rate with {in_symbols(name)} is 0.1.", rates[name], 0.1) for name in both]
-    ladder = [parts_text(("mu", "sigma2")), "sigma2", "mu", ""]
-    checks += [
-        check(
-            f"The best rate with {in_symbols(better)} is larger than with {in_symbols(worse)}.",
-            None if math.isnan(rates[better]) else not rates[worse] >= rates[better],
-            first=rates[better],
-            second=rates[worse],
-        )
-        for better, worse in pairwise(ladder)
-    ]
-    checks += [
-        equal(f"With {in_symbols(name)} the highest rate that trains is the best.", rates[name], usable[name])
-        for name in rates
-    ]
+    runs, result = searched(context, effort, SUBSETS)
     return Evidence(
-        measured,
-        qualified(checks, effort.reduction),
-        setup_of(context.lab, result),
+        selected(runs),
+        facts=runs,
+        setup=setup_of(context.lab, result),
         on=(AXIS,),
-        draw=lambda: by_rate(result),
+        draw=lambda: by_rate(runs),
         remarks=(
             "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the "
             "number that was trained.",
             *failures(result),
         ),
+        reduction=runs.reduction,
     )
 
 
-@artefact("understanding-bn/figure-17", basis="training")
+def _accuracies(runs: PartsRuns) -> dict[str, Estimate]:
+    return {str(parts): estimate(runs.at_best(str(parts)), "test_accuracy") for parts in runs.table[AXIS].unique()}
+
+
+def _figure_17(runs: PartsRuns) -> list[Check]:
+    accuracy = _accuracies(runs)
+    gain = difference(accuracy[WHOLE], accuracy[NORMALIZED])
+    roughly = within("The whole affine part, γ and β, adds roughly 0.6 points: 0.3 to 0.9.", gain, 0.3, 0.9)
+    return [
+        at_scale(roughly, runs.reduction),
+        *(
+            larger(
+                f"Without the affine part, to leave out {lost} costs more than γ and β add.",
+                difference(accuracy[NORMALIZED], accuracy[kept]),
+                gain,
+            )
+            for lost, kept in (("μ", SCALED), ("σ²", CENTRED))
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-17", basis="training", checks=_figure_17)
 def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Figure 17: γ and β together add about 0.6 points; without μ or σ² far more is lost."""
-    printed = {_text(row["parts"]): row for row in published_as("understanding-bn/table-2").rows}
-    axis: dict[str, dict[str, Any]] = {}
-    for parts in SUBSETS:
-        row = printed[parts_text(parts)]
-        axis[parts_text(parts)] = {
-            "scheme": parts_scheme(parts),
-            "rate": float(row["lr"]),
-            "epochs": effort.epochs(int(row["epochs"])),
-        }
-    result = context.lab.run(effort.sweep(context, "parts at their best rates", {AXIS: axis}))
-    table = final_table(result)
-    accuracy = {str(name): estimate(runs, "test_accuracy") for name, runs in table.groupby(AXIS, sort=False)}
-    whole, bare = accuracy[parts_text(PARTS)], accuracy["mu, sigma2"]
-    gain = _difference(whole, bare)
-    checks = [larger("The whole affine part, γ and β, adds less than 1.6 points.", Estimate(1.6), gain)]
-    checks += [
-        larger(
-            f"Without the affine part, to leave out {lost} costs more than γ and β add.",
-            _difference(bare, accuracy[kept]),
-            gain,
-        )
-        for lost, kept in (("μ", "sigma2"), ("σ²", "mu"))
-    ]
-    rows = [
-        {
-            "quantity": "gain_from_whole_affine_part_percent",
-            "value": gain.mean,
-            "deviation": gain.deviation,
-            "n": gain.n,
-        }
-    ]
-    rows += [
-        {
-            "quantity": f"test accuracy with {in_symbols(name)}",
-            "value": one.mean,
-            "deviation": one.deviation,
-            "n": one.n,
-        }
-        for name, one in accuracy.items()
-    ]
+    runs, result = searched(context, effort, SUBSETS)
+    accuracy = _accuracies(runs)
+    gain = difference(accuracy[WHOLE], accuracy[NORMALIZED])
     return Evidence(
-        pd.DataFrame(rows),
-        qualified(checks, effort.reduction),
-        setup_of(context.lab, result),
+        quantity_table(
+            {"gain_from_whole_affine_part_percent": gain}
+            | {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}
+        ),
+        facts=runs,
+        setup=setup_of(context.lab, result),
         on=("quantity",),
-        draw=lambda: _panels(result),
-        remarks=("Rates and epochs are those of table 2 of the paper.", *failures(result)),
+        draw=lambda: _panels(runs, result),
+        remarks=(
+            "Each subset at its best rate and epochs, by the same search as table 2; one that trains at no rate has "
+            "no accuracy.",
+            *failures(result),
+        ),
+        reduction=runs.reduction,
     )
 
 
-def _text(parts: Any) -> str:
-    return ", ".join(parts)
-
-
-def _difference(first: Estimate, second: Estimate) -> Estimate:
-    """Of two means over the same number of runs."""
-    return Estimate(first.mean - second.mean, math.hypot(first.deviation, second.deviation), min(first.n, second.n))
-
-
-def _panels(result: SweepResult) -> Axes:
+def _panels(runs: PartsRuns, result: SweepResult) -> Axes:
     """The affine part at the left, μ and σ² without it at the right, as the paper has them."""
-    epochs = result.epochs.assign(**{AXIS: result.epochs[AXIS].map(in_symbols)})
-    sides = (SUBSETS[:4], SUBSETS[3:])
+    best = pd.concat([runs.at_best(str(parts)) for parts in runs.table[AXIS].unique()])
+    epochs = result.epochs[result.epochs["hash"].isin(best["hash"])]
+    epochs = epochs.assign(**{AXIS: epochs[AXIS].map(in_symbols)})
     axes = new_panels(1, 2)
-    for panel, subsets, title in zip(
-        axes, sides, ("γ and β beside μ and σ²", "μ and σ² without γ and β"), strict=True
-    ):
+    sides = ((SUBSETS[:4], "γ and β beside μ and σ²"), (SUBSETS[3:], "μ and σ² without γ and β"))
+    for panel, (subsets, title) in zip(axes, sides, strict=True):
         names = [in_symbols(parts_text(parts)) for parts in subsets]
         accuracy_against_epoch(epochs[epochs[AXIS].isin(names)], panel, series=AXIS, inks=INKS, title=title)
     return axes[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -10,43 +12,78 @@ from matplotlib.axes import Axes
 
 from normless.lab.laboratory import SweepResult
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import qualified
+from normless.papers.estimates import over_draws, quantity_table, within
 from normless.papers.evidence import Evidence
-from normless.papers.finals import chosen, estimate, failures, final_table, setup_of, summary
+from normless.papers.finals import (
+    chosen,
+    combined,
+    difference,
+    estimates_by,
+    failures,
+    final_table,
+    setup_of,
+    summary,
+)
 from normless.papers.trained import runs_train
 from normless.papers.understanding_bn.gradient_scale import gradient_scales
+from normless.papers.understanding_bn.plateau import plateaus
 from normless.papers.understanding_bn.protocol import SCHEMES, Effort
-from normless.papers.verdict import Estimate, check, larger
+from normless.papers.verdict import Check, Estimate, at_scale, check, larger
 from normless.report.curves import accuracy_against_epoch
 from normless.report.palette import Ink
 from normless.report.probes.series import series_ink
 
 AXIS = "configuration"
-NONE = "no norm, 0.0001"
-LOW = "batch norm, 0.0001"
-MIDDLE = "batch norm, 0.003"
-HIGH = "batch norm, 0.1"
-TOP = "batch norm on top, 0.03"
+NONE = "no norm, low rate"
+LOW = "batch norm, low rate"
+MIDDLE = "batch norm, middle rate"
+HIGH = "batch norm, high rate"
+TOP = "batch norm on top"
 
-# Of each run its network, initial learning rate and the epochs of the paper.
-CONFIGURATIONS: Mapping[str, tuple[str, float, int]] = {
-    NONE: ("none", 1e-4, 2400),
-    LOW: ("batch norm", 1e-4, 2400),
-    MIDDLE: ("batch norm", 3e-3, 1320),
-    HIGH: ("batch norm", 1e-1, 165),
-    TOP: ("batch norm on top", 3e-2, 330),
+# Of each run its network, and which of the effort's trainings it has.
+CONFIGURATIONS: Mapping[str, tuple[str, str]] = {
+    NONE: ("none", "low"),
+    LOW: ("batch norm", "low"),
+    MIDDLE: ("batch norm", "middle"),
+    HIGH: ("batch norm", "high"),
+    TOP: ("batch norm on top", "top"),
 }
 # A test accuracy within so many points of another is no better.
 _NO_BETTER = 1.0
+_SCALED = ("none", "batch norm", "batch norm on top")
 
 
-def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> SweepResult:
+@dataclass(frozen=True)
+class ReferenceRuns:
+    """Some of the reference runs.
+
+    Attributes:
+        table: a row per run, as `final_table` gives it, and `plateaued`, whether learning had before the first drop
+            of the rate (`plateaus`).
+        reduction: what is less than the paper's set-up; empty if nothing is.
+        scales: of the networks of `SCHEMES`, log₁₀ of the gradients' norm at initialization; empty if not measured.
+    """
+
+    table: pd.DataFrame
+    reduction: str
+    scales: Mapping[str, Estimate]
+
+    def of(self, column: str) -> dict[str, Estimate]:
+        """A number of every configuration."""
+        return estimates_by(self.table, AXIS, column)
+
+
+def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> tuple[ReferenceRuns, SweepResult]:
     """Carry out some of the paper's reference runs."""
     axis: dict[str, dict[str, Any]] = {}
     for name in names:
-        scheme, rate, epochs = CONFIGURATIONS[name]
-        axis[name] = {"scheme": SCHEMES[scheme], "rate": rate, "epochs": effort.epochs(epochs)}
-    return context.lab.run(effort.sweep(context, "reference runs", {AXIS: axis}))
+        scheme, training = CONFIGURATIONS[name]
+        rate, epochs = getattr(effort, training)
+        axis[name] = {"scheme": SCHEMES[scheme], "rate": rate, "epochs": epochs}
+    result = context.lab.run(effort.sweep(context, "reference runs", {AXIS: axis}))
+    table = final_table(result)
+    table["plateaued"] = table["hash"].map(plateaus(result.epochs))
+    return ReferenceRuns(table, effort.reduction(context), {}), result
 
 
 def _curves(result: SweepResult, title: str, columns: Sequence[str]) -> Axes:
@@ -54,143 +91,180 @@ def _curves(result: SweepResult, title: str, columns: Sequence[str]) -> Axes:
     return accuracy_against_epoch(result.epochs, series=AXIS, inks=inks, title=title, columns=columns)
 
 
-def _accuracies(table: pd.DataFrame, column: str = "test_accuracy") -> dict[str, Estimate]:
-    return {str(name): estimate(runs, column) for name, runs in table.groupby(AXIS, sort=False)}
-
-
-@artefact("understanding-bn/figure-1", basis="training")
-def learning_rates(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
-    result = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
-    table = final_table(result)
-    accuracy, gap = _accuracies(table), _accuracies(table, "gap")
-    checks = [
+def _figure_1(runs: ReferenceRuns) -> list[Check]:
+    accuracy, gap, loss = runs.of("test_accuracy"), runs.of("gap"), runs.of("training_loss")
+    at_plateau = [
         larger(
-            "With learning rate 0.0001 the batch-normalized network's test accuracy is at most "
+            "At the low rate the batch-normalized network's test accuracy is at most "
             f"{_NO_BETTER:g} point above that of the unnormalized one.",
             accuracy[NONE],
             accuracy[LOW],
             by=-_NO_BETTER,
         ),
-        larger("With batch norm 0.1 reaches a higher test accuracy than 0.003.", accuracy[HIGH], accuracy[MIDDLE]),
-        larger("With batch norm 0.003 reaches a higher test accuracy than 0.0001.", accuracy[MIDDLE], accuracy[LOW]),
         larger(
-            "With batch norm the gap of training and test accuracy is larger at 0.003 than at 0.1.",
+            "At the low rate the batch-normalized network's training loss is below that of the unnormalized one.",
+            loss[NONE],
+            loss[LOW],
+        ),
+    ]
+    low = runs.table[runs.table[AXIS].isin((NONE, LOW))]
+    long_enough = bool(low["plateaued"].eq(True).all())
+    return [
+        *(one if long_enough else check(_too_short(one.claim), None, **one.numbers) for one in at_plateau),
+        larger(
+            "With batch norm the high rate reaches a higher test accuracy than the middle one.",
+            accuracy[HIGH],
+            accuracy[MIDDLE],
+        ),
+        larger(
+            "With batch norm the middle rate reaches a higher test accuracy than the low one.",
+            accuracy[MIDDLE],
+            accuracy[LOW],
+        ),
+        larger(
+            "With batch norm the gap of training and test accuracy is larger at the middle rate than the high one.",
             gap[MIDDLE],
             gap[HIGH],
         ),
         larger(
-            "With batch norm the gap of training and test accuracy is larger at 0.0001 than at 0.003.",
+            "With batch norm the gap of training and test accuracy is larger at the low rate than the middle one.",
             gap[LOW],
             gap[MIDDLE],
         ),
     ]
+
+
+def _too_short(claim: str) -> str:
+    return f"{claim} Not asked, since learning at the low rate had not plateaued when the rate was lowered."
+
+
+@artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
+def learning_rates(context: Context, *, effort: Effort) -> Evidence:
+    """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
+    runs, result = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
     return Evidence(
-        summary(table, (AXIS, "rate", "epochs"), ("test_accuracy", "training_accuracy", "gap")),
-        qualified(checks, effort.reduction),
-        setup_of(context.lab, result),
+        summary(runs.table, (AXIS, "rate", "epochs"), ("test_accuracy", "training_accuracy", "gap", "training_loss")),
+        facts=runs,
+        setup=setup_of(context.lab, result),
         draw=lambda: _curves(result, "Batch norm and learning rates", ("test_accuracy", "training_accuracy")),
         remarks=failures(result),
+        reduction=runs.reduction,
     )
 
 
-@artefact("understanding-bn/bn-on-top", basis="formula")
-def norm_on_top(context: Context, *, effort: Effort, batch_size: int) -> Evidence:
-    """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
-    result = reference_runs(context, effort, (NONE, HIGH, TOP))
-    table = final_table(result)
-    accuracy = _accuracies(table)
-    scales = gradient_scales(
-        context, effort, {name: SCHEMES[name] for name in ("none", "batch norm", "batch norm on top")}, batch_size
+def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
+    accuracy = runs.of("test_accuracy")
+    top, full, unnormalized = (runs.scales[name] for name in ("batch norm on top", "batch norm", "none"))
+    two_thirds = combined([(1 / 3, accuracy[NONE]), (2 / 3, accuracy[HIGH])])
+    recovered = larger(
+        "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's.",
+        accuracy[TOP],
+        two_thirds,
     )
-    top, full, bare = scales["batch norm on top"], scales["batch norm"], scales["none"]
-    gain = accuracy[HIGH].mean - accuracy[NONE].mean
-    recovered = (accuracy[TOP].mean - accuracy[NONE].mean) / gain if gain else float("nan")
-    two_thirds = Estimate(
-        accuracy[NONE].mean * 1 / 3 + accuracy[HIGH].mean * 2 / 3,
-        (accuracy[NONE].deviation ** 2 / 9 + accuracy[HIGH].deviation ** 2 * 4 / 9) ** 0.5,
-        accuracy[HIGH].n,
-    )
-    checks = [
-        check(
+    gains = larger("Batch norm gains.", accuracy[HIGH], accuracy[NONE])
+    return [
+        larger(
             "At initialization the gradients' norm is nearer that of the fully normalized network than that of the "
             "unnormalized one (in decades).",
-            abs(top - full) < abs(top - bare),
-            on_top=top,
-            fully_normalized=full,
-            unnormalized=bare,
+            _distance(top, unnormalized),
+            _distance(top, full),
         ),
-        runs_train("It trains at learning rate 0.03.", chosen(table, **{AXIS: TOP})),
-        larger(
-            "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's.",
-            accuracy[TOP],
-            two_thirds,
+        runs_train(
+            "It trains at the learning rate 0.03, or the one that stands for it.",
+            chosen(runs.table, **{AXIS: TOP}),
+            chosen(runs.table, **{AXIS: HIGH}),
         ),
+        # Where batch norm gains nothing there is no improvement to have a share of.
+        recovered if gains.verdict == "holds" else check(recovered.claim, None, **recovered.numbers),
     ]
-    epochs = effort.epochs(CONFIGURATIONS[TOP][2])
-    quantities = {
-        "lr": CONFIGURATIONS[TOP][1],
+
+
+def _distance(first: Estimate, second: Estimate) -> Estimate:
+    """|first - second| of every draw."""
+    return over_draws(abs(value - second.by_seed[seed]) for seed, value in first.by_seed.items())
+
+
+@artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
+def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
+    """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
+    runs, result = reference_runs(context, effort, (NONE, HIGH, TOP))
+    schemes = {name: SCHEMES[name] for name in _SCALED}
+    scales = gradient_scales(context, effort, schemes, batch_size=batch_size, draws=draws)
+    accuracy = runs.of("test_accuracy")
+    gain = accuracy[HIGH].mean - accuracy[NONE].mean
+    rate, epochs = effort.top
+    quantities: dict[str, Estimate | float] = {
+        "lr": rate,
         "epochs": epochs,
-        "test_accuracy": accuracy[TOP].mean,
-        "test accuracy with batch norm at 0.1": accuracy[HIGH].mean,
-        "test accuracy without norm at 0.0001": accuracy[NONE].mean,
-        "share of the gain recovered": recovered,
-        "log10 of the gradients' norm, on top": top,
-        "log10 of the gradients' norm, normalized": full,
-        "log10 of the gradients' norm, unnormalized": bare,
+        "test_accuracy": accuracy[TOP],
+        "test accuracy with batch norm at the high rate": accuracy[HIGH],
+        "test accuracy without norm at the low rate": accuracy[NONE],
+        "share of the gain recovered": (accuracy[TOP].mean - accuracy[NONE].mean) / gain if gain else math.nan,
+        "log10 of the gradients' norm, on top": scales["batch norm on top"],
+        "log10 of the gradients' norm, normalized": scales["batch norm"],
+        "log10 of the gradients' norm, unnormalized": scales["none"],
     }
     return Evidence(
-        pd.DataFrame([{"quantity": name, "value": float(value)} for name, value in quantities.items()]),
-        (checks[0], *qualified(checks[1:], effort.reduction)),
-        setup_of(context.lab, result),
+        quantity_table(quantities),
+        facts=ReferenceRuns(runs.table, runs.reduction, scales),
+        setup=setup_of(context.lab, result) | {"draws of initial gradients": draws},
         on=("quantity",),
         draw=lambda: _curves(result, "Batch norm on top only", ("test_accuracy",)),
         remarks=failures(result),
+        reduction=runs.reduction,
     )
 
 
-@artefact("understanding-bn/figure-15", basis="training")
+def _figure_15(runs: ReferenceRuns) -> list[Check]:
+    training = runs.of("training_accuracy")
+    return [
+        within(
+            "Its training accuracy ends somewhat below that of the normalized network: by 0 to 10 points.",
+            difference(training[HIGH], training[TOP]),
+            0.0,
+            10.0,
+        )
+    ]
+
+
+@artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
-    result = reference_runs(context, effort, (NONE, HIGH, TOP))
-    table = final_table(result)
-    training = _accuracies(table, "training_accuracy")
-    checks = [
-        larger("Its training accuracy ends below that of the normalized network.", training[HIGH], training[TOP]),
-        larger("It ends less than 10 points below.", training[TOP], training[HIGH], by=-10.0),
-    ]
+    runs, result = reference_runs(context, effort, (NONE, HIGH, TOP))
     return Evidence(
-        summary(table, (AXIS, "rate", "epochs"), ("training_accuracy",)),
-        qualified(checks, effort.reduction),
-        setup_of(context.lab, result),
+        summary(runs.table, (AXIS, "rate", "epochs"), ("training_accuracy",)),
+        facts=runs,
+        setup=setup_of(context.lab, result),
         draw=lambda: _curves(result, "Training with batch norm on top only", ("training_accuracy",)),
         remarks=("“Somewhat below” is taken as less than 10 points.", *failures(result)),
+        reduction=runs.reduction,
     )
 
 
-@artefact("understanding-bn/figure-16", basis="training")
+def _figure_16(runs: ReferenceRuns) -> list[Check]:
+    accuracy = runs.of("test_accuracy")
+    final = within("Its final test accuracy is the published 90.1 %, to a point.", accuracy[TOP], 89.1, 91.1)
+    return [
+        at_scale(final, runs.reduction),
+        larger("It lies above that of the unnormalized network.", accuracy[TOP], accuracy[NONE]),
+        larger("It lies below that of the fully normalized network.", accuracy[HIGH], accuracy[TOP]),
+    ]
+
+
+@artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
-    result = reference_runs(context, effort, (NONE, HIGH, TOP))
-    table = final_table(result)
-    accuracy = _accuracies(table)
-    top = accuracy[TOP]
-    checks = [
-        larger("Its final test accuracy is above 89.1 %, a point below the published.", top, Estimate(89.1)),
-        larger("Its final test accuracy is below 91.1 %, a point above the published.", Estimate(91.1), top),
-        larger("It lies above that of the unnormalized network.", top, accuracy[NONE]),
-    ]
-    rows = [{"quantity": "final_test_accuracy", "value": top.mean, "deviation": top.deviation, "n": top.n}]
-    rows += [
-        {"quantity": f"test accuracy, {name}", "value": one.mean, "deviation": one.deviation, "n": one.n}
-        for name, one in accuracy.items()
-        if name != TOP
-    ]
+    runs, result = reference_runs(context, effort, (NONE, HIGH, TOP))
+    accuracy = runs.of("test_accuracy")
     return Evidence(
-        pd.DataFrame(rows),
-        qualified(checks, effort.reduction),
-        setup_of(context.lab, result),
+        quantity_table(
+            {"final_test_accuracy": accuracy[TOP]}
+            | {f"test accuracy, {name}": one for name, one in accuracy.items() if name != TOP}
+        ),
+        facts=runs,
+        setup=setup_of(context.lab, result),
         on=("quantity",),
         draw=lambda: _curves(result, "Test accuracy with batch norm on top only", ("test_accuracy",)),
         remarks=failures(result),
+        reduction=runs.reduction,
     )

@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.papers.artefact import Context, artefact
-from normless.papers.estimates import qualified
 from normless.papers.evidence import Evidence
+from normless.papers.networks import wide_resnet_text
 from normless.papers.protocol import BATCH_SIZE, METHODS, Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
-from normless.papers.verdict import Check, Estimate, larger
+from normless.papers.verdict import Check, Estimate, at_scale, larger
 from normless.report.axes import new_panels
 from normless.report.optima_by_name import optima_by_name
 from normless.report.sweeps import inks_of
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
+# Batch norm is no row of the table: it says what training reaches here.
+RUN = ("batch_norm", *ABLATIONS)
+MULTIPLIER = "scalar_multiplier"
 # The printed losses of about 0.2 at 94 % can only be those with the L2 term, which the paper does not say.
 LOSS = "training_loss_with_l2"
 
 
-@artefact("zeroinit/table-1", basis="training")
+@dataclass(frozen=True)
+class Ablation:
+    """What each method reaches at its best rate; `reduction` is what is less than the paper's set-up."""
+
+    accuracy: Mapping[str, Estimate]
+    loss: Mapping[str, Estimate]
+    reduction: str
+
+
+def _table_1(facts: Ablation) -> list[Check]:
+    accuracy, loss = facts.accuracy, facts.loss
+    printed = [
+        larger(
+            "The scalar multiplier alone is more than 1 point above no normalization.",
+            accuracy[MULTIPLIER],
+            accuracy["without_batch_norm"],
+            by=1.0,
+        ),
+        larger("The scalar multiplier alone reaches 93.5 % (printed: 94.0 %).", accuracy[MULTIPLIER], Estimate(93.5)),
+        # Regularization pays in trainings as long as the paper's.
+        larger(
+            "Biases and dropout with the multiplier are better than the multiplier alone.",
+            accuracy["zeroinit"],
+            accuracy[MULTIPLIER],
+        ),
+    ]
+    return [
+        larger(
+            "The scalar multiplier alone is above no normalization.",
+            accuracy[MULTIPLIER],
+            accuracy["without_batch_norm"],
+        ),
+        *(
+            larger(
+                f"The training loss of {method} is above that of the scalar multiplier alone.",
+                loss[method],
+                loss[MULTIPLIER],
+            )
+            for method in ABLATIONS
+            if method != MULTIPLIER
+        ),
+        *(at_scale(one, facts.reduction) for one in printed),
+    ]
+
+
+@artefact("zeroinit/table-1", basis="training", checks=_table_1)
 def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     """Optimal test accuracy and training loss of all combinations of multiplier, biases and dropout in the table."""
     sweeps = batch_sweeps(
         context,
         "zeroinit-ablation",
-        {method: METHODS[method] for method in ABLATIONS},
+        {method: METHODS[method] for method in RUN},
         (BATCH_SIZE,),
-        model=f"normless:wide_resnet(depth=16, width={width})",
+        model=wide_resnet_text(16, width),
         effort=effort,
         ghost=None,
     )
@@ -37,13 +88,13 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         sweeps,
         ("test_accuracy", LOSS),
         whole=effort.whole and context.keeps(effort.data),
-        control={"method": "zeroinit"},
+        control={"method": "batch_norm"},
     )
     accuracies, losses = runs.accuracies, runs.selected(LOSS)
 
     def draw() -> Axes:
         upper, lower = new_panels(1, 2, width=4.9, height=3.2)
-        inks = inks_of({method: str(METHODS[method]["scheme"]) for method in ABLATIONS})
+        inks = inks_of({method: str(METHODS[method]["scheme"]) for method in RUN})
         optima_by_name(accuracies.table, upper, series="method", inks=inks, title="Test accuracy", across="percent")
         return optima_by_name(
             losses.table, lower, series="method", inks=inks, title="Training loss with the L2 term", across="nats"
@@ -51,7 +102,11 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
 
     return Evidence(
         measured=_measured(accuracies, losses),
-        checks=qualified(_checks(accuracies, losses), runs.reduction),
+        facts=Ablation(
+            {method: accuracies.estimate(method=method) for method in ABLATIONS},
+            {method: losses.estimate(method=method) for method in ABLATIONS},
+            runs.reduction,
+        ),
         setup=runs.setup,
         on=("method",),
         draw=draw,
@@ -60,6 +115,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
             *runs.remarks(accuracies),
             *_second(runs, losses),
         ),
+        reduction=runs.reduction,
     )
 
 
@@ -69,36 +125,6 @@ def _measured(accuracies: Selection, losses: Selection) -> pd.DataFrame:
     right = losses.published_columns("training_loss", "training_loss_std")
     kept = right[["method", "training_loss", "training_loss_std", "lr_log2"]]
     return left.merge(kept.rename(columns={"lr_log2": "training_loss_lr_log2"}), on="method", sort=False)
-
-
-def _checks(accuracies: Selection, losses: Selection) -> tuple[Check, ...]:
-    accuracy = {method: accuracies.estimate(method=method) for method in ABLATIONS}
-    loss = {method: losses.estimate(method=method) for method in ABLATIONS}
-    others = [method for method in ABLATIONS if method != "scalar_multiplier"]
-    lowest = [
-        larger(
-            f"The training loss of {method} is above that of the scalar multiplier alone.",
-            loss[method],
-            loss["scalar_multiplier"],
-        )
-        for method in others
-    ]
-    return (
-        larger(
-            "The scalar multiplier alone is more than 1 point above no normalization.",
-            accuracy["scalar_multiplier"],
-            accuracy["without_batch_norm"],
-            by=1.0,
-        ),
-        larger("The scalar multiplier alone reaches 93.5 %.", accuracy["scalar_multiplier"], Estimate(93.5)),
-        larger(
-            "Biases and dropout with the multiplier are better than the multiplier alone.",
-            accuracy["zeroinit"],
-            accuracy["scalar_multiplier"],
-        ),
-        larger("Biases and dropout raise the training loss.", loss["zeroinit"], loss["scalar_multiplier"]),
-        *lowest[:-1],
-    )
 
 
 def _second(runs: Runs, losses: Selection) -> tuple[str, ...]:

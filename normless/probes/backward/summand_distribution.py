@@ -17,7 +17,10 @@ from normless.probes.watching.layer_order import Place, in_order, places, requir
 from normless.probes.watching.watcher import Setting, Watcher
 from normless.residual import Layer, Unresolved
 
-Choice = Literal["largest", "cancelling"]
+Choice = Literal["largest", "cancelling", "small"]
+
+# Where a parameter with a small gradient stands among all.
+_SMALL = 0.05
 
 COLUMNS = ("order", "layer", "block", "call", "parameter", "chosen", "example", "position", "summand")
 
@@ -30,7 +33,8 @@ class SummandDistribution(Watcher):
         layer: path of a weight layer.
         parameters: which; each the index within the weight, or a choice: `largest` is the parameter with the largest
             |Σd|, `cancelling` that with the smallest |Σd|/Σ|d| among the half of all parameters that have the largest
-            Σ|d|, so that it is not one that reads a dead channel.
+            Σ|d|, so that it is not one that reads a dead channel, and `small` one with a small gradient, whatever its
+            summands: of the parameters with any summand but 0, the one above 5 % of them in |Σd|.
     """
 
     layer: str
@@ -85,8 +89,13 @@ def _choose(summands: Summands, choices: Sequence[str]) -> dict[str, tuple[int, 
         elif choice == "cancelling":
             large = (sums.sum_abs >= sums.sum_abs.median()) & (sums.sum_abs > 0)
             at = torch.where(large, sizes / sums.sum_abs, torch.inf).argmin()
+        elif choice == "small":
+            alive = torch.where(sums.sum_abs > 0, sizes, torch.inf)
+            at = alive.flatten().argsort()[int(_SMALL * int((sums.sum_abs > 0).sum()))]
         else:
-            raise ValueError(f"Expected the index of a parameter, 'largest' or 'cancelling', got {choice!r}.")
+            raise ValueError(
+                f"Expected the index of a parameter, 'largest', 'cancelling' or 'small', got {choice!r}."
+            )
         found[choice] = tuple(int(one) for one in np.unravel_index(int(at), sizes.shape))
     return found
 

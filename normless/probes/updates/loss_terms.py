@@ -28,8 +28,8 @@ def loss_terms(
     """The loss on a batch beside the L2 term Σ λ/2·‖p‖² of every parameter group (ZeroInit, section 4).
 
     The L2 term is what an optimizer minimizes that adds λ·p to the gradient; one with decoupled decay, such as AdamW,
-    minimizes no such term. Of He-initialized layers (variance 2/fan-out) it is λ·Σ fan-in/k², k² positions of the
-    kernel, and so grows with the number of layers. The network is left as it was.
+    minimizes no such term. Of layers that start from He's variance 2/fan-in it is λ·Σ outputs, from 2/fan-out
+    λ·Σ inputs (channels, both), and so grows with the number of layers. The network is left as it was.
 
     Args:
         model: the network.

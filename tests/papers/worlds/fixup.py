@@ -1,7 +1,214 @@
-"""The artefacts of the Fixup paper as published, and as the opposite."""
+"""The artefacts of the Fixup paper as published, and as the opposite: equations, theorems and what is measured."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from math import log, log2
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from worlds import fixup_training
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+from normless.papers.agreement import Agreement
+from normless.papers.fixup.bounds import InputBounds, SetBounds
+from normless.papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates
+from normless.papers.fixup.dynamics import WITH, WITHOUT, Dynamics
+from normless.papers.fixup.homogeneity import BIASED, NORMED, PLAIN
+from normless.papers.fixup.method import Method, Rules
+from normless.papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
+from normless.papers.fixup.variance import Growth
+from normless.papers.published import published_as
+from normless.papers.verdict import Estimate
+
+
+def printed(artefact: str) -> Mapping[str, Any]:
+    """The single quantities that an artefact prints, by name."""
+    return {row["quantity"]: row["value"] for row in published_as(artefact).rows}
+
+
+def world(published: Callable[[], Any], opposite: Callable[[], Any]) -> World:
+    """Of facts that need no folder."""
+
+    def ignoring(facts: Callable[[], Any]) -> Callable[[Path], Any]:
+        return lambda _: facts()
+
+    return World(ignoring(published), ignoring(opposite))
+
+
+def _rules(blocks: int, layers: str) -> Rules:
+    """As the box prints them: `layers` is m=2 or m=3 of the examples."""
+    quantities = printed("fixup/fixup")
+    exponent = Fraction(quantities["examples"][layers].removeprefix("L^(").removesuffix(")"))
+    same = ("zeros", "branches", "logits", "loss", "inner weights", "other weights", "multipliers", "biases")
+    return Rules(
+        blocks=blocks,
+        factor=blocks ** float(exponent),
+        deviation=0.1,
+        he=0.1,
+        error=0.001,
+        multiplier=quantities["multiplier_init"],
+        bias=quantities["bias_init"],
+        # Figure 1: a multiplier and four biases in a basic block; a bias after the stem and before the classifier.
+        multipliers=blocks,
+        biases=4 * blocks + 2,
+        convolutions=2 * blocks + 1,
+        with_bias=0,
+        agreements=tuple(Agreement(name, 0.0) for name in same),
+    )
+
+
+def _method() -> Method:
+    formula = (Agreement("logits", 0.0), Agreement("gradients", 0.0))
+    return Method(_rules(54, "m=2"), _rules(16, "m=3"), formula)
+
+
+def _another_method() -> Method:
+    """Standard weights in every layer, norms' vectors for multipliers, layers with biases."""
+    found = _method()
+
+    def other(rules: Rules) -> Rules:
+        away = tuple(replace(one, deviation=1.0) for one in rules.agreements)
+        return replace(rules, factor=1.0, deviation=0.2, multipliers=64 * rules.blocks, with_bias=1, agreements=away)
+
+    formula = tuple(replace(one, deviation=1.0) for one in found.formula)
+    return Method(other(found.basic), other(found.bottleneck), formula)
+
+
+def _doubling() -> Growth:
+    rate = log2(float(printed("fixup/equation-1")["Var[x_{l+1}]"].split()[1]))
+    per_block = {"none": Estimate(rate, 0.01, 16), "sqrt2": Estimate(0.0, 0.01, 16), "fixup": Estimate(0.0, 0.0, 16)}
+    return Growth(Estimate(1.0, 0.01, 16), per_block)
+
+
+def _no_doubling() -> Growth:
+    per_block = {"none": Estimate(0.0, 0.01, 16), "sqrt2": Estimate(-1.0, 0.01, 16), "fixup": Estimate(1.0, 0.0, 16)}
+    return Growth(Estimate(0.5, 0.01, 16), per_block)
+
+
+def _homogeneous(plain: float, others: float) -> pd.DataFrame:
+    errors = {PLAIN: plain, NORMED: others, BIASED: others}
+    return pd.DataFrame(
+        {"network": name, "factor": factor, "relative_error": error}
+        for name, error in errors.items()
+        for factor in (0.5, 3.0)
+    )
+
+
+def _sets(homogeneous: bool) -> pd.DataFrame:
+    """Figure 2's three examples and a convolution of a branch, homogeneous or not."""
+    flags = {"stem": homogeneous, "head": homogeneous, "projection": homogeneous, "branch": not homogeneous}
+    return pd.DataFrame(
+        {"place": place, "homogeneous": flag, "relative_error": 1e-7 if flag else 0.5}
+        for place, flag in flags.items()
+    )
+
+
+def _input_bounds(right: bool) -> InputBounds:
+    """Gradients twice their bound, or half of it; logits zero at Fixup's start, or not."""
+    losses = pd.DataFrame({"loss": [5.0, 9.0], "entropy": [1.0, 2.0], "input_norm": [2.0, 4.0]})
+    excess = losses["loss"] - losses["entropy"]
+    bound = excess / losses["input_norm"]
+    rows = losses.assign(bound=bound, inner_product=excess, gradient_norm=2 * bound)
+    start = pd.DataFrame({"gradient_norm": [0.0], "loss": [log(10)], "entropy": [log(10)]})
+    if not right:
+        rows = rows.assign(inner_product=0.0, gradient_norm=bound / 2)
+        start = start.assign(gradient_norm=1.0, loss=5.0)
+    return InputBounds(rows, start, 10)
+
+
+def _set_bounds(right: bool) -> SetBounds:
+    """The same of sets; gradients that grow tenfold from depth to depth, or fall so."""
+    rows = pd.DataFrame({"set": ["stem", "classifier"], "excess": [4.0, 4.0], "bound": [2.0, 1.0]})
+    factor, sign = (2.0, 1) if right else (0.5, -1)
+    rows = rows.assign(gradient_norm=factor * rows["bound"], inner_product=rows["excess"] if right else 0.0)
+    grown = pd.DataFrame(
+        {"set": name, "depth": depth, "draw": draw, "gradient_norm": 10.0 ** (sign * place) * (1 + draw / 100)}
+        for name in ("stem", "classifier")
+        for place, depth in enumerate((20, 56, 110))
+        for draw in range(3)
+    )
+    return SetBounds(rows, Estimate(float(sign), 0.1, 100), grown)
+
+
+def _updates(right: bool) -> Updates:
+    """One function's update with Fixup at every depth, and sixteen times as large with the others; or the reverse."""
+    grows = Estimate(log(16), 0.1, 16)
+    level = Estimate(0.0, 0.1, 16)
+    bounded, others = (level, grows) if right else (grows, Estimate(-log(16), 0.1, 16))
+    sizes = {(scheme, steps, depth): level for scheme in BOUNDED for steps in (0, 3) for depth in (4, 16)}
+    sizes |= {(scheme, steps, 16): bounded for scheme in BOUNDED for steps in (0, 3)}
+    sizes |= {(scheme, 0, depth): one for scheme in WITH_DEPTH for depth, one in ((4, level), (16, others))}
+    shortcut = printed("fixup/design-goal")["shortcut_layers_imagenet"]
+    wrong = {"convolutions": 50, "fully_connected": 1}
+    return Updates(sizes, dict.fromkeys((50, 101, 152), shortcut if right else wrong))
+
+
+def _update_terms(right: bool) -> UpdateTerms:
+    """What a formula to first order leaves is of second order, or of first."""
+    order = 2 if right else 1
+    wrong = 0.0 if right else 1.0
+    return UpdateTerms(
+        same=Agreement("The terms are the paper's J_l^i", wrong, 1e-9),
+        remainders={rate: rate**order for rate in RATES},
+        asymmetry=wrong,
+        eigenvalue=0.1 - wrong,
+        slopes=Estimate(order - 1, 0.1, 16),
+    )
+
+
+def _scalar_branch(right: bool) -> ScalarBranch:
+    """Equations 17 and 18: ΔF = -η Σ (∏_{k≠i} a_k)² with x = ∂l/∂F = 1; or standard scalars and rescaled ones."""
+    rate, rows, slopes = 1e-3, [], []
+    for option in ("equal", "zero_last", "ones"):
+        rescaled = (option != "ones") == right
+        for layers in (2, 3):
+            for blocks in (10, 1000):
+                others = blocks ** (-1 / 2) if rescaled else 1.0
+                terms = layers if option != "zero_last" else 1
+                output = (blocks ** (-layers / (2 * layers - 2))) * (option != "zero_last")
+                rows.append(
+                    {"option": option, "layers": layers, "blocks": blocks, "learning_rate": rate}
+                    | {"update": -rate * terms * others**2, "output": output if right else 1.0 - bool(output)}
+                )
+            slopes.append({"option": option, "layers": layers, "slope": -1.0 if rescaled else 0.0})
+    return ScalarBranch(pd.DataFrame(rows), pd.DataFrame(slopes))
+
+
+def _dynamics(right: bool) -> Dynamics:
+    """Of three draws: after step 200 norms shrink and the multiplier grows; or they grow, and it falls as it rose."""
+    courses = {100: (2.0, 1.0), 200: (1.9, 1.0), 300: (1.5, 1.2)} if right else {
+        100: (1.9, 0.9), 200: (2.0, 1.0), 300: (2.5, 0.8),
+    }  # fmt: skip
+    rows = []
+    for draw in range(3):
+        for scheme in (WITH, WITHOUT):
+            for step, (norm, multiplier) in courses.items():
+                near = 1 + 0.001 * draw
+                alpha = multiplier if scheme == WITH else 1.0
+                row = {"draw": draw, "scheme": scheme, "step": step, "cosine": near * (0.05 if right else 0.5)}
+                row |= {
+                    "weight_norm": near * norm,
+                    "multiplier": near * alpha,
+                    "log_rate": 2 * log(near * alpha / norm),
+                }
+                rows.append(row)
+    return Dynamics(pd.DataFrame(rows), 200, 300)
+
+
+WORLDS: dict[str, World] = {
+    "fixup/fixup": world(_method, _another_method),
+    "fixup/equation-1": world(_doubling, _no_doubling),
+    "fixup/proposition-1": world(lambda: _homogeneous(1e-7, 0.5), lambda: _homogeneous(0.5, 1e-7)),
+    "fixup/figure-2": world(lambda: _sets(True), lambda: _sets(False)),
+    "fixup/theorem-1": world(lambda: _input_bounds(True), lambda: _input_bounds(False)),
+    "fixup/theorem-2": world(lambda: _set_bounds(True), lambda: _set_bounds(False)),
+    "fixup/theorem-3": world(lambda: _update_terms(True), lambda: _update_terms(False)),
+    "fixup/theorem-4": world(lambda: _scalar_branch(True), lambda: _scalar_branch(False)),
+    "fixup/design-goal": world(lambda: _updates(True), lambda: _updates(False)),
+    "fixup/multiplier-dynamics": world(lambda: _dynamics(True), lambda: _dynamics(False)),
+    **fixup_training.WORLDS,
+}

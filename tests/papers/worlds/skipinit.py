@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from worlds import skipinit_methods
+from worlds.de_smith_training import SKIPINIT
 from worlds.world import World
 
-WORLDS: dict[str, World] = {**skipinit_methods.WORLDS}
+WORLDS: dict[str, World] = {**SKIPINIT, **skipinit_methods.WORLDS}

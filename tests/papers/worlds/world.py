@@ -19,3 +19,8 @@ class World:
 
     published: Callable[[Path], Any]
     opposite: Callable[[Path], Any]
+
+
+def given(published: Any, opposite: Any) -> World:
+    """A world of facts that need no folder."""
+    return World(lambda folder: published, lambda folder: opposite)

@@ -1,4 +1,4 @@
-"""The distribution of the residual stream at initialization, followed from block to block."""
+"""The distribution of activations at initialization, followed from layer to layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from normless.edits.activation_gain import NODES, WEIGHTS, Values, applied
+from normless.signal.activation_gain import NODES, WEIGHTS, Values, applied
 
 # Of the stream's distribution where it is not normal: this many equally likely values stand for it.
 _VALUES = 2000
@@ -40,6 +40,18 @@ class Stream:
         """The variance of an element."""
         return float(self.values.var()) + self.normal_variance
 
+    @property
+    def mean(self) -> float:
+        """The mean of an element."""
+        return float(self.values.mean())
+
+    def greatest(self, count: float) -> Stream:
+        """The greatest of so many independent elements, of which the distribution function is the power F^count."""
+        points, weights = self._points()
+        order = np.argsort(points)
+        reached = np.concatenate([[0.0], np.cumsum(weights[order])]).clip(0, 1)
+        return _compressed(points[order], np.diff(reached**count))
+
     def plus(self, variance: float) -> Stream:
         """With a branch of this variance added; its output is normal and of mean zero."""
         return Stream(self.values, self.normal_variance + variance)
@@ -57,6 +69,8 @@ class Stream:
 
     def _points(self) -> tuple[Values, Values]:
         """Values that an element takes and their probabilities."""
+        if self.normal_variance == 0:
+            return self.values, np.full(len(self.values), 1 / len(self.values))
         nodes, weights = (NODES, WEIGHTS) if len(self.values) == 1 else _FEW
         points = self.values[:, None] + np.sqrt(self.normal_variance) * nodes
         return points.ravel(), np.tile(weights / (weights.sum() * len(self.values)), len(self.values))

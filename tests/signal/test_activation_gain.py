@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from normless.edits.activation_gain import activation_gain, applied, is_homogeneous
+from normless.signal.activation_gain import activation_gain, applied, is_homogeneous
 
 # Var[φ(z)] by hand: a leaky slope s gives (1 + s²)/2 - (1 - s)²/(2π).
 CLOSED = [

@@ -1,0 +1,1 @@
+"""The moments of activations, followed through a network from its weights alone."""

@@ -1,0 +1,36 @@
+"""The papers' schemes leave the weights as their texts draw them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from normless.models import resnet_cifar, wide_resnet
+from normless.papers.as_printed import as_printed, convert
+from normless.schemes import SCHEMES, parse_scheme
+
+
+@pytest.mark.parametrize(
+    ("scheme", "printed"),
+    [
+        ("none", "none(keep_scale=False)"),
+        ("skipinit(alpha=1/sqrt(L))", "skipinit(alpha=1/sqrt(L), keep_scale=False)"),
+        ("none + ZeroClassifier()", "none(keep_scale=False) + ZeroClassifier()"),
+        ("none(keep_scale=True)", "none(keep_scale=True)"),
+        ("fixup(gain=0.1)", "fixup(gain=0.1)"),
+        ("batch_norm", "batch_norm"),
+    ],
+)
+def test_the_texts(scheme: str, printed: str) -> None:
+    assert as_printed(scheme) == printed
+    parse_scheme(printed)
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if as_printed(name) != name])
+def test_weights_stay_as_drawn(scheme: str) -> None:
+    # ZeroInit for ResNet-V1 needs the activation that comes after its sums.
+    model = resnet_cifar(8) if scheme == "zeroinit_v1" else wide_resnet(depth=10, width=1, initialization=None)
+    converted = convert(model, scheme)
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1 and not (scheme == "remove_branches" and ".conv" in name):
+            assert torch.equal(weight, converted.get_parameter(name)), name

@@ -1,0 +1,179 @@
+"""The set-ups of the texts: what the papers' networks start from, where they have biases, what decays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any, cast
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from normless import convert, param_groups
+from normless.lab.laboratory import Laboratory
+from normless.models.spec import build_model
+from normless.papers.artefact import Context, artefact_of, artefacts
+from normless.papers.networks import RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
+from normless.papers.protocol import METHODS, PROTOCOL
+from normless.papers.published import published
+from normless.papers.regularization import biases
+
+DE_SMITH = ("skipinit/", "zeroinit/")
+# What an artefact takes for its measurements, made small where they come before its runs.
+QUICK: dict[str, dict[str, Any]] = {
+    "zeroinit/zeroinit": {"depth": 10, "draws": 20},
+    "skipinit/skipinit": {"depth": 10},
+    "zeroinit/l2-dominates-initial-loss": {"depths": (10, 16), "images": 2, "draws": 1},
+    "skipinit/scalar-bias-v1": {"side": 32},
+    "fixup/sqrt2-scaling": {"blocks": 2, "width": 20, "draws": 2, "depth": 10, "images": 4},
+    "fixup/lsuv": {"depth": 10, "images": 8},
+}
+
+
+class AskedError(Exception):
+    """Carries the runs that an artefact asks for, in the place of their results."""
+
+
+class FirstAsked:
+    """Stands for a laboratory and ends an artefact at its first runs."""
+
+    def run(self, sweep: Any, **_: Any) -> None:
+        raise AskedError([point.config.to_dict() for point in sweep.points()])
+
+    def carry_out(self, configs: Any) -> None:
+        raise AskedError([config.to_dict() for config in configs])
+
+
+def asked(name: str, context: Context) -> list[dict[str, Any]]:
+    """The configurations of an artefact's first runs at the smallest budget, none if it trains nothing."""
+    settings = {**artefact_of(name).settings["smoke"], **QUICK.get(name, {})}
+    try:
+        artefact_of(name).function(replace(context, lab=cast(Laboratory, FirstAsked())), **settings)
+    except AskedError as runs:
+        return cast("list[dict[str, Any]]", runs.args[0])
+    return []
+
+
+def trained_by(*prefixes: str) -> list[str]:
+    return [
+        name
+        for name in artefacts()
+        if name.startswith(prefixes)
+        and (published()[name].kind == "training" or name in QUICK)
+        # It takes steps on images of its own.
+        and name != "zeroinit/wallclock"
+    ]
+
+
+def layers(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
+    return {name: one for name, one in network.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)}
+
+
+def assert_fan_in(network: nn.Module) -> None:
+    """Second moment 2/fan-in within five standard errors, in every layer and over all of them together."""
+    total = count = 0.0
+    for path, layer in layers(network).items():
+        fan_in, size = prod(layer.weight.shape[1:]), layer.weight.numel()
+        ratio = layer.weight.detach().double().square().mean().item() * fan_in / 2
+        assert abs(ratio - 1) < 5 * (2 / size) ** 0.5, path
+        total, count = total + ratio * size, count + size
+    assert abs(total / count - 1) < 5 * (2 / count) ** 0.5
+
+
+@pytest.mark.parametrize("name", trained_by(*DE_SMITH))
+def test_de_and_smith_train_from_fan_in_without_a_classifiers_bias_and_decay_weights(
+    name: str, context: Context
+) -> None:
+    configs = asked(name, context)
+    assert configs
+    for config in configs:
+        assert config["decay_policy"] == "weights"
+        if "wide_resnet" in config["model"]:
+            depth, width = (int(config["model"].partition(f"{key}=")[2].split(",")[0]) for key in ("depth", "width"))
+            assert config["model"] == wide_resnet_text(depth, width)
+        else:
+            assert config["model"] in (RESNET_V1, RESNET_V2)
+
+
+@pytest.mark.parametrize("name", trained_by("fixup/", "understanding-bn/"))
+def test_fixup_and_bjorck_decay_everything_and_fixup_starts_from_fan_out(name: str, context: Context) -> None:
+    configs = asked(name, context)
+    assert configs
+    for config in configs:
+        assert config["decay_policy"] == "all"
+        assert "he_fan_in" not in config["model"]
+        if "wide_resnet" in config["model"]:
+            assert config["model"].endswith(", initialization=None)")
+
+
+@pytest.mark.parametrize("text", [wide_resnet_text(16, 4), RESNET_V1, RESNET_V2])
+def test_the_texts_build_networks_from_fan_in(text: str) -> None:
+    torch.manual_seed(0)
+    assert_fan_in(build_model(text, classes=200, image_shape=(3, 32, 32)))
+
+
+def test_the_built_network_is_that_of_the_text() -> None:
+    torch.manual_seed(0)
+    built = built_wide_resnet(10, 2, 7, 1).state_dict()
+    torch.manual_seed(0)
+    named = build_model(wide_resnet_text(10, 2), classes=7, image_shape=(1, 8, 8)).state_dict()
+    assert list(built) == list(named)
+    assert all(torch.equal(one, named[key]) for key, one in built.items())
+
+
+WITH_BIASES = {"biases", "biases_and_dropout", "zeroinit", "zeroinit_without_l2", "regularized_skipinit"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_biases_are_on_every_layer_or_on_none(method: str) -> None:
+    """ZeroInit, table 1 and section 4: "biases to each convolution and the classification layer", zero."""
+    original = built_wide_resnet(16, 1)
+    network = convert(original, METHODS[method]["scheme"])
+    held = {path: dict(network.get_submodule(path).named_parameters()).get("bias") for path in layers(original)}
+    if method not in WITH_BIASES:
+        assert set(held.values()) == {None}
+        return
+    for path, bias in held.items():
+        assert bias is not None, path
+        assert bias.shape == (original.get_submodule(path).weight.shape[0],)
+        assert not bias.any()
+    added = sum(one.weight.shape[0] for one in layers(original).values())
+    multipliers = sum(one.numel() for name, one in network.named_parameters() if name.endswith("multiplier"))
+    convolved = sum(one.weight.numel() for one in layers(original).values())
+    assert sum(one.numel() for one in network.parameters()) == convolved + added + multipliers
+
+
+@pytest.mark.parametrize("broken", ["stem", "blocks.2.conv2", "classifier"])
+def test_the_check_of_biases_sees_every_layer(broken: str) -> None:
+    original = built_wide_resnet(10, 1)
+    whole = convert(original, "zeroinit")
+    assert [one.verdict for one in (biases(original, whole)[0], biases(original, whole)[1].check())] == ["holds"] * 2
+    moved, without = convert(original, "zeroinit"), convert(original, "zeroinit")
+    nn.init.constant_(moved.get_submodule(broken).bias, 1e-3)  # type: ignore[arg-type]
+    assert biases(original, moved)[1].check().verdict == "fails"
+    without.get_submodule(broken).bias = None  # type: ignore[assignment]
+    assert biases(original, without)[0].verdict == "fails"
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "skipinit", "zeroinit", "fixup"])
+def test_l2_is_on_matrices_and_kernels_alone(scheme: str) -> None:
+    """`regularizers["w"]`: every parameter of two or more dimensions decays, no bias, scalar, γ or β does."""
+    network = convert(built_wide_resnet(10, 1), scheme)
+    groups = param_groups(network, lr=0.1, weight_decay=PROTOCOL["weight_decay"], policy=PROTOCOL["decay_policy"])
+    decays = {id(one): group["weight_decay"] for group in groups for one in group["params"]}
+    assert len(decays) == len(list(network.parameters()))
+    for name, one in network.named_parameters():
+        assert decays[id(one)] == (5e-4 if one.dim() > 1 else 0.0), name
+
+
+def test_resnet_v1_has_the_originals_strides_and_no_zero_gamma() -> None:
+    network, theirs = build_model(RESNET_V1), torchvision.models.resnet50()
+    for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    strides = {name: one.stride for name, one in theirs.named_modules() if isinstance(one, nn.Conv2d)}
+    assert {name: one.stride for name, one in network.named_modules() if isinstance(one, nn.Conv2d)} == strides
+    gammas = [one.weight for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+    assert len(gammas) == 53
+    assert all((one == 1).all() for one in gammas)

@@ -1,0 +1,115 @@
+"""The random matrices and linear systems of the Understanding BN paper as published, and as the opposite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import e, log10, sqrt
+
+import pandas as pd
+from worlds.world import World, given
+
+from normless.papers.understanding_bn.conditioning import Changes
+from normless.papers.understanding_bn.densities import Densities
+from normless.papers.understanding_bn.linear_networks import Systems
+from normless.papers.understanding_bn.random_matrices import Law, Products
+
+SIZE, RUNS = 1000, 5
+
+
+def edge(factors: int) -> float:
+    """(M+1)^(M+1)/M^M."""
+    return (factors + 1.0) ** (factors + 1) / float(factors) ** factors
+
+
+def law(distance: float, beyond: float, moment: float, slope: float, large: float) -> Law:
+    """Theorem 1: distances, and its other numbers as multiples of what it says."""
+    factors = (1, 2, 3)
+    distances = pd.DataFrame({"factors": factors, "run": 0, "distance": distance, "beyond_edge": beyond})
+    return Law(
+        SIZE,
+        distances,
+        {count: moment * (count + 1) for count in factors},
+        {count: -slope * count / (count + 1) for count in factors},
+        large,
+    )
+
+
+def products(heaviness: Callable[[int], float], largest: Callable[[int], float], distance: float) -> Products:
+    """Figure 8: the same in every run."""
+    rows = [
+        {"factors": count, "run": run, "heaviness": heaviness(count), "largest": largest(count), "distance": distance}
+        for count in (1, 2, 4, 8)
+        for run in range(RUNS)
+    ]
+    return Products(SIZE, pd.DataFrame(rows))
+
+
+def extremes(quantity: str, value: Callable[[int], float]) -> pd.DataFrame:
+    """Figures 11 and 12: the same in every run."""
+    rows = [{"factors": count, "run": run, quantity: value(count)} for count in range(1, 13) for run in range(RUNS)]
+    return pd.DataFrame(rows)
+
+
+def curves(*, right: bool) -> pd.DataFrame:
+    """Figure 9: its ends, its largest rise and how far it is from the formula."""
+    rows = [
+        (count, edge(count), edge(count), 1e-9, -1e-6, 1e-14) if right else (count, edge(count), 1.0, 0.5, 0.1, 0.3)
+        for count in (1, 2, 3)
+    ]
+    return pd.DataFrame(rows, columns=["factors", "edge", "first_x", "last_x", "largest_rise", "deviation"])
+
+
+def densities(integral: float, near: list[float], deviation: float) -> Densities:
+    """Figure 10."""
+    return Densities(pd.DataFrame({"factors": (1, 2, 3), "integral": integral, "density_at_1e-8": near}), deviation)
+
+
+def systems(deviation: float, steps: list[float], largest: list[float], ratio: list[float]) -> Systems:
+    """Proposition 1, with systems of condition 2, 4 and 8 whose smallest singular value is 1."""
+    table = pd.DataFrame(
+        {
+            "steps": steps,
+            "largest_step": largest,
+            "predicted_largest_step": [1 / 4, 1 / 16, 1 / 64],
+            "gradient_ratio": ratio,
+            "predicted_gradient_ratio": [4.0, 16.0, 64.0],
+        }
+    )
+    return Systems(deviation, deviation, deviation, table)
+
+
+def stranded(count: int) -> float:
+    """Far above all proportion to the first, and falling."""
+    return 1.0 if count == 1 else 110.0 - 7 * count
+
+
+def bent(count: int) -> float:
+    """Neither rising nor straight."""
+    return 3 - 0.1 * count + (-1) ** count
+
+
+WORLDS: dict[str, World] = {
+    "understanding-bn/theorem-1": given(
+        law(0.5 / SIZE, 0.0, 1.0, 1.0, 1001 * e * (1 - 1 / 2000)), law(0.2, 0.05, 2.0, 0.5, 1000.0)
+    ),
+    "understanding-bn/figure-8": given(
+        products(lambda count: count + 1.0, lambda count: sqrt(edge(count)), 1 / SIZE),
+        products(lambda count: 2.0, lambda count: 2.0, 0.3),
+    ),
+    "understanding-bn/figure-9": given(curves(right=True), curves(right=False)),
+    "understanding-bn/figure-10": given(densities(1.0, [3e3, 7e4, 3e5], 1e-12), densities(0.8, [9.0, 5.0, 2.0], 0.1)),
+    "understanding-bn/figure-11": given(
+        extremes("log10_condition", lambda count: (count + 1) / 2 * log10(SIZE)), extremes("log10_condition", bent)
+    ),
+    "understanding-bn/figure-12": given(
+        extremes("largest", lambda count: sqrt(edge(count))), extremes("largest", stranded)
+    ),
+    "understanding-bn/scale-and-distribution-do-not-matter": given(
+        Changes(SIZE, {"he": 0.0, "0.1": 1e-12}, {"uniform": 1 / SIZE, "signs": 1 / SIZE}),
+        Changes(SIZE, {"he": 0.5, "0.1": 2.0}, {"uniform": 0.2, "signs": 0.3}),
+    ),
+    "understanding-bn/proposition-1": given(
+        systems(1e-14, [10.0, 40.0, 160.0], [1 / 4, 1 / 16, 1 / 64], [4.0, 16.0, 64.0]),
+        systems(0.1, [160.0, 40.0, 10.0], [1 / 4, 1 / 4, 1 / 4], [4.0, 4.0, 4.0]),
+    ),
+}
