@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_lab import recorded
 from torch import nn
+from worlds.facts import drawn
 
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
@@ -19,7 +20,7 @@ from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.multipliers import blocks_at_start
 from normless.papers.outcomes import outcome_table
-from normless.papers.regularization import biases, drop_check
+from normless.papers.regularization import biases, drop_check, dropped_share
 from normless.papers.written_out import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
 from normless.training import TrainConfig
 
@@ -79,12 +80,23 @@ def test_blocks_that_are_not_their_skip_path_are_found() -> None:
 
 def test_missing_biases_and_another_drop_rate_are_found() -> None:
     original = wide_resnet(10, 1)
-    check, _ = biases(original, convert(original, "skipinit"))
-    assert check.verdict == "fails"
-    assert check.numbers["with_bias"] == 1
-    shares = torch.full((100,), 0.5, dtype=torch.float64) + 0.1 * torch.randn(100, dtype=torch.float64)
-    assert drop_check("x", 0.5, shares).verdict == "holds"
-    assert drop_check("x", 0.6, shares).verdict == "fails"
+    layers, with_bias, zero = biases(original, convert(original, "skipinit"))
+    assert (layers, with_bias) == (11, 1)
+    network = convert(original, "zeroinit")
+    layers, with_bias, zero = biases(original, network)
+    assert layers == with_bias
+    assert zero.agrees
+    nn.init.ones_(network.get_submodule("classifier").get_parameter("bias"))
+    assert not biases(original, network)[2].agrees
+    assert drop_check("x", 0.5, drawn(0.501, 0.1, 100)).verdict == "holds"
+    assert drop_check("x", 0.6, drawn(0.501, 0.1, 100)).verdict == "fails"
+
+
+@pytest.mark.parametrize(("scheme", "drop"), [("zeroinit", 0.6), ("zeroinit(dropout=0.2)", 0.2)])
+def test_the_share_that_a_scheme_drops(scheme: str, drop: float) -> None:
+    share = dropped_share(wide_resnet(10, 1), scheme, 200)
+    assert share.mean == pytest.approx(drop, abs=0.02)
+    assert share.n == 200
 
 
 def test_outcomes_of_runs(context: Context) -> None:

@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
-from recorded_lab import recorded
 
 from normless.papers.artefact import Context, artefact_of
 from normless.papers.verdict import verdict_of
 from normless.training import TrainConfig
 
+FEW = {
+    "zeroinit/zeroinit": {"depth": 10, "draws": 200},
+    "zeroinit/l2-dominates-initial-loss": {
+        "depths": (10, 40),
+        "images": 4,
+        "data": "gaussian(image_shape=(3, 8, 8), train=4)",
+    },
+}
 
-def test_zeroinit_without_training(context: Context) -> None:
-    told, lab = recorded(context, lambda config: ("trained", 0.4))
-    evidence = carried_out("zeroinit/zeroinit", told, draws=200)
+
+def among(name: str, world: Any, folder: Path, budget: Any = "smoke") -> Any:
+    """An artefact with a small part without training, in a made-up world."""
+    return invented(name, world, folder, budget, **FEW.get(name, {}))
+
+
+def test_zeroinit_with_made_up_training(tmp_path: Path) -> None:
+    evidence, _ = among("zeroinit/zeroinit", lambda *_: Optimum(90.0), tmp_path)
     assert_whole("zeroinit/zeroinit", evidence)
-    assert {one.verdict for one in evidence.checks[:-1]} == {"holds"}
-    assert evidence.checks[-1].verdict == "inconclusive"
-    assert len(lab.configs) == 1
-    never, _ = recorded(context, lambda config: ("diverged", 0.1))
-    assert verdict_of(carried_out("zeroinit/zeroinit", never, draws=50).checks) == "fails"
+    assert check_of(evidence, "exceed 94 %").verdict == "inconclusive"
+    assert check_of(evidence, "1000 layers train").verdict == "inconclusive"
+    assert {one.verdict for one in evidence.checks if "1000" not in one.claim} == {"holds"}
+
+    def never(metric: str, labels: Any) -> Optimum:
+        return Optimum(90.0 if labels["method"] == "batch_norm" else None)
+
+    evidence, _ = among("zeroinit/zeroinit", never, tmp_path)
+    assert check_of(evidence, "100 layers train without").verdict == "fails"
 
 
-def test_zeroinit_at_the_papers_budget(context: Context) -> None:
-    settings = {**artefact_of("zeroinit/zeroinit").settings["paper"], "depth": 10, "draws": 50}
-    for accuracy, verdict in ((0.94, "holds"), (0.92, "fails")):
-        told, lab = recorded(context, lambda config, reached=accuracy: ("trained", reached))
-        evidence = carried_out("zeroinit/zeroinit", told, **settings)
-        assert check_of(evidence, "reach 94.3 %").verdict == verdict
-        (config,) = lab.configs
-        assert isinstance(config, TrainConfig)
-        assert (config.model, config.epochs, config.batch_size, config.data) == (
-            "normless:wide_resnet(depth=1000, width=2, initialization=he_fan_in, classifier_bias=False)",
-            200, 64, "cifar10",
-        )  # fmt: skip
+def test_zeroinit_at_the_papers_budget(tmp_path: Path) -> None:
+    for accuracy, verdict in ((94.3, "holds"), (93.0, "fails")):
+        evidence, laboratory = among(
+            "zeroinit/zeroinit", lambda *_, reached=accuracy: Optimum(reached), tmp_path, "paper"
+        )
+        assert check_of(evidence, "exceed 94 %").verdict == verdict
+    configs = [point.config for point in laboratory.points if point.labels["depth"] == "1000"]
+    assert all(isinstance(one, TrainConfig) and "depth=1000, width=2" in one.model for one in configs)
+    assert {(one.epochs, one.batch_size, one.data) for one in configs} == {(200, 64, "cifar10")}
+
+
+def test_the_runs_are_those_of_the_tables(tmp_path: Path) -> None:
+    pairs = {"zeroinit/zeroinit": "zeroinit/table-2", "zeroinit/l2-dominates-initial-loss": "zeroinit/table-3"}
+    for name, table in pairs.items():
+        for budget in ("smoke", "small", "paper"):
+            mine, runs = (
+                {point.config.hash for point in among(one, lambda *_: Optimum(90.0), tmp_path, budget)[1].points
+                 if point.labels["method"] != "batch_norm"}
+                for one in (name, table)
+            )  # fmt: skip
+            assert mine <= runs, (name, budget)
 
 
 def test_linear_at_init(context: Context) -> None:
-    evidence = carried_out("zeroinit/linear-at-init", context, depths=(10, 40))
+    changes = {"depths": (10, 40), "images": 8, "draws": 4}
+    evidence = carried_out("zeroinit/linear-at-init", context, **changes)
     merged = assert_whole("zeroinit/linear-at-init", evidence)
     assert len(merged) == 4
     assert {one.verdict for one in evidence.checks[:3]} == {"holds"}
     numbers = check_of(evidence, "At depth 40").numbers
     assert numbers["claimed_larger"] > numbers["claimed_smaller"]
+    assert numbers["pairs"] == 4
 
 
-def test_l2_dominates(context: Context) -> None:
-    told, lab = recorded(context, lambda config: ("trained", 0.4))
-    evidence = carried_out("zeroinit/l2-dominates-initial-loss", told, depths=(10, 40), draws=6)
-    assert_whole("zeroinit/l2-dominates-initial-loss", evidence)
-    assert verdict_of(evidence.checks) == "holds"
-    assert [config.weight_decay for config in lab.configs] == [0.0]
-    backwards = carried_out("zeroinit/l2-dominates-initial-loss", told, depths=(40, 10), draws=1)
-    assert check_of(backwards, "The share of L2").verdict == "fails"
+def test_l2_dominates(tmp_path: Path) -> None:
+    name = "zeroinit/l2-dominates-initial-loss"
+    evidence, laboratory = among(name, lambda *_: Optimum(90.0), tmp_path)
+    assert_whole(name, evidence)
+    assert check_of(evidence, "larger share").verdict == "holds"
+    assert check_of(evidence, "training of 100 layers is stable").verdict == "holds"
+    decays = {(point.labels["method"], point.config.weight_decay) for point in laboratory.points}
+    assert decays == {("batch_norm", 5e-4), ("zeroinit_without_l2", 0.0)}
+    assert artefact_of(name).basis == "measurement"
+    assert verdict_of(evidence.checks) != "holds"

@@ -20,6 +20,7 @@ from normless.papers.evidence import Evidence
 from normless.papers.finals import failures, setup_of
 from normless.papers.gamma.comparison import BASELINE, L2, Comparison, compared
 from normless.papers.texts import text_or
+from normless.papers.verdict import Check
 from normless.report.differences import differences_to_baseline
 from normless.report.structure import ROLE_INKS
 
@@ -74,19 +75,18 @@ class TextEffort:
         )
 
 
-def _bert(layers: int, width: int) -> str:
-    return (
-        f"bert(num_hidden_layers={layers}, hidden_size={width}, num_attention_heads=2, intermediate_size={2 * width})"
-    )
+def accuracy_checks(comparison: Comparison) -> list[Check]:
+    """Both γ of the blocks raise the accuracy of a classifier."""
+    return [comparison.better("L2 on γ_1 and γ_2 beside the weights raises the test accuracy of BERT.", BOTH)]
 
 
-@artefact("gamma/table-4", basis="training")
+@artefact("gamma/table-4", basis="training", checks=accuracy_checks)
 def accuracy_of_bert(context: Context, *, effort: TextEffort) -> Evidence:
     """Test accuracy with L2 on W, and on W, γ_1 and γ_2: it is 0.2 points higher."""
     result, comparison = classifiers_compared(context, effort, "gamma/table-4", POLICIES)
     return Evidence(
         measured=as_printed(comparison),
-        checks=(comparison.better("L2 on γ_1 and γ_2 beside the weights raises the accuracy of BERT.", BOTH),),
+        facts=comparison,
         setup=text_setup(context, effort, result),
         on=("l2",),
         draw=lambda: differences_to_baseline(
@@ -97,7 +97,13 @@ def accuracy_of_bert(context: Context, *, effort: TextEffort) -> Evidence:
             across="test accuracy less that with L2 on the weights alone, points",
         ),
         remarks=text_remarks(effort, result),
+        reduction=text_reduction(context, effort),
     )
+
+
+def text_reduction(context: Context, effort: TextEffort) -> str:
+    """What is not the paper's, the data that the user asks for included; empty if nothing is."""
+    return effort.reduced or ("" if context.keeps(effort.data) else f"{context.data} in the place of {effort.data}.")
 
 
 def classifiers_compared(
@@ -105,7 +111,7 @@ def classifiers_compared(
 ) -> tuple[SweepResult, Comparison]:
     """A sweep over what decays, and its comparison by test accuracy in percent."""
     result = context.lab.run(effort.sweep(context, name, policies))
-    return result, compared(result, "test_accuracy", scale=100)
+    return result, compared(result, "test_accuracy")
 
 
 def as_printed(comparison: Comparison) -> pd.DataFrame:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from normless.lab.laboratory import SweepResult
 from normless.lab.optimum import is_minimized
+from normless.papers.finals import chosen
+from normless.papers.trained import best_accuracy, chance_of, replicates, trains
 from normless.papers.verdict import Check, Estimate, larger
 
 L2 = "l2"
 BASELINE = "W"
 COUNTS = ("runs", "diverged", "chance", "failed")
+# Translations of fewer points of BLEU have hardly a phrase right.
+LEAST_BLEU = 10.0
 
 
 @dataclass(frozen=True)
@@ -23,40 +27,53 @@ class Comparison:
 
     Attributes:
         table: a row per combination: the axes' columns, `mean` and `deviation` over replicates at the optimal rate,
-            `n`, `rate`, `edge`, `trainable`, how many of the runs diverged, stayed at chance or failed;
-            `difference`, the mean less that of the baseline with the same other labels (0 for that itself), and its
-            standard `error`.
-        minimized: whether less is better.
+            `n`, `rate`, `edge`, how many of the runs diverged, stayed at chance or failed; `difference`, the mean
+            less that of the baseline with the same other labels (0 for that itself), and its standard `error`, of
+            differences by seed where both have the same seeds.
+        runs: a row per run; the metric in the table's unit, accuracies in percent.
+        metric: a column of the runs.
     """
 
     table: pd.DataFrame
-    minimized: bool
+    runs: pd.DataFrame
+    metric: str
 
     def estimate(self, **labels: str) -> Estimate:
-        """Mean and deviation of one combination; NaN where it was not run."""
-        rows = self.table
-        for axis, label in labels.items():
-            rows = rows[rows[axis] == label]
-        if rows.empty:
+        """One combination at its optimal rate, by seed; NaN where it was not run or has no optimum."""
+        rows, runs = chosen(self.table, **labels), chosen(self.runs, **labels)
+        if rows.empty or math.isnan(float(rows["rate"].iloc[0])):
             return Estimate(math.nan, math.nan)
-        row = rows.iloc[0]
-        return Estimate(float(row["mean"]), float(row["deviation"]), max(1, int(row["n"])))
+        at_optimum = runs[(runs["rate"] == rows["rate"].iloc[0]) & (runs["outcome"] != "failed")]
+        return replicates(at_optimum.set_index("seed")[self.metric].astype(float))
 
-    def better(self, claim: str, l2: str, *, wanted: bool = True, **labels: str) -> Check:
+    def better(self, claim: str, l2: str, *, wanted: bool = True, by: float = 0.0, **labels: str) -> Check:
         """Holds if this choice does better than the baseline beside it; of `wanted` False, if it does worse.
 
-        Where neither of them trained, nothing is decided.
+        Where neither of them trained enough to tell, nothing is decided.
+
+        Args:
+            claim: a sentence.
+            l2: the choice.
+            wanted: whether it should be better.
+            by: how much better, or worse.
+            labels: of the other axes.
         """
         one, other = self.estimate(l2=l2, **labels), self.estimate(l2=BASELINE, **labels)
-        found = larger(claim, *((one, other) if wanted != self.minimized else (other, one)))
-        return found if self.trains(l2, **labels) else Check(claim, "inconclusive", found.numbers)
+        pair = (one, other) if wanted != is_minimized(self.metric) else (other, one)
+        found = larger(claim, *pair, by=by)
+        enough = self.trained(l2, **labels) or self.trained(BASELINE, **labels)
+        return found if enough else replace(found, verdict="inconclusive")
 
-    def trains(self, l2: str, **labels: str) -> bool:
-        """Whether this choice or the baseline beside it trained at some rate."""
-        rows = self.table[self.table[L2].isin([l2, BASELINE])]
-        for axis, label in labels.items():
-            rows = rows[rows[axis] == label]
-        return bool(rows["trainable"].any())
+    def trained(self, l2: str, **labels: str) -> bool:
+        """Whether a choice trained at its best rate, beyond doubt.
+
+        Accuracies by `normless.papers.trained.trains` against the baseline beside it; translations by their BLEU.
+        """
+        runs, control = (chosen(self.runs, l2=one, **labels) for one in (l2, BASELINE))
+        if "bleu" in runs and runs["bleu"].notna().any():
+            return float(runs.groupby("rate")["bleu"].mean().max()) >= LEAST_BLEU
+        accuracies = best_accuracy(runs), best_accuracy(control)
+        return trains("It trained.", *accuracies, chance_of(self.runs)).verdict == "holds"
 
     def differences(self, *columns: str) -> pd.DataFrame:
         """The rows that are compared, without the baselines, with further columns kept."""
@@ -64,32 +81,26 @@ class Comparison:
         return rows[[*columns, "difference", "error"]].reset_index(drop=True)
 
 
-def compared(result: SweepResult, metric: str, *, scale: float = 1.0) -> Comparison:
-    """Compare the choices of an axis `l2`.
-
-    Args:
-        result: of the sweep.
-        metric: a column of its runs.
-        scale: what means and deviations are multiplied by, 100 for accuracies in percent.
-    """
-    table = result.optima(metric)
-    others = [axis for axis in result.sweep.axes if axis != L2]
-    for column in ("mean", "deviation"):
-        table[column] = scale * table[column].astype(float)
-    rows = []
-    for row in table.to_dict("records"):
-        base = table[table[L2] == BASELINE]
-        for axis in others:
-            base = base[base[axis] == row[axis]]
-        rows.append(_difference(row, base.iloc[0].to_dict() if len(base) else None))
-    kept = [*result.sweep.axes, "mean", "deviation", "n", "rate", "edge", "trainable", *COUNTS, "difference", "error"]
-    return Comparison(pd.DataFrame(rows)[kept], is_minimized(metric))
+def compared(result: SweepResult, metric: str) -> Comparison:
+    """Compare the choices of an axis `l2` by a metric of a sweep's runs; accuracies become percent."""
+    table, runs = result.optima(metric), result.runs.copy()
+    for name in ("test_accuracy", "chance_accuracy"):
+        if name in runs:
+            runs[name] = 100 * runs[name].astype(float)
+    found = Comparison(table, runs, metric)
+    axes = list(result.sweep.axes)
+    rows = [_row(found, axes, row) for row in table.to_dict("records")]
+    kept = [*axes, "mean", "deviation", "n", "rate", "edge", *COUNTS, "difference", "error"]
+    return replace(found, table=pd.DataFrame(rows)[kept])
 
 
-def _difference(row: dict[Any, Any], base: dict[Any, Any] | None) -> dict[Any, Any]:
-    if base is None:
-        return row | {"difference": math.nan, "error": math.nan}
+def _row(found: Comparison, axes: list[str], row: dict[Any, Any]) -> dict[Any, Any]:
+    """An optimum in the unit of the runs, beside the baseline with the same other labels."""
+    labels = {axis: row[axis] for axis in axes}
+    one = found.estimate(**labels)
+    optimum = row | {"mean": one.mean, "deviation": one.deviation}
     if row[L2] == BASELINE:
-        return row | {"difference": 0.0, "error": 0.0}
-    squares = [one["deviation"] ** 2 / one["n"] if one["n"] else math.nan for one in (row, base)]
-    return row | {"difference": row["mean"] - base["mean"], "error": math.sqrt(sum(squares))}
+        return optimum | {"difference": 0.0, "error": 0.0}
+    base = found.estimate(**(labels | {L2: BASELINE}))
+    error = larger("It is larger.", one, base).numbers["standard_error"]
+    return optimum | {"difference": one.mean - base.mean, "error": error}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -28,42 +29,91 @@ GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other"
 DECAY = 0.01
 
 
-@artefact("gamma/parameter-groups", basis="formula")
+@dataclass(frozen=True)
+class PartitionFacts:
+    """What became of the γ of all networks.
+
+    Attributes:
+        networks: how many there are.
+        gammas: γ of batch norms in all of them.
+        ungrouped: γ in none of the four groups.
+        repeated: γ in more than one place among the groups.
+        elsewhere: γ in another group than their place in the code gives.
+        inside: the largest deviation of what a group's decay adds to its own gradients from λγ.
+        outside: the largest change of any other parameter's gradient by it.
+    """
+
+    networks: int
+    gammas: int
+    ungrouped: int
+    repeated: int
+    elsewhere: int
+    inside: float
+    outside: float
+
+
+def _partition_checks(found: PartitionFacts) -> list[Check]:
+    return [
+        check(
+            "Every γ of every network is in exactly one group.",
+            found.gammas > 0 == found.ungrouped == found.repeated,
+            networks=found.networks,
+            gammas=found.gammas,
+            ungrouped=found.ungrouped,
+            repeated=found.repeated,
+        ),
+        check(
+            "Every γ is in the group that the block diagrams give it by its place in the code.",
+            found.elsewhere == 0,
+            elsewhere=found.elsewhere,
+        ),
+        check(
+            "A group's decay adds λγ to the gradients of that group, to 10⁻¹².",
+            found.inside < 1e-12,
+            largest_deviation=found.inside,
+        ),
+        check(
+            "It adds nothing to any other parameter's, b and β included.",
+            found.outside == 0,
+            largest_change=found.outside,
+        ),
+    ]
+
+
+@artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
 def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
     """The groups partition all γ as the block diagrams say; a group's decay adds λγ to its own gradients alone."""
-    rows, leaks, wrong = [], [], []
+    rows, leaks = [], []
+    ungrouped = repeated = elsewhere = 0
     drawn: ResidualMap | None = None
     for text in models:
         network, found, images = grouped_network(context, text, side)
         drawn = drawn or found
-        by_name, by_map = _groups_by_name(network), groups_by_map(network, found)
-        wrong += [f"{text}: {name}" for name in by_name if by_map.get(name) != by_name[name]]
+        by_name, members = _groups_by_name(network), grouped_gammas(network, found)
+        by_map, places = dict(members), Counter(name for name, _ in members)
+        ungrouped += sum(name not in places for name in by_name)
+        repeated += sum(count - 1 for count in places.values())
+        elsewhere += sum(by_map.get(name) not in (None, role) for name, role in by_name.items())
         network.zero_grad()
         loss = F.cross_entropy(network.train()(images), torch.arange(len(images)) % 10)
         loss.backward()  # type: ignore[no-untyped-call]
         leaks += [_leak(network, found, by_map, role) for role in GAMMAS if role in by_map.values()]
         counts = Counter(by_map.values())
-        norms = sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
-        about: dict[str, Any] = {"model": text, "batch_norms": norms}
+        about: dict[str, Any] = {"model": text, "batch_norms": len(by_name)}
         rows.append(about | {GAMMAS[role]: counts[role] for role in GAMMAS} | {"in_one_group": len(by_map)})
     table = pd.DataFrame(rows)
     assert drawn is not None
     shown = drawn
     return Evidence(
         measured=table,
-        checks=(
-            check(
-                "Every γ is in exactly one group: as many γ are grouped as there are batch norms, in every network.",
-                bool((table["in_one_group"] == table["batch_norms"]).all()),
-                networks=len(table),
-                gammas=float(table["batch_norms"].sum()),
-            ),
-            check(
-                "Every γ is in the group that the block diagrams give it by its place in the code.",
-                not wrong,
-                elsewhere=len(wrong),
-            ),
-            _leak_check(leaks),
+        facts=PartitionFacts(
+            networks=len(table),
+            gammas=int(table["batch_norms"].sum()),
+            ungrouped=ungrouped,
+            repeated=repeated,
+            elsewhere=elsewhere,
+            inside=max(one["inside"] for one in leaks),
+            outside=max(one["outside"] for one in leaks),
         ),
         setup={
             "networks": list(models),
@@ -75,7 +125,7 @@ def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence
         draw=lambda: blocks_on_trunk(shown),
         remarks=(
             "With expansion the first block of stage 1 in a bottleneck network projects too, so that its norm on the "
-            "skip path counts as γ_down. The pre-activation networks have a norm behind the last block, which counts "
+            "skip path counts as γ_down. The pre-activation networks have a norm after the last block, which counts "
             "as γ_others, and none in the stem.",
         ),
     )
@@ -96,12 +146,17 @@ def grouped_network(context: Context, text: str, side: int) -> tuple[nn.Module, 
 
 def groups_by_map(network: nn.Module, found: ResidualMap) -> dict[str, str]:
     """The role of every γ by the parameter's name, from the groups that an optimizer is given."""
+    return dict(grouped_gammas(network, found))
+
+
+def grouped_gammas(network: nn.Module, found: ResidualMap) -> list[tuple[str, str]]:
+    """Name and role of each γ in the groups that an optimizer is given, as often as it is in one."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     groups = param_groups(network, lr=1.0, weight_decay=0.0, residual_map=found)
     long = {name: role for role, name in SHORT.items()}
-    return {
-        names[id(one)]: long[group["name"]] for group in groups if group["name"] in long for one in group["params"]
-    }
+    return [
+        (names[id(one)], long[group["name"]]) for group in groups if group["name"] in long for one in group["params"]
+    ]
 
 
 def _groups_by_name(network: nn.Module) -> dict[str, str]:
@@ -138,19 +193,8 @@ def _leak(network: nn.Module, found: ResidualMap, by_map: Mapping[str, str], rol
         with torch.no_grad():
             for name, one in network.named_parameters():
                 one.copy_(start[name])
-    members = {name for name, held in by_map.items() if held == role}
+    members = {name for name, its_role in by_map.items() if its_role == role}
     added = {name: steps[1][name] - steps[0][name] for name in start}
     inside = max(float((added[name] - DECAY * start[name]).abs().max()) for name in members)
     outside = max(float(one.abs().max()) for name, one in added.items() if name not in members)
     return {"inside": inside, "outside": outside}
-
-
-def _leak_check(leaks: Sequence[dict[str, float]]) -> Check:
-    inside, outside = (max(one[where] for one in leaks) for where in ("inside", "outside"))
-    return check(
-        "A group's decay adds λγ to the gradients of that group, to 10⁻¹², and nothing to any other parameter's.",
-        inside < 1e-12 and outside == 0,
-        largest_deviation_in_the_group=inside,
-        largest_change_outside=outside,
-        groups=len(leaks),
-    )

@@ -22,7 +22,11 @@ APPLIED = {True: "applied", False: "not applied"}
 PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inapplicable": False}
 
 
-@artefact("gamma/table-1", basis="training")
+def _table_1_checks(table: pd.DataFrame) -> list[Check]:
+    return [*_preset_checks(table), _everything(table)]
+
+
+@artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
 def where_decay_is_applied(context: Context, *, model: str, side: int) -> Evidence:
     """Which of W, γ_last, γ_down, γ_0, γ_others the three policies decay, by a step without gradients."""
     network, found, _ = grouped_network(context, model, side)
@@ -41,7 +45,7 @@ def where_decay_is_applied(context: Context, *, model: str, side: int) -> Eviden
     table = pd.DataFrame(rows)
     return Evidence(
         measured=table,
-        checks=(*_preset_checks(table), _everything(table)),
+        facts=table,
         setup={"network": model, "decay": DECAY, "step": "SGD with gradients of zero", "seed": context.seed},
         on=("parameter",),
         draw=lambda: blocks_on_trunk(found),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -19,17 +21,52 @@ from normless.papers.gamma.networks import (
     measured_moments,
     setup_of,
 )
-from normless.papers.verdict import Check, check
+from normless.papers.verdict import Check, Estimate, check
 from normless.report.probes.stream_variance import stream_second_moment
 from normless.residual import ResidualMap
 
-# What the input is multiplied by, of which nothing should be left behind a reset.
+# What the input is multiplied by, of which nothing should be left after a reset.
 INPUT_SCALE = 7.0
 
 
-@artefact("gamma/equation-15", basis="measurement")
+@dataclass(frozen=True)
+class ResetFacts:
+    """What sets the variance anew.
+
+    Attributes:
+        ratio: of what comes out over what γ says, in the mean over the places, over draws.
+        change: the largest relative change of that by a larger input.
+        sides: the largest relative deviation of a side of the sum from its γ²; 0 where it is not asked.
+    """
+
+    ratio: Estimate
+    change: float
+    sides: float = 0.0
+
+    def checks(self, claim: str) -> list[Check]:
+        """That the ratio is 1, which `claim` says, and that the input's size does not matter."""
+        return [
+            within(f"{claim}, within 5 % in the mean.", self.ratio, 0.95, 1.05),
+            check(
+                f"An input {INPUT_SCALE:g} times larger changes that by less than 2 %.",
+                self.change < 0.02,
+                largest_change=self.change,
+            ),
+        ]
+
+
+def _equation_15_checks(found: ResetFacts) -> list[Check]:
+    sides = check(
+        "Both sides of the sum have γ_down² and γ_last², within 1 %.",
+        found.sides < 0.01,
+        largest_deviation=found.sides,
+    )
+    return [sides, *found.checks("After the block there is half of γ_down² + γ_last²")]
+
+
+@artefact("gamma/equation-15", basis="measurement", checks=_equation_15_checks)
 def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
-    """Behind a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
+    """After a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
     batch, tables, scaled = _measured(context, model, side, examples, draws)
     resets, again = (pd.concat(held, ignore_index=True) for held in (tables, scaled))
     resets, again = (table[table["equation"] == 15].reset_index(drop=True) for table in (resets, again))
@@ -43,16 +80,10 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
     sides = rows[rows["quantity"] != "Var[x_{l+1}]"]["ratio"]
     return Evidence(
         measured=averaged(rows),
-        checks=(
-            check(
-                "Both sides of the sum have γ_down² and γ_last², within 1 %.",
-                bool((sides - 1).abs().max() < 0.01),
-                largest_deviation=float((sides - 1).abs().max()),
-            ),
-            _mean_ratio(
-                "Behind the block there is half of γ_down² + γ_last², within 5 % in the mean.", rows, "Var[x_{l+1}]"
-            ),
-            _invariance(resets["stream_second_moment"], again["stream_second_moment"]),
+        facts=ResetFacts(
+            _ratio(rows, "Var[x_{l+1}]"),
+            _change(resets["stream_second_moment"], again["stream_second_moment"]),
+            float((sides - 1).abs().max()),
         ),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
@@ -61,11 +92,15 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
     )
 
 
-@artefact("gamma/equation-17", basis="measurement")
+def _equation_17_checks(found: ResetFacts) -> list[Check]:
+    return found.checks("The variance after the block is γ_1² + γ_2²")
+
+
+@artefact("gamma/equation-17", basis="measurement", checks=_equation_17_checks)
 def reset_of_pre_activation_networks(
     context: Context, *, model: str, side: int, examples: int, draws: int
 ) -> Evidence:
-    """Behind a downsampling block of a pre-activation network there is γ_1² + γ_2² (equations 16 and 17)."""
+    """After a downsampling block of a pre-activation network there is γ_1² + γ_2² (equations 16 and 17)."""
     batch, tables, scaled = _measured(context, model, side, examples, draws)
     # The first block's norm meets the small variance of the stem, where ε counts.
     resets, again = (
@@ -76,12 +111,7 @@ def reset_of_pre_activation_networks(
     rows = beside_formula("Var[x_{l+1}]", resets, resets["stream_variance"], both)
     return Evidence(
         measured=averaged(rows),
-        checks=(
-            _mean_ratio(
-                "The variance behind the block is γ_1² + γ_2², within 5 % in the mean.", rows, "Var[x_{l+1}]"
-            ),
-            _invariance(resets["stream_variance"], again["stream_variance"]),
-        ),
+        facts=ResetFacts(_ratio(rows, "Var[x_{l+1}]"), _change(resets["stream_variance"], again["stream_variance"])),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
         draw=lambda: stream_second_moment(tables[0]),
@@ -89,9 +119,13 @@ def reset_of_pre_activation_networks(
     )
 
 
-@artefact("gamma/equation-19", basis="measurement")
+def _equation_19_checks(found: ResetFacts) -> list[Check]:
+    return found.checks("After the stem's ReLU the second moment is γ_0² / 2")
+
+
+@artefact("gamma/equation-19", basis="measurement", checks=_equation_19_checks)
 def stem(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
-    """Behind the stem's ReLU, ahead of the pooling, there is γ_0² / 2 (equations 18 and 19)."""
+    """After the stem's ReLU, before the pooling, there is γ_0² / 2 (equations 18 and 19)."""
     batch = _noise(context, side, examples)
     rows, streams = [], []
     for draw in range(draws):
@@ -104,7 +138,7 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
         for scale in (1.0, INPUT_SCALE):
             measured = _behind_stem(network, found, scale * batch.inputs)
             rows.append({"name": "stem", "draw": draw, "scale": scale, "measured": measured, "gamma": square})
-        rows.append({"name": "behind the pooling", "draw": draw, "scale": 1.0, "measured": pooled, "gamma": square})
+        rows.append({"name": "after the pooling", "draw": draw, "scale": 1.0, "measured": pooled, "gamma": square})
     table = pd.DataFrame(rows)
     found_rows = beside_formula("Var[x_1]", table, table["measured"], table["gamma"] / 2, "scale")
     at_stem = found_rows[found_rows["block"] == "stem"]
@@ -113,22 +147,17 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
     )
     return Evidence(
         measured=averaged(found_rows),
-        checks=(
-            _mean_ratio(
-                "Behind the stem's ReLU the second moment is γ_0² / 2, within 5 % in the mean.", at_stem, "Var[x_1]"
-            ),
-            _invariance(one, other),
-        ),
+        facts=ResetFacts(_ratio(at_stem, "Var[x_1]"), _change(one, other)),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
         draw=lambda: stream_second_moment(streams[0]),
-        remarks=("The row behind the pooling is what the first block reads; max pooling, ignored there, raises it.",),
+        remarks=("The row after the pooling is what the first block reads; max pooling, ignored there, raises it.",),
     )
 
 
 @torch.no_grad()
 def _behind_stem(network: nn.Module, found: ResidualMap, inputs: Tensor) -> float:
-    """The second moment behind the stem's ReLU."""
+    """The second moment after the stem's ReLU."""
     h = inputs
     for layer in found.stem_layers:
         h = network.get_submodule(layer.path)(h)
@@ -156,13 +185,9 @@ def _measured(
     return batch, tables, scaled
 
 
-def _mean_ratio(claim: str, rows: pd.DataFrame, quantity: str) -> Check:
-    ratios = rows[rows["quantity"] == quantity].groupby("draw")["ratio"].mean()
-    return within(claim, over_draws(ratios), 0.95, 1.05)
+def _ratio(rows: pd.DataFrame, quantity: str) -> Estimate:
+    return over_draws(rows[rows["quantity"] == quantity].groupby("draw")["ratio"].mean())
 
 
-def _invariance(one: pd.Series, other: pd.Series) -> Check:
-    change = float((other / one - 1).abs().max())
-    return check(
-        f"An input {INPUT_SCALE:g} times larger changes that by less than 2 %.", change < 0.02, largest_change=change
-    )
+def _change(one: pd.Series, other: pd.Series) -> float:
+    return float((other / one - 1).abs().max())

@@ -12,33 +12,39 @@ from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.gamma.comparison import BASELINE, L2, Comparison, compared
-from normless.papers.gamma.roles import INKS, Effort, remarks_of, roles_setup
+from normless.papers.gamma.roles import INKS, Effort, reduction_of, remarks_of, roles_setup
+from normless.papers.verdict import Check
 from normless.report.differences import differences_to_baseline
 
 DOWN = "gamma_down"
 
 
-@artefact("gamma/figure-3", basis="training")
+def _figure_3_checks(comparison: Comparison) -> list[Check]:
+    return [
+        comparison.better(
+            f"L2 on γ_down lowers the test accuracy at λ = {strength}.",
+            DOWN,
+            wanted=False,
+            **{"lambda": strength},
+        )
+        for strength in comparison.table["lambda"].unique()
+    ]
+
+
+@artefact("gamma/figure-3", basis="training", checks=_figure_3_checks)
 def cost_of_decaying_gamma_down(
     context: Context, *, effort: Effort, model: str, strengths: Sequence[float]
 ) -> Evidence:
     """Test accuracy with L2 of several λ on W, and on W and γ_down: the second is lower at every λ."""
     result = context.lab.run(strengths_sweep(context, effort, model, strengths))
-    comparison = compared(result, "test_accuracy", scale=100)
+    comparison = compared(result, "test_accuracy")
     return Evidence(
         measured=_wide(comparison),
-        checks=tuple(
-            comparison.better(
-                f"L2 on γ_down lowers the test accuracy at λ = {strength:g}.",
-                DOWN,
-                wanted=False,
-                **{"lambda": label_of(strength)},
-            )
-            for strength in strengths
-        ),
+        facts=comparison,
         setup=roles_setup(context, effort, result),
         draw=lambda: _draw(comparison),
         remarks=remarks_of(effort, result),
+        reduction=reduction_of(context, effort),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,9 +11,9 @@ from normless.papers.artefact import Context, artefact
 from normless.papers.evidence import Evidence
 from normless.papers.gamma import classification, translation
 from normless.papers.gamma.classification import (
-    BOTH,
     EMBEDDING,
     TextEffort,
+    accuracy_checks,
     as_printed,
     classifiers_compared,
     text_remarks,
@@ -27,7 +27,7 @@ from normless.papers.gamma.translation import (
     translation_setup,
     translations_compared,
 )
-from normless.papers.verdict import Check, check
+from normless.papers.verdict import Check
 from normless.report.axes import new_panels
 from normless.report.differences import differences_to_baseline
 
@@ -38,7 +38,19 @@ WORTH_NAMING = 0.2
 POINTS = "test accuracy less that with L2 on the weights alone, points"
 
 
-@artefact("gamma/guideline-1t", basis="training")
+@dataclass(frozen=True)
+class BothTasks:
+    """Translation by BLEU, and classification by test accuracy in percent."""
+
+    by_bleu: Comparison
+    by_accuracy: Comparison
+
+
+def _guideline_1t_checks(found: BothTasks) -> list[Check]:
+    return [*bleu_checks(found.by_bleu), *accuracy_checks(found.by_accuracy)]
+
+
+@artefact("gamma/guideline-1t", basis="training", checks=_guideline_1t_checks)
 def decay_gammas_of_blocks(
     context: Context, *, translation_effort: TranslationEffort, text_effort: TextEffort
 ) -> Evidence:
@@ -49,10 +61,7 @@ def decay_gammas_of_blocks(
     accuracy = by_accuracy.table.assign(metric="test accuracy, %")
     return Evidence(
         measured=pd.concat([bleu, accuracy], ignore_index=True),
-        checks=(
-            *bleu_checks(by_bleu, translation_effort),
-            by_accuracy.better("L2 on γ_1 and γ_2 raises the test accuracy of BERT.", BOTH),
-        ),
+        facts=BothTasks(by_bleu, by_accuracy),
         setup={
             "translation": translation_setup(context, translation_effort, translated),
             "classification": text_setup(context, text_effort, classified),
@@ -67,14 +76,26 @@ def decay_gammas_of_blocks(
     )
 
 
-@artefact("gamma/guideline-3t", basis="training")
+def _guideline_3t_checks(comparison: Comparison) -> list[Check]:
+    """It should not be decayed, so that nothing worth naming may be gained by that."""
+    return [
+        comparison.better(
+            f"L2 on γ_0 does not help: it gains less than {WORTH_NAMING:g} points of accuracy.",
+            EMBEDDING,
+            wanted=False,
+            by=-WORTH_NAMING,
+        )
+    ]
+
+
+@artefact("gamma/guideline-3t", basis="training", checks=_guideline_3t_checks)
 def spare_gamma_of_embeddings(context: Context, *, effort: TextEffort) -> Evidence:
     """L2 on γ_0, that of the embeddings' norm, does not help a BERT classifier."""
     policies = {BASELINE: "weights", EMBEDDING: "weights+stem"}
     result, comparison = classifiers_compared(context, effort, "gamma/guideline-3t", policies)
     return Evidence(
         measured=as_printed(comparison),
-        checks=(no_help(comparison, EMBEDDING),),
+        facts=comparison,
         setup=text_setup(context, effort, result),
         draw=lambda: differences_to_baseline(
             comparison.differences(L2),
@@ -84,10 +105,15 @@ def spare_gamma_of_embeddings(context: Context, *, effort: TextEffort) -> Eviden
             across=POINTS,
         ),
         remarks=text_remarks(effort, result),
+        reduction=classification.text_reduction(context, effort),
     )
 
 
-@artefact("gamma/guideline-4t", basis="training")
+def _guideline_4t_checks(comparison: Comparison) -> list[Check]:
+    return [comparison.better("L2 on γ after the last block lowers the training loss.", OTHER, norm="pre")]
+
+
+@artefact("gamma/guideline-4t", basis="training", checks=_guideline_4t_checks)
 def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> Evidence:
     """L2 on γ of the norm between the last block and the head improves the optimization: a lower training loss."""
     policies = {BASELINE: "weights", OTHER: "weights+other"}
@@ -96,7 +122,7 @@ def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> E
     comparison = compared(result, "training_loss")
     return Evidence(
         measured=comparison.table.rename(columns={"mean": "training_loss"}),
-        checks=(comparison.better("L2 on γ behind the last block lowers the training loss.", OTHER, norm="pre"),),
+        facts=comparison,
         setup=translation_setup(context, effort, result),
         draw=lambda: differences_to_baseline(
             comparison.differences(L2),
@@ -107,24 +133,10 @@ def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> E
         ),
         remarks=(
             *translation_remarks(effort, result),
-            "There is such a norm where norms lie ahead of the branches: behind the last block of the encoder and of "
-            "the decoder. The paper has no experiment; optimization is told by the training loss of the last epoch.",
+            "There is such a norm where norms lie ahead of the branches: after the last block of the encoder and of "
+            "the decoder. The paper has no experiment; what is optimized is the training loss of the last epoch.",
         ),
-    )
-
-
-def no_help(comparison: Comparison, l2: str) -> Check:
-    """Fails if this choice is better by two standard errors; holds if by two less than what is worth naming."""
-    row = comparison.table[comparison.table[L2] == l2].iloc[0]
-    gain, error = float(row["difference"]), float(row["error"])
-    holds: bool | None = None
-    if comparison.trains(l2) and math.isfinite(gain) and math.isfinite(error):
-        holds = False if gain - 2 * error > 0 else True if gain + 2 * error < WORTH_NAMING else None
-    return check(
-        f"L2 on γ_0 does not help: it gains less than {WORTH_NAMING:g} points, two standard errors counted.",
-        holds,
-        gain=gain,
-        standard_error=error,
+        reduction=translation.text_reduction(context, effort),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import log2, pi, sqrt
 
 import numpy as np
@@ -36,7 +38,11 @@ LAWS = {
 }
 
 
-@artefact("skipinit/figure-2", basis="measurement")
+def _figure_2_checks(tables: Mapping[str, pd.DataFrame]) -> list[Check]:
+    return [*_doubling(tables["a"]), *_linear(tables["b"]), *_convolutional(tables["c"])]
+
+
+@artefact("skipinit/figure-2", basis="measurement", checks=_figure_2_checks)
 def figure_2(
     context: Context,
     *,
@@ -61,7 +67,7 @@ def figure_2(
     measured = pd.concat([_chosen(table).assign(network=name) for name, table in tables.items()])
     return Evidence(
         measured=measured[["network", *(name for name in measured.columns if name != "network")]],
-        checks=(*_doubling(bare), *_linear(normalized), *_convolutional(convolutional)),
+        facts=tables,
         setup={
             "a, b": f"{blocks} blocks of width {width}, batch of {batch} vectors of 100 N(0, 1), LeCun normal",
             "c": f"{conv_blocks} blocks of width {conv_width}, kernels 3×3 padded by zeros, He normal",
@@ -182,36 +188,46 @@ def _growth(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(lines, ignore_index=True)
 
 
-@artefact("skipinit/figure-5", basis="measurement")
+@dataclass(frozen=True)
+class BatchStatisticsOfBlocks:
+    """The signal table of one draw of a network of this width."""
+
+    table: pd.DataFrame
+    width: int
+
+
+def _figure_5_checks(found: BatchStatisticsOfBlocks) -> list[Check]:
+    # What one draw of weights makes of the rectifiers' mean strays by √(2/w), relative to its square.
+    tolerances = {"mean_squared_moving_mean": 4 * sqrt(2 / found.width)}
+    table = found.table
+    slopes = [
+        close(
+            f"The {quantity.replace('_', ' ')} of block d is {factor:.3f}·d, to "
+            f"{100 * tolerances.get(quantity, 0.1):.0f} % of the slope.",
+            slope_through_zero(table["block"], table[QUANTITIES[quantity]]),
+            factor,
+            relative=tolerances.get(quantity, 0.1),
+        )
+        for quantity, factor in LAWS.items()
+    ]
+    branch = close("The branch variance is 1, to 5 % in the mean.", table["branch_variance"].mean(), 1, relative=0.05)
+    return [*slopes, branch]
+
+
+@artefact("skipinit/figure-5", basis="measurement", checks=_figure_5_checks)
 def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Evidence:
     """Block d of a dense normalized ReLU network: variance d and 1, moving variance d(1 - 1/π), mean² d/π."""
     with seeded(context.seed):
         table = signal_table(dense(blocks, width), torch.randn(batch, 100))
-    depth = table["block"]
     chosen = _chosen(table)
     rows = []
     for quantity, column in QUANTITIES.items():
         law = LAWS[quantity] * chosen["block"] if quantity in LAWS else 1.0 + 0 * chosen["block"]
         part = {"quantity": quantity, "block": chosen["block"], "value": chosen[column], "law": law}
         rows.append(pd.DataFrame({**part, "predicted": chosen[f"predicted_{column}"]}))
-    # What one draw of weights makes of the rectifiers' mean strays by √(2/w), relative to its square.
-    tolerances = {"mean_squared_moving_mean": 4 * sqrt(2 / width)}
-    checks = [
-        close(
-            f"The {quantity.replace('_', ' ')} of block d is {factor:.3f}·d, to "
-            f"{100 * tolerances.get(quantity, 0.1):.0f} % of the slope.",
-            slope_through_zero(depth, table[QUANTITIES[quantity]]),
-            factor,
-            relative=tolerances.get(quantity, 0.1),
-        )
-        for quantity, factor in LAWS.items()
-    ]
-    checks.append(
-        close("The branch variance is 1, to 5 % in the mean.", table["branch_variance"].mean(), 1, relative=0.05)
-    )
     return Evidence(
         measured=pd.concat(rows, ignore_index=True),
-        checks=tuple(checks),
+        facts=BatchStatisticsOfBlocks(table, width),
         setup={
             "network": f"{blocks} blocks of width {width}, batch norm → ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import pandas as pd
 import torch
@@ -14,64 +14,85 @@ from normless import residual_map
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.as_printed import convert
+from normless.papers.depth import COLUMN, DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
-from normless.papers.networks import built_wide_resnet, wide_resnet_text
-from normless.papers.outcomes import outcome_table
-from normless.papers.protocol import PROTOCOL
-from normless.papers.trained import runs_do_not_train, runs_train
+from normless.papers.networks import built_wide_resnet
+from normless.papers.protocol import METHODS, Effort
 from normless.papers.verdict import Check, check
-from normless.report.accuracy import accuracy_against_depth
-from normless.training import TrainConfig
 
-STARTS = {"0": "skipinit", "1/sqrt(L)": "skipinit(alpha=1/sqrt(L))", "1": "skipinit(alpha=1)"}
+# The methods of skipinit/table-1, whose runs these are, by what α starts at.
+STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1": "skipinit_alpha_1"}
+UNTRAINABLE, DEEPEST = 100, 1000
 
 
-@artefact("skipinit/skipinit", basis="formula")
-def skipinit(
-    context: Context,
-    *,
-    depth: int,
-    width: int,
-    shallow: int,
-    deep: int,
-    rates: tuple[float, ...],
-    data: str,
-    epochs: int,
-    batch_size: int,
-) -> Evidence:
+@dataclass(frozen=True)
+class SkipInitFacts:
+    """The algorithm beside its formula, and what trains with it.
+
+    Attributes:
+        norms: batch normalizations before and after the conversion.
+        agreements: of the converted networks with the formula.
+        runs: batch norm and three starts of α at several depths.
+    """
+
+    norms: tuple[int, int]
+    agreements: tuple[Agreement, ...]
+    runs: DepthRuns
+
+
+def _skipinit_checks(found: SkipInitFacts) -> list[Check]:
+    before, after = found.norms
+    optima, depths = found.runs.optima, sorted({*found.runs.depths, DEEPEST})
+    trains = [
+        optima.trains(
+            f"With α = {alpha}, {depth} layers train, as with batch norm.",
+            against={COLUMN: "batch_norm", "depth": depth},
+            depth=depth,
+            **{COLUMN: STARTS[alpha]},
+        )
+        for alpha in ("0", "1/sqrt(L)")
+        for depth in depths
+    ]
+    untrainable = optima.does_not_train(
+        f"With α = 1, {UNTRAINABLE} layers do not train, where batch norm does.",
+        against={COLUMN: "batch_norm", "depth": UNTRAINABLE},
+        depth=UNTRAINABLE,
+        **{COLUMN: STARTS["1"]},
+    )
+    return [
+        check("No batch normalization is left.", after == 0 < before, before=before, after=after),
+        *(one.check() for one in found.agreements),
+        *trains,
+        untrainable,
+    ]
+
+
+@artefact("skipinit/skipinit", basis="training", checks=_skipinit_checks)
+def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int], effort: Effort) -> Evidence:
     """x_{l+1} = skip + α branch, α = 0, 1/√L or 1; with small α 1000 layers train, with α = 1 a hundred do not."""
     with seeded(context.seed):
         original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
-        agreements = [
+        agreements = (
             *_starts(original),
             *blocks_at_start(convert(original, "skipinit"), images),
             _standard_weights(original),
             *placement(convert(original, "zeroinit(dropout=0)"), images),
-        ]
-    name = context.data_or(data)
-    base = TrainConfig(
-        data=name,
-        data_root=context.data_root,
-        batch_size=batch_size,
-        epochs=epochs,
-        seed=context.seed,
-        decay_policy=PROTOCOL["decay_policy"],
-    )
-    runs = outcome_table(context, _runs(base, width, shallow, deep, rates))
-    table = pd.concat([agreement_table(agreements), runs], ignore_index=True)
+        )
+    runs = depth_runs(context, ("batch_norm", *STARTS.values()), depths, width, effort, "test_accuracy")
+    trained = depth_evidence(runs, title="SkipInit and batch norm")
     return Evidence(
-        measured=table,
-        checks=(_no_norms(original), *(one.check() for one in agreements), *_trainable(runs, shallow, deep)),
+        measured=pd.concat([agreement_table(agreements), trained.measured], ignore_index=True),
+        facts=SkipInitFacts(_norms(original), agreements, runs),
         setup={
-            "network": f"Wide-ResNet-{depth}-{width} for the algorithm",
-            "trained": f"Wide-ResNets of width {width}, {name}, {epochs} epochs, batch size {batch_size}, rates "
-            f"{', '.join(f'{rate:g}' for rate in rates)}, momentum 0.9, L2 5e-4 on the weights",
+            "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
             "d in 1/sqrt(d)": "the number of residual blocks L",
-            "seed": context.seed,
+            **trained.setup,
         },
-        draw=lambda: accuracy_against_depth(_best(runs).rename(columns={"alpha": "scheme"}), chance=_chance(runs)),
+        draw=trained.draw,
+        remarks=("The runs are those of skipinit/table-1.", *trained.remarks),
+        reduction=trained.reduction,
     )
 
 
@@ -80,24 +101,25 @@ def _starts(original: nn.Module) -> list[Agreement]:
     blocks = len(residual_map(original).blocks)
     values = {"0": 0.0, "1/sqrt(L)": 1 / sqrt(blocks), "1": 1.0}
     found = []
-    for label, scheme in STARTS.items():
-        network = convert(original, scheme)
-        held: list[Tensor] = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
+    for label, method in STARTS.items():
+        network = convert(original, str(METHODS[method]["scheme"]))
+        multipliers: list[Tensor] = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
         expected = torch.full((blocks, 1), values[label])
         # A wrong number of multipliers is no agreement.
-        stacked = torch.stack(held) if len(held) == blocks else expected + float("nan")
+        stacked = torch.stack(multipliers) if len(multipliers) == blocks else expected + float("nan")
         found.append(
             agreement(f"α = {label} is the start of one scalar in each of {blocks} blocks", stacked, expected)
         )
     return found
 
 
-def _no_norms(original: nn.Module) -> Check:
+def _norms(original: nn.Module) -> tuple[int, int]:
+    """How many batch norms there are before the conversion and after it."""
     before, after = (
         sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
         for network in (original, convert(original, "skipinit"))
     )
-    return check("No batch normalization is left.", after == 0 < before, before=before, after=after)
+    return before, after
 
 
 def _standard_weights(original: nn.Module) -> Agreement:
@@ -106,47 +128,3 @@ def _standard_weights(original: nn.Module) -> Agreement:
     pairs = [(network[name], one) for name, one in original.named_parameters() if one.dim() > 1]
     ours, theirs = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
     return agreement("Weights are those of the standard initialization", ours, theirs)
-
-
-def _runs(
-    base: TrainConfig, width: int, shallow: int, deep: int, rates: tuple[float, ...]
-) -> list[tuple[dict[str, Any], TrainConfig]]:
-    wanted = [("1", shallow), ("0", deep), ("1/sqrt(L)", deep)]
-    return [
-        (
-            {"alpha": alpha, "depth": depth},
-            replace(base, model=wide_resnet_text(depth, width), scheme=STARTS[alpha], rate=rate),
-        )
-        for alpha, depth in wanted
-        for rate in rates
-    ]
-
-
-def _best(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of each α and depth the run of the rate with the highest accuracy."""
-    ordered = runs.sort_values("test_accuracy", ascending=False, na_position="last")
-    best = ordered.drop_duplicates(["alpha", "depth"]).copy()
-    best["alpha"] = best["alpha"].map(STARTS)
-    return best
-
-
-def _chance(runs: pd.DataFrame) -> float | None:
-    known = runs["chance_accuracy"].dropna()
-    return float(known.iloc[0]) if len(known) else None
-
-
-def _trainable(runs: pd.DataFrame, shallow: int, deep: int) -> list[Check]:
-    """A network trains if it does at one of the rates; it does not if it does at none."""
-    best = _best(runs)
-    of = {alpha: best[best["alpha"] == scheme] for alpha, scheme in STARTS.items()}
-    tested = runs.loc[runs["alpha"] == "1"]
-    checks = [
-        runs_train(f"With α = {alpha}, {deep} layers train at one of the rates at least.", of[alpha])
-        for alpha in ("0", "1/sqrt(L)")
-    ]
-    checks.append(runs_do_not_train(f"With α = 1, {shallow} layers train at none of the rates.", tested))
-    if deep < 1000:
-        checks.append(
-            check("With α ≤ 1/√L, 1000 layers train: this budget has fewer.", None, layers_trained=float(deep))
-        )
-    return checks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -29,7 +31,57 @@ GROUPS = (
 KEEP = 0.8
 
 
-@artefact("skipinit/appendix-g-resnet50-v2", basis="formula")
+@dataclass(frozen=True)
+class Port:
+    """What was counted in the network that was built, and its computations beside the code's.
+
+    Attributes:
+        parameters: how many numbers are trained.
+        multipliers: the scalars' values at the start.
+        groups: blocks in each group.
+        sizes: sides of the maps of a 224-pixel image: input, stem, pooled, after every block.
+        dropouts: the drop probability of every dropout layer.
+        classes: logits.
+        agreements: with the code written out.
+    """
+
+    parameters: int
+    multipliers: tuple[float, ...]
+    groups: tuple[int, ...]
+    sizes: tuple[int, ...]
+    dropouts: tuple[float, ...]
+    classes: int
+    agreements: tuple[Agreement, ...]
+
+
+def _port_checks(found: Port) -> list[Check]:
+    blocks, sizes = sum(found.groups), found.sizes
+    ends = [sizes[2 + sum(found.groups[: number + 1])] for number in range(3)]
+    scalars = agreement(
+        "Every scalar multiplier starts at 0",
+        torch.tensor(found.multipliers),
+        torch.zeros(len(found.multipliers)),
+    )
+    return [
+        check("16 residual blocks have a scalar each.", len(found.multipliers) == blocks == 16,
+              scalars=len(found.multipliers), blocks=blocks),
+        check("The groups have 3, 4, 6 and 3 blocks.", found.groups == (3, 4, 6, 3),
+              **{f"group_{number}": count for number, count in enumerate(found.groups, 1)}),
+        check("Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
+              [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
+              stem=sizes[1], pooled=sizes[2], group_1=ends[0], group_2=ends[1], group_3=ends[2]),
+        check("The number of parameters is that of the printed list of blocks.",
+              found.parameters == expected_parameters(), parameters=found.parameters, expected=expected_parameters()),
+        check("There are 1000 logits.", found.classes == 1000, logits=found.classes),
+        check("One dropout before the classifier keeps 0.8 of the features.",
+              [round(one, 9) for one in found.dropouts] == [round(1 - KEEP, 9)],
+              dropouts=len(found.dropouts), keep=1 - found.dropouts[0] if found.dropouts else float("nan")),
+        scalars.check(),
+        *(one.check() for one in found.agreements),
+    ]  # fmt: skip
+
+
+@artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
 def reference_code(context: Context, *, side: int, images: int) -> Evidence:
     """16 blocks and scalars; maps of 224, 112, 56, 28, 14 and 7 pixels; logits those of the code line by line."""
     with seeded(context.seed):
@@ -37,11 +89,7 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
         x = torch.randn(images, 3, side, side)
         sizes, multipliers = _map_sizes(network), _multipliers(network)
         found = residual_map(network)
-        agreements = [
-            agreement("Every scalar multiplier starts at 0", multipliers, torch.zeros(len(multipliers))),
-            *blocks_at_start(network, x),
-            _identities(network),
-        ]
+        agreements = [*blocks_at_start(network, x), _identities(network)]
         disturbed(network).eval()
         wide = x.double()
         agreements.append(
@@ -49,26 +97,19 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
                 "Logits are the code's, everything off its start", network(wide), appendix_g(network, wide), ROUNDING
             )
         )
-    parameters = sum(one.numel() for one in network.parameters())
-    groups = _blocks_per_group(found.depth, sizes)
-    dropouts = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
-    quantities = pd.DataFrame(
-        [
-            {"quantity": "keep_prob", "value": 1 - dropouts[0] if dropouts else float("nan")},
-            {"quantity": "res_multiplier_init", "value": float(multipliers.abs().max())},
-            {"quantity": "blocks_per_group", "value": ", ".join(map(str, groups))},
-            {"quantity": "num_classes", "value": network.classifier.out_features},
-            {"quantity": "parameters", "value": parameters},
-            {"quantity": "map sizes", "value": ", ".join(map(str, sizes))},
-        ]
+    port = Port(
+        parameters=sum(one.numel() for one in network.parameters()),
+        multipliers=tuple(multipliers.tolist()),
+        groups=tuple(_blocks_per_group(found.depth, sizes)),
+        sizes=tuple(sizes),
+        dropouts=tuple(module.p for module in network.modules() if isinstance(module, nn.Dropout)),
+        classes=int(network.get_submodule("classifier").out_features),  # type: ignore[arg-type]
+        agreements=tuple(agreements),
     )
     table = agreement_table(agreements)
     return Evidence(
-        measured=pd.concat([quantities, table], ignore_index=True),
-        checks=(
-            *_counts(parameters, len(multipliers), groups, sizes, dropouts),
-            *(one.check() for one in agreements),
-        ),
+        measured=pd.concat([_quantities(port), table], ignore_index=True),
+        facts=port,
         setup={
             "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
             "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
@@ -77,6 +118,18 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
         on=("quantity",),
         draw=lambda: agreement_of_quantities(table),
     )
+
+
+def _quantities(port: Port) -> pd.DataFrame:
+    values = {
+        "keep_prob": 1 - port.dropouts[0] if port.dropouts else float("nan"),
+        "res_multiplier_init": max(map(abs, port.multipliers)),
+        "blocks_per_group": ", ".join(map(str, port.groups)),
+        "num_classes": port.classes,
+        "parameters": port.parameters,
+        "map sizes": ", ".join(map(str, port.sizes)),
+    }
+    return pd.DataFrame({"quantity": list(values), "value": list(values.values())})
 
 
 def appendix_g(network: nn.Module, x: Tensor) -> Tensor:
@@ -156,35 +209,3 @@ def _blocks_per_group(blocks: int, sizes: list[int]) -> list[int]:
     behind = sizes[2:]
     ends = [index for index in range(1, len(behind)) if behind[index] < behind[index - 1]] + [blocks]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _counts(
-    parameters: int, multipliers: int, groups: list[int], sizes: list[int], dropouts: list[float]
-) -> tuple[Check, ...]:
-    ends = [sizes[2 + sum(groups[: number + 1])] for number in range(3)]
-    first, pooled, second, third, fourth = *sizes[1:3], *ends
-    return (
-        check("16 residual blocks have a scalar each.", multipliers == sum(groups) == 16, scalars=multipliers),
-        check(
-            "The groups have 3, 4, 6 and 3 blocks.",
-            groups == [3, 4, 6, 3],
-            **{f"group_{number}": count for number, count in enumerate(groups, 1)},
-        ),
-        check(
-            "Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
-            [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
-            stem=first, pooled=pooled, group_1=second, group_2=third, group_3=fourth,
-        ),
-        check(
-            "The number of parameters is that of the printed list of blocks.",
-            parameters == expected_parameters(),
-            parameters=parameters,
-            expected=expected_parameters(),
-        ),
-        check(
-            "One dropout before the classifier keeps 0.8 of the features.",
-            [round(one, 9) for one in dropouts] == [round(1 - KEEP, 9)],
-            dropouts=len(dropouts),
-            keep=1 - dropouts[0] if dropouts else float("nan"),
-        ),
-    )  # fmt: skip

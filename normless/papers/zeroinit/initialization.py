@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -13,24 +16,60 @@ from normless.papers.agreement import ROUNDING, Agreement, agreement
 from normless.papers.artefact import Context, artefact
 from normless.papers.as_printed import convert
 from normless.papers.batches import MeasuredBatch, training_batch
+from normless.papers.depth import DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start
-from normless.papers.networks import built_wide_resnet, wide_resnet_text
-from normless.papers.outcomes import outcome_table
-from normless.papers.protocol import PROTOCOL
-from normless.papers.trained import runs_train
+from normless.papers.networks import built_wide_resnet
+from normless.papers.protocol import PROTOCOL, Effort
+from normless.papers.trained import replicates
 from normless.papers.verdict import Check, Estimate, check, larger
 from normless.probes import gradient_correlation_table, l2_share, loss_terms
 from normless.report.probes.against_depth import gradient_correlation_against_depth, l2_share_against_depth
-from normless.training import TrainConfig
 
 WITH, WITHOUT = "zeroinit(dropout=0)", "none"
+WEIGHT_DECAY = 5e-4
+COLUMN, DEEPEST = "method", 1000
 
 
-@artefact("zeroinit/linear-at-init", basis="measurement")
+@dataclass(frozen=True)
+class LinearFacts:
+    """Blocks beside what they are at α = 0, and cosines between gradients: `scheme`, `depth`, `draw`, `cosine`."""
+
+    agreements: tuple[Agreement, ...]
+    cosines: pd.DataFrame
+
+
+def _linear_checks(found: LinearFacts) -> list[Check]:
+    def cosine(scheme: str, depth: int) -> Estimate:
+        table = found.cosines
+        kept = table[(table["scheme"] == scheme) & (table["depth"] == depth)]
+        return replicates(kept.set_index("draw")["cosine"])
+
+    low, high = int(found.cosines["depth"].min()), int(found.cosines["depth"].max())
+    return [
+        *(one.check() for one in found.agreements),
+        larger(
+            f"With the multiplier the cosine at depth {high} is more than half of that at depth {low}.",
+            cosine(WITH, high),
+            cosine(WITH, low).scaled(0.5),
+        ),
+        larger(
+            f"Without it the cosine at depth {high} is less than half of that at depth {low}.",
+            cosine(WITHOUT, low).scaled(0.5),
+            cosine(WITHOUT, high),
+        ),
+        larger(
+            f"At depth {high} gradients are more alike with the multiplier than without.",
+            cosine(WITH, high),
+            cosine(WITHOUT, high),
+        ),
+    ]
+
+
+@artefact("zeroinit/linear-at-init", basis="measurement", checks=_linear_checks)
 def linear_at_init(
-    context: Context, *, depths: tuple[int, ...], width: int, images: int, draws: int, data: str
+    context: Context, *, depths: Sequence[int], width: int, images: int, draws: int, data: str
 ) -> Evidence:
     """f(x) = x at α = 0, and the cosine between examples' gradients over depth, with and without the multiplier."""
     batch = training_batch(context, data, images)
@@ -43,12 +82,12 @@ def linear_at_init(
                     found = gradient_correlation_table(convert(original, scheme), batch.inputs, seed=draw)
                     rows.append({"scheme": scheme, "depth": depth, "draw": draw, "cosine": found["cosine"].iloc[0]})
         original = built_wide_resnet(depths[0], width, batch.classes, batch.inputs.shape[1])
-        agreements = [*blocks_at_start(convert(original, WITH), batch.inputs), _linear(original)]
+        agreements = (*blocks_at_start(convert(original, WITH), batch.inputs), _linear(original))
     drawn = pd.DataFrame(rows)
     means = drawn.groupby(["scheme", "depth"], sort=False)["cosine"].agg(["mean", "std", "count"]).reset_index()
     return Evidence(
         measured=means.rename(columns={"mean": "cosine", "std": "deviation", "count": "n"}),
-        checks=(*(one.check() for one in agreements), *_correlations(drawn, depths)),
+        facts=LinearFacts(agreements, drawn),
         setup={
             "networks": f"Wide-ResNets of width {width}, depths {', '.join(map(str, depths))}",
             "images": batch.provenance,
@@ -59,7 +98,7 @@ def linear_at_init(
         draw=lambda: gradient_correlation_against_depth(drawn),
         remarks=(
             "Blocks with an identity skip path are the identity. The projecting blocks of a Wide-ResNet read their "
-            "skip path behind the ReLU that they share with the branch: those are linear in that ReLU's output.",
+            "skip path after the ReLU that they share with the branch: those are linear in that ReLU's output.",
         ),
     )
 
@@ -81,108 +120,106 @@ def _linear(original: nn.Module) -> Agreement:
     return worst
 
 
-def _correlations(drawn: pd.DataFrame, depths: tuple[int, ...]) -> list[Check]:
-    def estimate(scheme: str, depth: int) -> Estimate:
-        found = drawn[(drawn["scheme"] == scheme) & (drawn["depth"] == depth)]["cosine"]
-        return Estimate(float(found.mean()), float(found.std(ddof=1)), len(found))
+@dataclass(frozen=True)
+class InitialLoss:
+    """The loss at initialization by depth, over draws of the weights, and runs without L2.
 
-    low, high = min(depths), max(depths)
-    start, end = estimate(WITH, low), estimate(WITH, high)
-    bare_start, bare_end = estimate(WITHOUT, low), estimate(WITHOUT, high)
-    half = Estimate(start.mean / 2, start.deviation / 2, start.n)
-    bare_half = Estimate(bare_start.mean / 2, bare_start.deviation / 2, bare_start.n)
+    Attributes:
+        shares: of the L2 term in the whole, between 0 and 1.
+        entropies: the cross entropy in nats.
+        runs: batch norm with L2 and ZeroInit without, at several depths.
+    """
+
+    shares: Mapping[int, Estimate]
+    entropies: Mapping[int, Estimate]
+    runs: DepthRuns
+
+
+def _initial_loss_checks(found: InitialLoss) -> list[Check]:
+    depths = sorted(found.shares)
+    means = [found.entropies[depth].mean for depth in depths]
+    optima = found.runs.optima
     return [
-        larger(
-            f"With the multiplier the cosine at depth {high} is more than half of that at depth {low}.", end, half
-        ),
-        larger(
-            f"Without it the cosine at depth {high} is less than half of that at depth {low}.", bare_half, bare_end
-        ),
         *(
             larger(
-                f"At depth {depth} gradients are more alike with the multiplier than without.",
-                estimate(WITH, depth),
-                estimate(WITHOUT, depth),
+                f"L2 is a larger share of the initial loss at depth {deep} than at {shallow}.",
+                found.shares[deep],
+                found.shares[shallow],
             )
-            for depth in depths
+            for shallow, deep in pairwise(depths)
+        ),
+        larger(
+            f"At depth {depths[-1]} it dominates: it is more than half of the loss.",
+            found.shares[depths[-1]],
+            Estimate(0.5),
+        ),
+        check(
+            "The cross entropy does not grow with it: over the depths it varies by less than 20 %.",
+            max(means) < 1.2 * min(means),
+            smallest=min(means),
+            largest=max(means),
+        ),
+        *(
+            optima.trains(
+                f"Without L2 the training of {depth} layers is stable: they train at some rate.",
+                against={COLUMN: "batch_norm", "depth": depth},
+                method="zeroinit_without_l2",
+                depth=depth,
+            )
+            for depth in sorted({*found.runs.depths, DEEPEST})
         ),
     ]
 
 
-@artefact("zeroinit/l2-dominates-initial-loss", basis="measurement")
+@artefact("zeroinit/l2-dominates-initial-loss", basis="measurement", checks=_initial_loss_checks)
 def l2_dominates(
     context: Context,
     *,
-    depths: tuple[int, ...],
+    depths: Sequence[int],
     width: int,
     images: int,
-    draws: int = 8,
+    draws: int,
     data: str,
-    trained: int,
-    epochs: int,
+    trained: Sequence[int],
+    effort: Effort,
 ) -> Evidence:
-    """λ/2 Σ‖W‖² grows with the layers, the cross entropy does not; training without L2 is stable."""
+    """λ/2 Σ‖W‖² grows with the layers, the cross entropy stays about log 10; training without L2 is stable."""
     batch = training_batch(context, data, images)
     with seeded(context.seed):
-        drawn = [_terms(batch, depth, width) for depth in depths for _ in range(draws)]
-    # Logits of an untrained classifier differ from draw to draw, and the cross entropy with them: 13 % at width 2.
-    measured = pd.DataFrame(drawn).groupby(["scheme", "depth"], sort=False).mean().reset_index()
-    config = TrainConfig(
-        model=wide_resnet_text(trained, 1), scheme="zeroinit", data="digits", epochs=epochs, batch_size=32,
-        rate=0.05, weight_decay=0.0, decay_policy=PROTOCOL["decay_policy"], seed=context.seed,
-    )  # fmt: skip
-    runs = outcome_table(context, [({"scheme": "zeroinit", "weight_decay": 0.0, "depth": trained}, config)])
+        rows = [{"draw": draw, **_loss_terms(batch, depth, width)} for depth in depths for draw in range(draws)]
+    table = pd.DataFrame(rows)
+    methods = ("batch_norm", "zeroinit_without_l2")
+    runs = depth_runs(context, methods, trained, width, effort, "test_accuracy", column=COLUMN)
+    shown = depth_evidence(runs, title="ZeroInit without L2")
+    means = table.groupby(["scheme", "depth"], sort=False).mean().drop(columns="draw").reset_index()
+    by_depth = dict(list(table.set_index("draw").groupby("depth")))
     return Evidence(
-        measured=pd.concat([measured, runs], ignore_index=True),
-        checks=(*_shares(measured), runs_train(f"Without L2 the training of {trained} layers is stable.", runs)),
+        measured=pd.concat([means, shown.measured], ignore_index=True),
+        facts=InitialLoss(
+            {depth: replicates(by_depth[depth]["share"]) for depth in depths},
+            {depth: replicates(by_depth[depth]["cross_entropy"]) for depth in depths},
+            runs,
+        ),
         setup={
-            "networks": f"Wide-ResNets of width {width} with ZeroInit, L2 5e-4 on the weights",
+            "networks": f"Wide-ResNets of width {width} with ZeroInit, L2 {WEIGHT_DECAY:g} on the weights",
             "images": batch.provenance,
-            "trained without L2": f"Wide-ResNet-{trained}-1, digits, {epochs} epochs, rate 0.05, batch 32, one run",
             "draws of weights": draws,
-            "seed": context.seed,
+            **{f"trained: {name}": value for name, value in shown.setup.items()},
         },
-        draw=lambda: l2_share_against_depth(measured),
-        remarks=("That the optimal rate does not depend on depth is zeroinit/table-3's claim, and measured there.",),
+        draw=lambda: l2_share_against_depth(means),
+        remarks=(
+            "That the optimal rate does not depend on depth is zeroinit/table-3's claim, whose runs these are.",
+            *shown.remarks,
+        ),
+        reduction=shown.reduction,
     )
 
 
-def _terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
-    """The terms of the initial loss of one draw of a network."""
+def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
+    """The terms of the loss of one draw of the weights."""
     network = convert(built_wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
-    groups = param_groups(network, lr=0.1, weight_decay=5e-4, policy=PROTOCOL["decay_policy"])
+    groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY, policy=PROTOCOL["decay_policy"])
     table = loss_terms(network, groups, batch.inputs, batch.targets)
-    layers = [one for one in network.modules() if isinstance(one, nn.Conv2d | nn.Linear)]
-    return {
-        "scheme": "zeroinit",
-        "depth": depth,
-        "cross_entropy": float(table.loc[table["term"] == "data", "value"].item()),
-        "l2": float(table.loc[table["term"] == "l2", "value"].sum()),
-        # fan-in · outputs weights of variance 2/fan-in in each layer: λ/2 · 2 · outputs.
-        "predicted_l2": 5e-4 * sum(len(one.weight) for one in layers),
-        "share": l2_share(table),
-    }
-
-
-def _shares(measured: pd.DataFrame) -> list[Check]:
-    shares, entropies = measured["share"], measured["cross_entropy"]
-    ratio = measured["l2"] / measured["predicted_l2"]
-    return [
-        check(
-            "The share of L2 in the initial loss increases with depth.",
-            bool(shares.is_monotonic_increasing and shares.is_unique),
-            **{f"depth_{depth}": share for depth, share in zip(measured["depth"], shares, strict=True)},
-        ),
-        check(
-            "The cross entropy does not: over the depths it varies by less than 20 %.",
-            bool(entropies.max() < 1.2 * entropies.min()),
-            smallest=entropies.min(),
-            largest=entropies.max(),
-        ),
-        check(
-            "The L2 term is λ Σ outputs of He's layers, to 5 %.",
-            bool(((ratio - 1).abs() < 0.05).all()),
-            smallest_ratio=ratio.min(),
-            largest_ratio=ratio.max(),
-        ),
-    ]
+    entropy = float(table.loc[table["term"] == "data", "value"].item())
+    decay = float(table.loc[table["term"] == "l2", "value"].sum())
+    return {"scheme": "zeroinit", "depth": depth, "cross_entropy": entropy, "l2": decay, "share": l2_share(table)}

@@ -2,101 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pandas as pd
 import torch
 
 from normless.papers.agreement import agreement, agreement_table
 from normless.papers.artefact import Context, artefact
 from normless.papers.as_printed import convert
+from normless.papers.depth import DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement
-from normless.papers.networks import built_wide_resnet, wide_resnet_text
-from normless.papers.outcomes import outcome_table
-from normless.papers.protocol import PROTOCOL
-from normless.papers.regularization import biases, drop_check, dropped_share
-from normless.papers.trained import runs_train
-from normless.papers.verdict import Check, check
-from normless.report.agreement import agreement_of_quantities
-from normless.training import TrainConfig
+from normless.papers.networks import built_wide_resnet
+from normless.papers.protocol import METHODS, Effort
+from normless.papers.published import published_as
+from normless.papers.regularization import RegularizedFacts, biases, dropped_share
+from normless.papers.verdict import Check, Estimate, at_scale, larger
 
-# Quantities of the paper and the drop probability each is.
-DROPS = {"default_drop_probability": 0.6, "imagenet_drop_probability": 0.2}
-# Of the 1000-layer network of width 2 on CIFAR-10, and how far a single run may fall below it.
-PUBLISHED_ACCURACY, SPREAD = 0.943, 0.01
+ID = "zeroinit/zeroinit"
+COLUMN = "method"
+# What the paper's experiments train where it says nothing of dropout, and on ImageNet, by the printed quantity.
+SCHEMES = {
+    "default_drop_probability": str(METHODS["zeroinit"]["scheme"]),
+    "imagenet_drop_probability": "zeroinit(dropout=0.2)",
+}
+DEEPEST = 1000
 
 
-@artefact("zeroinit/zeroinit", basis="formula")
+@dataclass(frozen=True)
+class ZeroInitFacts:
+    """The algorithm beside its definition, and batch norm and ZeroInit at several depths."""
+
+    algorithm: RegularizedFacts
+    runs: DepthRuns
+
+
+def _zeroinit_checks(found: ZeroInitFacts) -> list[Check]:
+    printed = {row["quantity"]: row["value"] for row in published_as(ID).rows}
+    optima = found.runs.optima
+    trains = [
+        optima.trains(
+            f"{depth} layers train without normalization, as with batch norm.",
+            against={COLUMN: "batch_norm", "depth": depth},
+            method="zeroinit",
+            depth=depth,
+        )
+        for depth in sorted({*found.runs.depths, DEEPEST})
+    ]
+    exceeds = larger(
+        f"{DEEPEST} layers of width 2 exceed 94 % on CIFAR-10 in 200 epochs.",
+        optima.estimate(method="zeroinit", depth=DEEPEST),
+        Estimate(94.0),
+    )
+    return [*found.algorithm.checks(printed), *trains, at_scale(exceeds, found.runs.runs.reduction)]
+
+
+@artefact(ID, basis="training", checks=_zeroinit_checks)
 def zeroinit(
-    context: Context,
-    *,
-    depth: int,
-    draws: int,
-    deep: int,
-    width: int,
-    data: str,
-    epochs: int,
-    batch_size: int,
-    rate: float,
+    context: Context, *, depth: int, draws: int, depths: Sequence[int], width: int, effort: Effort
 ) -> Evidence:
     """x_{l+1} = skip + α branch, α = 0; no convolution is rescaled; a thousand layers train without normalization."""
     with seeded(context.seed):
-        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
-        network = convert(original, "zeroinit")
-        biased, start = biases(original, network)
-        held = dict(network.named_parameters())
-        pairs = [(held[name], one) for name, one in original.named_parameters() if one.dim() > 1]
-        weights, before = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
-        agreements = [
-            start,
-            agreement("Weights are those of the standard initialization", weights, before),
-            *blocks_at_start(network, images),
-            *placement(convert(original, "zeroinit(dropout=0)"), images),
-        ]
-        defaults = convert(original, "zeroinit").get_submodule("classifier.before")
-        shares = {name: dropped_share(original, drop, draws) for name, drop in DROPS.items()}
-    config = TrainConfig(
-        model=wide_resnet_text(deep, width), scheme="zeroinit", data=context.data_or(data),
-        data_root=context.data_root, epochs=epochs, batch_size=batch_size, rate=rate, seed=context.seed,
-        decay_policy=PROTOCOL["decay_policy"],
-    )  # fmt: skip
-    runs = outcome_table(context, [({"quantity": "training", "depth": deep}, config)])
-    quantities = pd.DataFrame([{"quantity": name, "value": float(one.mean())} for name, one in shares.items()])
-    table = agreement_table(agreements)
+        algorithm = _algorithm(depth, width, draws)
+    runs = depth_runs(context, ("batch_norm", "zeroinit"), depths, width, effort, "test_accuracy", column=COLUMN)
+    trained = depth_evidence(runs, title="ZeroInit and batch norm")
+    quantities = pd.DataFrame(
+        [{"quantity": name, "value": one.mean} for name, one in algorithm.shares.items()],
+    )
     return Evidence(
-        measured=pd.concat([quantities, table, runs], ignore_index=True),
-        checks=(
-            biased,
-            *(one.check() for one in agreements),
-            check("The scheme's own drop probability is 0.6.", defaults.p == 0.6, drop_probability=float(defaults.p)),  # type: ignore[arg-type]
-            *(drop_check(name.partition("_")[0], drop, shares[name]) for name, drop in DROPS.items()),
-            *_trains(runs, deep, config),
-        ),
+        measured=pd.concat([quantities, agreement_table(algorithm.agreements), trained.measured], ignore_index=True),
+        facts=ZeroInitFacts(algorithm, runs),
         setup={
-            "network": f"Wide-ResNet-{depth}-{width} for the algorithm",
-            "trained": f"Wide-ResNet-{deep}-{width}, {config.data}, {epochs} epochs, batch size {batch_size}, rate "
-            f"{rate:g}, momentum 0.9, L2 5e-4 on the weights, one run",
+            "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
             "draws of dropout": draws,
-            "seed": context.seed,
+            **trained.setup,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=trained.draw,
+        remarks=("The runs are those of zeroinit/table-2.", *trained.remarks),
+        reduction=trained.reduction,
     )
 
 
-def _trains(runs: pd.DataFrame, deep: int, config: TrainConfig) -> list[Check]:
-    """That the deep network trains; and its accuracy, where the run is the paper's."""
-    accuracy = float(runs["test_accuracy"].iloc[0])
-    checks = [runs_train(f"{deep} layers train without normalization.", runs)]
-    published = (config.data, config.epochs, deep) == ("cifar10", 200, 1000)
-    reached = accuracy >= PUBLISHED_ACCURACY - SPREAD if published else None
-    checks.append(
-        check(
-            "1000 layers of width 2 reach 94.3 %, less at most one point, on CIFAR-10 in 200 epochs"
-            + ("." if published else ": another training at this budget."),
-            reached,
-            test_accuracy=accuracy,
-            published=PUBLISHED_ACCURACY,
-        )
+def _algorithm(depth: int, width: int, draws: int) -> RegularizedFacts:
+    original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+    network = convert(original, "zeroinit")
+    layers, with_bias, zero = biases(original, network)
+    converted = dict(network.named_parameters())
+    pairs = [(converted[name], one) for name, one in original.named_parameters() if one.dim() > 1]
+    weights, before = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
+    agreements = (
+        zero,
+        agreement("Weights are those of the standard initialization", weights, before),
+        *blocks_at_start(network, images),
+        *placement(convert(original, "zeroinit(dropout=0)"), images),
     )
-    return checks
+    shares = {name: dropped_share(original, scheme, draws) for name, scheme in SCHEMES.items()}
+    return RegularizedFacts(layers, with_bias, agreements, shares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worlds import gamma_measurements, gamma_training
 from worlds.world import World
 
-WORLDS: dict[str, World] = {}
+WORLDS: dict[str, World] = {**gamma_measurements.WORLDS, **gamma_training.WORLDS}

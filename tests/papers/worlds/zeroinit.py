@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from worlds import zeroinit_methods
 from worlds.de_smith_training import ZEROINIT
 from worlds.world import World
 
-WORLDS: dict[str, World] = {**ZEROINIT}
+WORLDS: dict[str, World] = {**ZEROINIT, **zeroinit_methods.WORLDS}

@@ -1,0 +1,88 @@
+"""The γ paper's analysis, its groups and its measurements as the text has them, and as the opposite."""
+
+from __future__ import annotations
+
+import pandas as pd
+from worlds.facts import both, drawn
+
+from normless.papers.gamma.accumulation import AccumulationFacts
+from normless.papers.gamma.groups import PartitionFacts
+from normless.papers.gamma.half_accumulation import HalfFacts
+from normless.papers.gamma.presets import APPLIED, PRINTED
+from normless.papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
+from normless.papers.gamma.resets import ResetFacts
+from normless.papers.gamma.stream_of_trained import TrainedStreams
+from normless.papers.published import published_as
+from normless.papers.verdict import Estimate
+
+
+def partition(right: bool) -> PartitionFacts:
+    return PartitionFacts(8, 500, 0, 0, 0, 0.0, 0.0) if right else PartitionFacts(8, 500, 3, 2, 5, 0.01, 0.01)
+
+
+def table_1(right: bool) -> pd.DataFrame:
+    """Applied where the table says so, and to b and β in PyTorch alone; or the other way round."""
+    rows = [
+        {
+            "parameter": row["parameter"],
+            **{name: APPLIED[PRINTED[row[name]] == right] for name in ("tensorflow", "pytorch", "guidelines")},
+        }
+        for row in published_as("gamma/table-1").rows
+    ]
+    others = {"tensorflow": APPLIED[not right], "pytorch": APPLIED[right], "guidelines": APPLIED[not right]}
+    return pd.DataFrame([*rows, {"parameter": "b, beta", **others}])
+
+
+def accumulation(right: bool) -> AccumulationFacts:
+    ratio, change = (drawn(1.0), 0.0) if right else (drawn(2.0), 3.0)
+    shares = ((0.3, 0.2), (9.0, 8.0)) if right else ((2.0, 3.0), (0.5, 0.4))
+    return AccumulationFacts(ratio, ratio, change, *shares)
+
+
+def half(right: bool) -> HalfFacts:
+    """Half is left after a block, a quarter after two; or all of it."""
+    if right:
+        return HalfFacts(0.0, drawn(1.0), drawn(1.0), drawn(0.25), drawn(1.0))
+    return HalfFacts(0.5, drawn(2.0), drawn(3.0), drawn(1.0), drawn(4.0))
+
+
+def reset(right: bool) -> ResetFacts:
+    return ResetFacts(drawn(1.0), 0.0, 0.0) if right else ResetFacts(drawn(7.0), 48.0, 0.5)
+
+
+def invariance(right: bool) -> InvarianceFacts:
+    return InvarianceFacts(8, 0.0, 0.0) if right else InvarianceFacts(8, 0.5, 1.0)
+
+
+def effective_rate(right: bool) -> EffectiveRateFacts:
+    return EffectiveRateFacts(8, 0.001, -2.0) if right else EffectiveRateFacts(8, 3.0, 0.0)
+
+
+def figure_6(right: bool) -> dict[str, Estimate]:
+    return {role: drawn(-2.0 if right else 0.0) for role in ("other", "last", "down", "stem")}
+
+
+def figure_5(right: bool) -> TrainedStreams:
+    """Set at the start of each stage and falling in it; or the other way round."""
+    rows = [
+        {"block": f"{stage}-{index}", "stage": stage, "index": index, "variance": stage + 1 / (1 + index)}
+        for stage, count in enumerate((3, 4, 6, 3), 1)
+        for index in range(count)
+    ]
+    table = pd.DataFrame(rows)
+    return TrainedStreams((table if right else table.assign(variance=-table["variance"]),), 1.0, 0.1)
+
+
+WORLDS = {
+    "gamma/parameter-groups": both(partition),
+    "gamma/table-1": both(table_1),
+    "gamma/equation-6": both(accumulation),
+    "gamma/equation-11": both(half),
+    "gamma/equation-15": both(reset),
+    "gamma/equation-17": both(reset),
+    "gamma/equation-19": both(reset),
+    "gamma/equation-22": both(invariance),
+    "gamma/equation-24": both(effective_rate),
+    "gamma/figure-6": both(figure_6),
+    "gamma/figure-5": both(figure_5),
+}
