@@ -228,9 +228,10 @@ weights itself and stays as published: its zeros decide, on the trunk as at the 
 - *trunk*: the second moment that the first block reads → that of the last sum, of 128 digits, with the batch's
   statistics and without dropout.
 - *logits*: their standard deviation over classes and digits, that of the normalized network, and as a share of it.
-- *loss*: mean training loss of the last 10 of {steps} steps with batch {batch} at the best of five rates (in brackets),
-  chosen by this loss; SGD with momentum 0.9 at {sgd}; AdamW without decay at {adam} for ConvNeXt, ViT,
-  Mixer, BERT and GPT-2. One seed, 0: differences of some hundredths say nothing. Chance is 2.30.
+- *loss*: mean training loss of the last 10 of {steps} steps with batch {batch} at the best of five rates (in
+  brackets), chosen by this loss; SGD with momentum 0.9 at {sgd}; AdamW without decay at
+  {adam} for ConvNeXt, ViT, Mixer, BERT and GPT-2. One seed, 0: differences of some
+  hundredths say nothing. Chance is 2.30.
 
 {versions}. Written by `python benchmarks/scale_of_conversions.py`.
 
