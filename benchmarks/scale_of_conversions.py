@@ -1,19 +1,20 @@
 """Measure 12 networks before and after conversion, with and without `KeepScale`, and write a table of it.
 
-    python benchmarks/scale_of_conversions.py [--out FILE] [--steps 100] [NETWORK …]
+    python benchmarks/scale_of_conversions.py --results results.json [--steps 100] [NETWORK …]
 
-Every network starts from its own random weights. Nothing is downloaded. A quarter of an hour on one thread.
+Every network starts from its own random weights. Nothing is downloaded. What the results hold is not run again,
+so that it can be stopped at any time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from math import inf, isfinite, nan
 from pathlib import Path
@@ -130,13 +131,14 @@ class Measured:
     first: float = nan
     last: float = nan
     spread: float = nan
-    losses: dict[float, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
     refused: str = ""
 
     @property
-    def best(self) -> tuple[float, float]:
-        """The lowest loss and its rate."""
-        return min(((loss, rate) for rate, loss in self.losses.items()), default=(inf, nan))
+    def best(self) -> str:
+        """The lowest loss, and its rate in brackets."""
+        loss, rate = min(((loss, rate) for rate, loss in self.losses.items()), default=(nan, "not trained"))
+        return f"{loss:.2f} ({rate})"
 
 
 def digits(tokens: bool) -> tuple[Tensor, Tensor]:
@@ -149,26 +151,37 @@ def digits(tokens: bool) -> tuple[Tensor, Tensor]:
     return F.interpolate(train.inputs, scale_factor=4).expand(-1, 3, -1, -1).contiguous(), train.targets
 
 
-def measure(name: str, scheme: str, steps: int, batch: int) -> Measured:
-    """Build a network, convert and measure it, and train it at every rate."""
-    network, found = NETWORKS[name], Measured()
-    x, y = digits(network.tokens)
+def converted(name: str, scheme: str, x: Tensor) -> nn.Module:
+    """A network from the random weights of seed 0, converted."""
     torch.manual_seed(0)
-    model = network.build().train()
+    return nl.convert(NETWORKS[name].build().train(), scheme, x[:2])
+
+
+def measure(name: str, scheme: str) -> Measured:
+    """The scale of a converted network, untrained."""
+    x, _ = digits(NETWORKS[name].tokens)
     try:
-        net = nl.convert(model, scheme, x[:2])
+        net = converted(name, scheme, x)
     except nl.UnsupportedEdit as error:
         return Measured(refused=str(error))
-    fresh = deepcopy(net)
     statistics_only(net)
     with torch.no_grad():
-        found.spread = float(net(x[:128]).std())
+        spread = float(net(x[:128]).std())
     table = signal_table(net, x[:128], nl.residual_map(net, x[:2]))
-    found.first, found.last = float(table["skip_second_moment"][0]), float(table["sum_second_moment"].iloc[-1])
+    return Measured(float(table["skip_second_moment"][0]), float(table["sum_second_moment"].iloc[-1]), spread)
+
+
+def train_at_every_rate(name: str, scheme: str, found: Measured, steps: int, batch: int) -> Iterator[None]:
+    """Train a network at those of its rates that it was not trained at yet; pauses after each."""
+    network = NETWORKS[name]
+    x, y = digits(network.tokens)
+    fresh = None if found.refused else converted(name, scheme, x)
     for rate in network.rates:
-        torch.manual_seed(0)
-        found.losses[rate] = train(deepcopy(fresh).train(), x, y, rate, network, steps, batch)
-    return found
+        if fresh is not None and f"{rate:g}" not in found.losses:
+            torch.manual_seed(0)
+            loss = train(deepcopy(fresh).train(), x, y, rate, network, steps, batch)
+            found.losses[f"{rate:g}"] = loss
+            yield
 
 
 def statistics_only(net: nn.Module) -> None:
@@ -209,7 +222,7 @@ def row(name: str, results: dict[str, Measured]) -> str:
         return "–" if one.refused else f"{one.first:.2g} → {one.last:.2g}"
 
     def loss(one: Measured) -> str:
-        return "–" if one.refused else f"{one.best[0]:.2f} ({one.best[1]:g})"
+        return "–" if one.refused else one.best
 
     before, after, fixup = results["skipinit, scale as it is"], results["skipinit"], results["fixup"]
     cells = [name, *(trunk(one) for one in (norm, before, after, fixup))]
@@ -228,11 +241,12 @@ weights itself and stays as published: its zeros decide, on the trunk as at the 
 - *trunk*: the second moment that the first block reads → that of the last sum, of 128 digits, with the batch's
   statistics and without dropout.
 - *logits*: their standard deviation over classes and digits, that of the normalized network, and as a share of it.
-- *loss*: mean training loss of the last 10 of {steps} steps with batch {batch} at the best of five rates (in brackets),
-  chosen by this loss; SGD with momentum 0.9 at {sgd}; AdamW without decay at {adam} for ConvNeXt, ViT,
-  Mixer, BERT and GPT-2. One seed, 0: differences of some hundredths say nothing. Chance is 2.30.
+- *loss*: mean training loss of the last 10 of {steps} steps with batch {batch} at the best of five rates (in
+  brackets), chosen by this loss; SGD with momentum 0.9 at {sgd}; AdamW without decay at
+  {adam} for ConvNeXt, ViT, Mixer, BERT and GPT-2. One seed, 0: differences of some
+  hundredths say nothing. Chance is 2.30.
 
-{versions}. Written by `python benchmarks/scale_of_conversions.py`.
+{versions}. Written by `benchmarks/scale_of_conversions.py`.
 
 | network | trunk, normalized | as it is | skipinit | fixup | logits, normalized | as it is | skipinit | fixup \
 | loss, normalized | as it is | skipinit | fixup |
@@ -240,30 +254,52 @@ weights itself and stays as published: its zeros decide, on the trunk as at the 
 """
 
 
+def page(found: dict[str, Measured], steps: int, batch: int) -> str:
+    """The table of what was measured."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
+    text = HEADER.format(
+        steps=steps,
+        batch=batch,
+        sgd=", ".join(map(str, SGD)),
+        adam=", ".join(map(str, ADAM)),
+        versions=f"{packages}, Python {platform.python_version()}, {platform.machine()}, one thread",
+    )
+    for name in NETWORKS:
+        results = {label: found.get(f"{name}: {label}") for label in SCHEMES}
+        known = {label: one for label, one in results.items() if one is not None}
+        if len(known) == len(SCHEMES):
+            text += row(name, known) + "\n"
+    refused = [f"- {key}: {one.refused}" for key, one in found.items() if one.refused]
+    return text + ("\nRefused:\n\n" + "\n".join(refused) + "\n" if refused else "")
+
+
 def main() -> None:
     """Measure the networks that are asked for, all if none is, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", help="some of them; all if left out")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "scale_of_conversions.md")
+    parser.add_argument("--results", type=Path, required=True, help="JSON; what it holds is not run again")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=16)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
-    text = HEADER.format(
-        steps=options.steps,
-        batch=options.batch,
-        sgd=", ".join(map(str, SGD)),
-        adam=", ".join(map(str, ADAM)),
-        versions=f"{packages}, Python {platform.python_version()}, {platform.machine()}, one thread",
-    )
-    refused = []
-    for name in options.networks or NETWORKS:
-        results = {label: measure(name, scheme, options.steps, options.batch) for label, scheme in SCHEMES.items()}
-        refused += [f"- {name}: {one.refused}" for one in results.values() if one.refused]
-        text += row(name, results) + "\n"
-        sys.stderr.write(row(name, results) + "\n")
-        options.out.write_text(text + ("\nRefused:\n\n" + "\n".join(refused) + "\n" if refused else ""))
+    stored = json.loads(options.results.read_text()) if options.results.exists() else {}
+    found = {key: Measured(**one) for key, one in stored.items()}
+    names = options.networks or list(NETWORKS)
+
+    def keep() -> None:
+        options.results.write_text(json.dumps({key: asdict(one) for key, one in found.items()}, indent=1))
+        options.out.write_text(page(found, options.steps, options.batch))
+
+    for name in names:
+        for label, scheme in SCHEMES.items():
+            if f"{name}: {label}" not in found:
+                found[f"{name}: {label}"] = measure(name, scheme)
+                keep()
+    for name in names:
+        for label, scheme in SCHEMES.items():
+            for _ in train_at_every_rate(name, scheme, found[f"{name}: {label}"], options.steps, options.batch):
+                keep()
 
 
 if __name__ == "__main__":

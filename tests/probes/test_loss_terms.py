@@ -23,7 +23,7 @@ def test_zeroinit_l2_dominates_initial_loss() -> None:
     shares, entropies = [], []
     for depth in (16, 100, 202):
         torch.manual_seed(0)
-        network = convert(wide_resnet(depth, 2), "zeroinit")
+        network = convert(wide_resnet(depth, 2), "zeroinit(keep_scale=False)")
         groups = param_groups(network, lr=0.1, weight_decay=5e-4)
         table = loss_terms(network, groups, IMAGES, TARGETS)
         shares.append(l2_share(table))
