@@ -72,14 +72,13 @@ class Artefact:
         published: what the paper has.
         basis: what its checks rest on, see `normless.papers.verdict.Basis`.
         function: given the context and the settings, measures.
-        checks: of the claim, made of the `facts` that the function measured and of nothing else; None where the
-            function makes them itself.
+        checks: of the claim, made of the `facts` that the function measured and of nothing else.
     """
 
     published: Published
     basis: Basis
     function: Callable[..., Evidence]
-    checks: Callable[[Any], Sequence[Check]] | None
+    checks: Callable[[Any], Sequence[Check]]
 
     @cached_property
     def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
@@ -92,7 +91,7 @@ class Artefact:
         Raises:
             ValueError: there is no check.
         """
-        checks = evidence.checks if self.checks is None else self.checks(evidence.facts)
+        checks = self.checks(evidence.facts)
         if not checks:
             raise ValueError(f"The claim of {self.published.id} needs at least one check, and its function has none.")
         return qualified(checks, evidence.reduction)
@@ -105,7 +104,7 @@ def artefact(
     id: str,  # noqa: A002 - what the papers' index calls it
     *,
     basis: Basis,
-    checks: Callable[[Any], Sequence[Check]] | None = None,
+    checks: Callable[[Any], Sequence[Check]],
 ) -> Callable[[Measure], Measure]:
     """Register a function as the one that measures an artefact; its settings are in `budgets.yaml`.
 

@@ -9,8 +9,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.papers.verdict import Check
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -25,17 +23,15 @@ class Evidence:
         draw: draws the figure and returns its axes; None only where there is nothing to see.
         remarks: what a reader must know to read the numbers right.
         reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
-        checks: of the claim, where the function makes them itself.
     """
 
     measured: pd.DataFrame
-    facts: Any = None
+    facts: Any
     setup: Mapping[str, Any] = field(default_factory=dict)
     on: tuple[str, ...] = ()
     draw: Callable[[], Axes] | None = None
     remarks: tuple[str, ...] = field(default=())
     reduction: str = ""
-    checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
         missing = [name for name in self.on if name not in self.measured.columns]

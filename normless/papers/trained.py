@@ -90,21 +90,18 @@ def does_not_train(
     return check(claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
 
 
-def runs_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame | None = None, *, least: float = SHARE) -> Check:
+def runs_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, least: float = SHARE) -> Check:
     """`trains` of tables of runs, each at its best rate."""
     return trains(claim, *_accuracies(runs, control), least=least)
 
 
-def runs_do_not_train(
-    claim: str, runs: pd.DataFrame, control: pd.DataFrame | None = None, *, least: float = SHARE
-) -> Check:
+def runs_do_not_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, least: float = SHARE) -> Check:
     """`does_not_train` of tables of runs, each at its best rate."""
     return does_not_train(claim, *_accuracies(runs, control), least=least)
 
 
-def _accuracies(runs: pd.DataFrame, control: pd.DataFrame | None) -> tuple[Estimate, Estimate, float]:
-    against = runs.iloc[:0] if control is None else control
-    return best_accuracy(runs), best_accuracy(against), chance_of(pd.concat([runs, against]))
+def _accuracies(runs: pd.DataFrame, control: pd.DataFrame) -> tuple[Estimate, Estimate, float]:
+    return best_accuracy(runs), best_accuracy(control), chance_of(pd.concat([runs, control]))
 
 
 def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from papers_helpers import CheckedEvidence, checked
 
 from normless.lab.laboratory import Laboratory, SweepResult
 from normless.lab.protocol import further_points
@@ -80,7 +81,7 @@ class InventedLaboratory:
 
 def invented(
     artefact: str, world: World, folder: Path, budget: Budget = "paper", *, few: bool = True, **changes: Any
-) -> tuple[Evidence, InventedLaboratory]:
+) -> tuple[CheckedEvidence, InventedLaboratory]:
     """An artefact at a budget in a made-up world, and the laboratory that noted what it asked for.
 
     Args:
@@ -92,7 +93,7 @@ def invented(
         changes: of the settings.
     """
     evidence, laboratory = measured(artefact, world, folder, budget, few=few, **changes)
-    return replace(evidence, checks=artefact_of(artefact).checks_of(evidence)), laboratory
+    return checked(artefact, evidence), laboratory
 
 
 def measured(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,26 @@ def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Contex
     return Context(budget=budget, lab=Laboratory(folder / "lab", workers=1), directory=own, **changes)
 
 
-def carried_out(artefact: str, context: Context, **changes: Any) -> Evidence:
+@dataclass(frozen=True)
+class CheckedEvidence(Evidence):
+    """What an artefact's function returned, and the checks made of its facts."""
+
+    checks: tuple[Check, ...] = ()
+
+
+def checked(artefact: str, evidence: Evidence) -> CheckedEvidence:
+    """Check the claim of an artefact on its evidence."""
+    return CheckedEvidence(**vars(evidence), checks=artefact_of(artefact).checks_of(evidence))
+
+
+def carried_out(artefact: str, context: Context, **changes: Any) -> CheckedEvidence:
     """An artefact with the settings of the context's budget, some of them changed."""
     found = artefact_of(artefact)
     evidence = found.function(context, **{**found.settings[context.budget], **changes})
-    return replace(evidence, checks=found.checks_of(evidence))
+    return checked(artefact, evidence)
 
 
-def assert_whole(artefact: str, evidence: Evidence, *, unmeasured: tuple[str, ...] = ()) -> pd.DataFrame:
+def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[str, ...] = ()) -> pd.DataFrame:
     """Every published row has a measured one, the figure draws, checks have numbers; returns the merged table.
 
     Args:
@@ -62,7 +74,7 @@ def assert_whole(artefact: str, evidence: Evidence, *, unmeasured: tuple[str, ..
     return merged
 
 
-def check_of(evidence: Evidence, words: str) -> Check:
+def check_of(evidence: CheckedEvidence, words: str) -> Check:
     """The one check whose claim has these words."""
     found = [one for one in evidence.checks if words in one.claim]
     assert len(found) == 1, [one.claim for one in evidence.checks]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from invented_runs import InventedLaboratory, Optimum, invented
-from papers_helpers import assert_whole, carried_out, check_of
+from papers_helpers import assert_whole, carried_out, check_of, checked
 
 from normless.lab.laboratory import Laboratory
 from normless.lab.rates import RateGrid
@@ -137,7 +137,7 @@ def of_language(name: str, world: Any, tmp_path: Path) -> tuple[Any, Scored]:
     context = Context("paper", cast(Laboratory, laboratory), tmp_path, data_root="texts")
     found = artefact_of(name)
     evidence = found.function(context, **found.settings["paper"])
-    return replace(evidence, checks=found.checks_of(evidence)), laboratory
+    return checked(name, evidence), laboratory
 
 
 def printed_bleu(metric: str, labels: Mapping[str, str]) -> Optimum:
