@@ -248,15 +248,19 @@ def test_the_gain_of_batch_norm_must_be_there_to_have_two_thirds_of_it(tmp_path:
     assert checks[-1].verdict == "inconclusive"
 
 
-def test_figure_1_asks_nothing_of_learning_that_still_rises(tmp_path: Path) -> None:
-    ends = {name: End(90.0) for name in reference_runs.CONFIGURATIONS}
-    facts = swept(
-        "understanding-bn/figure-1", lambda labels, point: ends[labels[reference_runs.AXIS]], tmp_path
-    ).facts
-    rising = replace(facts, table=facts.table.assign(plateaued=False))
-    for one in reference_runs._figure_1(rising)[:2]:
-        assert one.verdict == "inconclusive"
-        assert "had not plateaued" in one.claim
+def test_figure_1_asks_nothing_of_learning_that_still_rises_or_never_began(tmp_path: Path) -> None:
+    def facts_of(unnormalized: float) -> reference_runs.ReferenceRuns:
+        ends = {name: End(90.0) for name in reference_runs.CONFIGURATIONS} | {reference_runs.NONE: End(unnormalized)}
+        evidence = swept("understanding-bn/figure-1", lambda labels, _: ends[labels[reference_runs.AXIS]], tmp_path)
+        assert isinstance(evidence.facts, reference_runs.ReferenceRuns)
+        return evidence.facts
+
+    flat = facts_of(90.0)
+    assert reference_runs._figure_1(flat)[0].verdict == "holds"
+    for facts in (replace(flat, table=flat.table.assign(plateaued=False)), facts_of(12.0)):
+        for one in reference_runs._figure_1(facts)[:2]:
+            assert one.verdict == "inconclusive"
+            assert "Not asked" in one.claim
 
 
 def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:
