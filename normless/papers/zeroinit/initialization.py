@@ -126,7 +126,9 @@ def l2_dominates(
     rows = []
     with seeded(context.seed):
         for depth in depths:
-            network = convert(wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
+            network = convert(
+                wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit(keep_scale=False)"
+            )
             groups = param_groups(network, lr=0.1, weight_decay=5e-4)
             table = loss_terms(network, groups, batch.inputs, batch.targets)
             entropy = float(table.loc[table["term"] == "data", "value"].item())

@@ -48,7 +48,7 @@ def zeroinit(
     """x_{l+1} = skip + α branch, α = 0; no convolution is rescaled; a thousand layers train without normalization."""
     with seeded(context.seed):
         original, images = wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
-        network = convert(original, "zeroinit")
+        network = convert(original, "zeroinit(keep_scale=False)")
         biased, start = biases(original, network)
         held = dict(network.named_parameters())
         pairs = [(held[name], one) for name, one in original.named_parameters() if one.dim() > 1]
