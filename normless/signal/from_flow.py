@@ -42,7 +42,7 @@ class Elementwise(nn.Module):
         function = getattr(torch.ops.aten, self.name)
         try:
             y: Tensor = function(x, *self.arguments)
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             # An argument that goes by name alone, as that of GELU.
             y = function(x)
         return y
@@ -122,26 +122,28 @@ class _Reader:
             return Step("norm", reads[:1], layer.path, layer.parameters)
         if layer.kind == "activation":
             owner = None if within else self.model.get_submodule(path)
-            arguments = tuple(one for one in operation.arguments[1:] if isinstance(one, (int, float)))
-            module = nn.ReLU() if operation.name == "relu" else owner or Elementwise(operation.name, arguments)
-            return Step("activation", reads[:1], layer.path, module=module)
+            if owner is None:
+                arguments = tuple(one for one in operation.arguments[1:] if not isinstance(one, Operand))
+                owner = nn.ReLU() if operation.name == "relu" else Elementwise(operation.name, arguments)
+            return Step("activation", reads[:1], layer.path, module=owner)
         if layer.kind == "scale":
             return Step("factor", reads, layer.path, layer.parameters)
         return Step("other", reads, layer.path)
 
     def _inside(self, operation: Operation) -> float:
         """How many of a convolution's taps lie inside its input, rather than on the zeros around it."""
-        sizes = [one for one in operation.arguments[3:6] if isinstance(one, tuple)]
-        shape = self.flow[operation.parents[0]].shape
+        sizes = operation.arguments[3:6]
+        shape, after = self.flow[operation.parents[0]].shape, operation.shape
         weight = max(map(self.model.get_parameter, operation.parameters), key=Tensor.numel)
-        if shape is None or operation.shape is None or len(sizes) < 2 or "transpose" in operation.name:
+        if len(sizes) < 2 or not all(isinstance(one, tuple) for one in sizes) or "transpose" in operation.name:
+            # Without padding, or with one that is a word.
             return 1.0
-        stride, padding = (self._each(one, weight.dim() - 2) for one in sizes[:2])
-        dilation = self._each(sizes[2], weight.dim() - 2) if len(sizes) > 2 else (1,) * (weight.dim() - 2)
+        if shape is None or after is None or not len(shape) == len(after) == weight.dim():
+            return 1.0
+        axes = weight.dim() - 2
+        stride, padding, dilation = (self._each(one, axes) for one in (*sizes, (1,))[:3])
         share = 1.0
-        for axis, (extent, outputs, kernel) in enumerate(
-            zip(shape[2:], operation.shape[2:], weight.shape[2:], strict=True)
-        ):
+        for axis, (extent, outputs, kernel) in enumerate(zip(shape[2:], after[2:], weight.shape[2:], strict=True)):
             taps = [
                 0 <= position * stride[axis] - padding[axis] + tap * dilation[axis] < extent
                 for position in range(outputs)

@@ -298,7 +298,11 @@ class _Walk:
         moments = (one.numpy().tobytes() for one in (x.mean, x.variance))
         key = (type(activation), repr(activation), learned, x.rectified, *moments)
         if key not in self.behind:
-            self.behind[key] = x.through(activation)
+            try:
+                self.behind[key] = x.through(activation)
+            except (RuntimeError, TypeError, ValueError, IndexError):
+                # A module that does not take one axis of channels is followed as if it changed nothing.
+                self.behind[key] = x
         return self.behind[key]
 
 

@@ -124,7 +124,7 @@ def _norms(original: nn.Module) -> tuple[int, int]:
 
 def _standard_weights(original: nn.Module) -> Agreement:
     """No weight is rescaled."""
-    network = dict(convert(original, "skipinit").named_parameters())
+    network = dict(convert(original, "skipinit(keep_scale=False)").named_parameters())
     pairs = [(network[name], one) for name, one in original.named_parameters() if one.dim() > 1]
     ours, theirs = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
     return agreement("Weights are those of the standard initialization", ours, theirs)
