@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# Of the control's gain over chance.
+SHARE = 0.5
+
 
 def trained_against(accuracy: float, control: float, chance: float) -> bool:
     """Whether a run has at least half of the control's gain over chance.
@@ -15,7 +18,7 @@ def trained_against(accuracy: float, control: float, chance: float) -> bool:
         control: that of the same network as it is known to train, with batch normalization as a rule.
         chance: that of the best constant guess.
     """
-    return control > chance and accuracy - chance >= (control - chance) / 2
+    return control > chance and accuracy - chance >= SHARE * (control - chance)
 
 
 def control_accuracy(controls: Mapping[int, float], depth: int, chance: float) -> float:

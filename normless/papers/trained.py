@@ -7,11 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 
+from normless.lab.trained import SHARE
 from normless.papers.estimates import over_draws
 from normless.papers.verdict import Check, Estimate, check, larger
-
-# Of the control's gain over chance, and of the largest possible gain.
-SHARE = 0.5
 
 
 def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:
