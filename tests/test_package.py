@@ -43,7 +43,7 @@ def test_the_package_runs_as_a_module_as_torchrun_starts_it() -> None:
 
 # The layers of the design, lowest first: a package may import those before it, and its own.
 LAYERS = [
-    {"arguments", "decay", "divergence", "errors", "lazy", "spec", "machine", "output"},
+    {"arguments", "decay", "divergence", "errors", "initialization", "lazy", "spec", "machine", "output"},
     {"nn"},
     {"lifting"},
     {"residual"},

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from normless.data import load_data
+from normless.lab.trained import SHARE
 from normless.models.spec import build_model
 from normless.papers.artefact import Context, artefact
 from normless.papers.estimates import in_every
 from normless.papers.evidence import Evidence
 from normless.papers.gamma.trained import trained_by
-from normless.papers.trained import SHARE
 from normless.papers.verdict import Check, check
 from normless.probes.gammas.gamma_variance import gamma_variance_table
 from normless.report.probes.stream_variance import stream_second_moment
