@@ -144,7 +144,7 @@ class Measured:
 def digits(tokens: bool) -> tuple[Tensor, Tensor]:
     """The training digits, 32×32 and in three channels, or as 64 tokens of 17 values.
 
-    Images are rolled by half their side: strided 1×1 convolutions read their corners alone, which are blank in digits.
+    Images are rolled by half their side: strided 1×1 convolutions read the corners alone, and digits are blank there.
     """
     data = load_data("digits")
     (train,) = data.train_batches(data.train_size, seed=0, epoch=0, augmentation=data.default_augmentation)
@@ -238,9 +238,9 @@ HEADER = """\
 # What a conversion makes of the scale of trunk and logits
 
 Twelve networks from their own random weights, by configuration and without downloads, on scikit-learn's digits (8×8
-enlarged to 3×32×32 and rolled by half, so that corners are not blank; 64 tokens of 17 values for the transformers). *skipinit as it is* is
-`skipinit(keep_scale=False)`, every conversion before `KeepScale`; *skipinit* scales the weights. Fixup prescribes its
-weights itself and stays as published: its zeros decide, on the trunk as at the logits.
+enlarged to 3×32×32 and rolled by half, so that corners are not blank; 64 tokens of 17 values for the transformers).
+*As it is* is `skipinit(keep_scale=False)`, every conversion before `KeepScale`; *skipinit* scales the weights. Fixup
+prescribes its weights itself and stays as published: its zeros decide, on the trunk as at the logits.
 
 - *trunk*: the second moment that the first block reads → that of the last sum, of 128 digits, with the batch's
   statistics and without dropout.
