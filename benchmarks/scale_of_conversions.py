@@ -142,13 +142,17 @@ class Measured:
 
 
 def digits(tokens: bool) -> tuple[Tensor, Tensor]:
-    """The training digits, 32×32 and in three channels, or as 64 tokens of 17 values."""
+    """The training digits, 32×32 and in three channels, or as 64 tokens of 17 values.
+
+    Images are rolled by half their side: strided 1×1 convolutions read the corners alone, and digits are blank there.
+    """
     data = load_data("digits")
     (train,) = data.train_batches(data.train_size, seed=0, epoch=0, augmentation=data.default_augmentation)
     if tokens:
         pixels = train.inputs * data.std[0] + data.mean[0]
         return (16 * pixels).round().long().clamp(0, 16).flatten(1), train.targets
-    return F.interpolate(train.inputs, scale_factor=4).expand(-1, 3, -1, -1).contiguous(), train.targets
+    images = F.interpolate(train.inputs, scale_factor=4).roll((16, 16), (2, 3))
+    return images.expand(-1, 3, -1, -1).contiguous(), train.targets
 
 
 def converted(name: str, scheme: str, x: Tensor) -> nn.Module:
@@ -234,9 +238,9 @@ HEADER = """\
 # What a conversion makes of the scale of trunk and logits
 
 Twelve networks from their own random weights, by configuration and without downloads, on scikit-learn's digits (8×8
-enlarged to 3×32×32; 64 tokens of 17 values for the transformers). *skipinit as it is* is
-`skipinit(keep_scale=False)`, every conversion before `KeepScale`; *skipinit* scales the weights. Fixup prescribes its
-weights itself and stays as published: its zeros decide, on the trunk as at the logits.
+enlarged to 3×32×32 and rolled by half, so that corners are not blank; 64 tokens of 17 values for the transformers).
+*As it is* is `skipinit(keep_scale=False)`, every conversion before `KeepScale`; *skipinit* scales the weights. Fixup
+prescribes its weights itself and stays as published: its zeros decide, on the trunk as at the logits.
 
 - *trunk*: the second moment that the first block reads → that of the last sum, of 128 digits, with the batch's
   statistics and without dropout.
