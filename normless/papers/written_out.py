@@ -53,7 +53,7 @@ def classified(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
-    """x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), logits behind the last relu and the mean.
+    """x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), logits after the last relu and the mean.
 
     A pre-activation Wide-ResNet by SkipInit or ZeroInit, without dropout; a 1×1 convolution on the skip path reads
     relu(x_l).

@@ -136,7 +136,7 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
         streams.append(measured_moments(network, batch, found, draw))
         pooled = float(streams[-1]["skip_second_moment"].iloc[0])
         for scale in (1.0, INPUT_SCALE):
-            measured = _behind_stem(network, found, scale * batch.inputs)
+            measured = _after_stem(network, found, scale * batch.inputs)
             rows.append({"name": "stem", "draw": draw, "scale": scale, "measured": measured, "gamma": square})
         rows.append({"name": "after the pooling", "draw": draw, "scale": 1.0, "measured": pooled, "gamma": square})
     table = pd.DataFrame(rows)
@@ -156,7 +156,7 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
 
 
 @torch.no_grad()
-def _behind_stem(network: nn.Module, found: ResidualMap, inputs: Tensor) -> float:
+def _after_stem(network: nn.Module, found: ResidualMap, inputs: Tensor) -> float:
     """The second moment after the stem's ReLU."""
     h = inputs
     for layer in found.stem_layers:

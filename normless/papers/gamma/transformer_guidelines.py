@@ -71,8 +71,10 @@ def decay_gammas_of_blocks(
             *translation_remarks(translation_effort, translated),
             *text_remarks(text_effort, classified),
             "The guideline rests on transformer blocks that accumulate variance, which those of pre-norm do; in BERT "
-            "and the original transformer the norm acts on the stream behind the sum.",
+            "and the original transformer the norm acts on the stream after the sum.",
         ),
+        reduction=translation.text_reduction(context, translation_effort)
+        or classification.text_reduction(context, text_effort),
     )
 
 

@@ -177,7 +177,7 @@ def _multipliers(network: nn.Module) -> Tensor:
 
 
 def _map_sizes(network: nn.Module) -> list[int]:
-    """The sides of the feature maps of a 224-pixel image: input, stem, pooled, behind every block."""
+    """The sides of the feature maps of a 224-pixel image: input, stem, pooled, after every block."""
     sizes = [224]
     watched = [network.get_submodule(name) for name in ("stem", "max_pool")]
     watched += list(network.get_submodule("blocks").children())
@@ -191,7 +191,7 @@ def _map_sizes(network: nn.Module) -> list[int]:
 
 def _identities(network: nn.Module) -> Agreement:
     """Blocks from the second of their group on are the identity, or every second position, at the start."""
-    worst = Agreement("Blocks behind a group's first are the identity or a subsampling", 0.0)
+    worst = Agreement("Blocks after the first of their group are the identity or a subsampling", 0.0)
     network.eval()
     for index, (outputs, _, stride) in enumerate(block for group in GROUPS for block in group):
         block = network.get_submodule(f"blocks.{index}")
@@ -206,6 +206,6 @@ def _identities(network: nn.Module) -> Agreement:
 
 def _blocks_per_group(blocks: int, sizes: list[int]) -> list[int]:
     """A group ends with the block that halves the resolution, the last one with the last block."""
-    behind = sizes[2:]
-    ends = [index for index in range(1, len(behind)) if behind[index] < behind[index - 1]] + [blocks]
+    after = sizes[2:]
+    ends = [index for index in range(1, len(after)) if after[index] < after[index - 1]] + [blocks]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
