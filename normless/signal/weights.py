@@ -84,8 +84,8 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     if isinstance(module, _ConvTransposeNd):
         scale = 1 / torch.Size(module.stride).numel()
         # (inputs, outputs of a group, …)
-        flat = rows.flatten(2)
-        rows = flat.reshape(groups, -1, *flat.shape[1:]).transpose(1, 2).flatten(0, 1)
+        parts = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1)
+        rows = parts.transpose(1, 2).flatten(0, 1)
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
