@@ -17,7 +17,7 @@ from normless.papers.estimates import decades_over_draws, in_every, over_draws, 
 from normless.papers.evidence import Evidence
 from normless.papers.understanding_bn.networks import Initializations
 from normless.papers.understanding_bn.protocol import OPTIMIZER
-from normless.papers.verdict import Check, Estimate, check
+from normless.papers.verdict import Check, Estimate, at_scale, check
 from normless.probes.updates.divergence import DivergingUpdate, find_divergence
 from normless.probes.updates.landscape import loss_along, moments_along
 from normless.report.axes import new_panels, title_axes
@@ -41,21 +41,23 @@ class Divergence:
         minibatches: that each was trained for at most.
         steps: of every draw that diverged, which update did it, from 1.
         tables: of each of these, a row per point of the path of that update.
+        reduction: what is less than the paper's set-up; empty if nothing is.
     """
 
     draws: int
     minibatches: int
     steps: tuple[int, ...]
     tables: tuple[pd.DataFrame, ...]
+    reduction: str = ""
 
     def diverges(self) -> Check:
-        """Whether every draw does."""
+        """Whether every draw does; the rate is one of the paper's set-up."""
         flags = [True] * len(self.steps) + [False] * (self.draws - len(self.steps))
-        return in_every(
+        claim = (
             f"At the rate {RATE:g} the unnormalized network diverges, its loss above {LOSS_LIMIT:g}, within "
-            f"{self.minibatches} minibatches, in every draw.",
-            flags,
+            f"{self.minibatches} minibatches, in every draw."
         )
+        return at_scale(in_every(claim, flags), self.reduction)
 
     def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
         """`in_every` of the draws that diverged; undecided where none did."""
@@ -99,7 +101,7 @@ def loss_along_update(
         )
     return Evidence(
         quantity_table(quantities),
-        facts=Divergence(draws, minibatches, tuple(update.step for update in updates), tables),
+        facts=Divergence(draws, minibatches, tuple(update.step for update in updates), tables, setting.reduction),
         setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         on=("quantity",),
         draw=(lambda: loss_along_direction(tables[0])) if tables else None,
@@ -126,7 +128,7 @@ def moments_along_path(
     measured = [table.assign(draw=number)[columns] for number, table in enumerate(parts)]
     return Evidence(
         pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns),
-        facts=Divergence(draws, minibatches, tuple(update.step for update in updates), parts),
+        facts=Divergence(draws, minibatches, tuple(update.step for update in updates), parts, setting.reduction),
         setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         draw=(lambda: _moments(tables[0])) if tables else None,
         remarks=(
