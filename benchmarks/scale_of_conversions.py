@@ -137,8 +137,10 @@ class Measured:
     @property
     def best(self) -> str:
         """The lowest loss, and its rate in brackets."""
-        loss, rate = min(((loss, rate) for rate, loss in self.losses.items()), default=(nan, "not trained"))
-        return f"{loss:.2f} ({rate})"
+        if not self.losses:
+            return "not run"
+        loss, rate = min((loss, float(rate)) for rate, loss in self.losses.items())
+        return f"{loss:.2f} ({rate:g})"
 
 
 def digits(tokens: bool) -> tuple[Tensor, Tensor]:
