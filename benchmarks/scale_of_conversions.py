@@ -259,10 +259,12 @@ What the table does not show:
   either (logits 1.3e-5: its corners are blank) and `skipinit` had 0.27 of the normalized logits in ResNet-18, 0.31 in
   the bottlenecks, 1.3 in MobileNet-V2, 0.81 in EfficientNet-B0, 0.90 in ConvNeXt, 0.51 in ResNetV2, 0.84 in WRN-16-2.
 - EfficientNet-B0 is not inside 0.25 to 4 on all images: on 4 of 128×128 the share was 5.9, 4.8, 3.8 for white
-  noise, 2.8, 41, 1.1 for smooth and 1.4, 47, 0.45 for 1/f noise (seeds 0, 1, 2). SiLU and gates enlarge every deviation.
-- That neighbours under a pooling count as halfway independent was chosen after independence had left `test_coatnet` at
-  7.8 times the normalized logits. Of 30-odd networks of timm measured under that earlier rule `starnet_s050` (8.5),
-  `fastvit_t8` (5.8), `rexnet_100` (4.8) and `cspnext_tiny` (37) were outside too, and were not measured again.
+  noise, 2.8, 41, 1.1 for smooth and 1.4, 47, 0.45 for 1/f noise (seeds 0, 1, 2). SiLU and gates enlarge every
+  deviation.
+- That neighbours under a pooling count as halfway independent was chosen after independence had left
+  `test_coatnet` at 7.8 times the normalized logits. Of 30-odd networks of timm measured under that earlier rule
+  `starnet_s050` (8.5), `fastvit_t8` (5.8), `rexnet_100` (4.8) and `cspnext_tiny` (37) were outside too, and were not
+  measured again.
 
 {versions}.
 Written by `benchmarks/scale_of_conversions.py`.
