@@ -45,7 +45,7 @@ class KeepScale(Edit):
     pooling are halfway between independent and equal: n of them count as √n; a mean over all positions is one of
     independent ones. Zeros around an image count at the example inputs' size. Of gates, attention and products the
     mean squares are followed. What is not exact adds up where a stream passes many SiLU and gates, which make a
-    deviation larger from layer to layer: an EfficientNet's logits may come out ten times too large.
+    deviation larger from layer to layer: an EfficientNet-B0's logits came out 0.45 to 47 times the normalized ones.
 
     It comes before the norms are removed. A network whose norms have been trained is left as it is, and the record
     says so.
