@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def test_the_text_tells_the_edits_the_counts_and_the_files(tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     before = sum(parameter.numel() for parameter in resnet_cifar(8).parameters())
     after = sum(parameter.numel() for parameter in nl.convert(resnet_cifar(8), "skipinit").parameters())
+    scaled = " ".join(lines.pop(3).split())
+    assert re.match(r"KeepScale\(weights='fresh'\) 7 weight × \d\.\d+: second moment 1 of its output; ", scaled)
     assert [" ".join(line.split()) for line in lines] == [
         "normless:resnet_cifar(depth=8, in_channels=3), converted by skipinit, input 2×3×32×32",
         "",

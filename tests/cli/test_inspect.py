@@ -83,7 +83,7 @@ def test_the_text_tells_blocks_totals_parameters_schemes_and_what_is_open(
     assert ["gamma_down", "2", "48", "no"] in words
     assert ["fixup"] in [row[:1] for row in words]
     assert [row[0] for row in words if row and row[0] in SCHEMES] == list(SCHEMES)
-    assert ["skipinit", "13", "RemoveNorms,", "6", "BranchMultiplier"] in words
+    assert ["skipinit", "15", "KeepScale,", "13", "RemoveNorms,", "6", "BranchMultiplier"] in words
     assert any(line.startswith("zero_gamma") and "is not possible at blocks.0" in line for line in lines)
     assert lines[-1] == "unresolved: nothing"
 
@@ -104,7 +104,7 @@ def test_torchvision_resnet50_as_kim_et_al_count_it(capsys: Capture) -> None:
     assert printed["depth"] == len(printed["blocks"]) == 16
     assert printed["totals"]["norms_by_role"] == {"stem": 1, "last": 16, "down": 4, "other": 32}
     assert printed["totals"]["blocks_by_m"] == {"3": 16}
-    assert printed["schemes"] == {"none": {"changes": {"RemoveNorms()": 53}}}
+    assert printed["schemes"] == {"none": {"changes": {"KeepScale(weights='fresh')": 53, "RemoveNorms()": 53}}}
     assert printed["unresolved"] == []
 
 

@@ -107,7 +107,7 @@ def test_the_stream_of_wide_resnet_doubles_with_every_block_by_fan_in_alone() ->
     for kind in ("he_fan_in", None):
         drawn = []
         for _ in range(12):
-            network = convert(wide_resnet(16, 4, initialization=kind), "none")
+            network = convert(wide_resnet(16, 4, initialization=kind), "none(keep_scale=False)")
             with torch.no_grad():
                 stem = network.stem(images)
                 drawn.append((network.blocks(stem).square().mean() / stem.square().mean()).item())
