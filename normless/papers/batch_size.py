@@ -16,6 +16,7 @@ from normless.papers.estimates import difference
 from normless.papers.evidence import Evidence
 from normless.papers.protocol import Effort, batch_sweeps
 from normless.papers.selected import Runs, Selection, carried_out
+from normless.papers.trained import chance_of, tells
 from normless.papers.verdict import Check, Estimate, above_zero, at_scale, check, larger
 from normless.report.axes import new_panels
 from normless.report.sweeps import inks_of, optimum_against, rate_against
@@ -58,6 +59,11 @@ class BatchRuns:
     def up_to(self, largest: int) -> list[int]:
         """The batch sizes that are no larger."""
         return [size for size in self.batch_sizes if size <= largest]
+
+    def is_too_short(self, size: int) -> bool:
+        """Whether batch norm at a batch size was trained too little to tell what did not train."""
+        found = self.optima[self.metrics[0]]
+        return not tells(found.accuracy(method="batch_norm", batch_size=size), chance_of(found.runs))
 
     def reached(self, metric: str, method: str, size: int) -> Estimate:
         """What is reached at the best rate."""

@@ -51,8 +51,13 @@ class Comparison:
         return self.found.batch_sizes
 
     def top1(self, method: str, size: int) -> Estimate:
-        """The optimal top-1 accuracy in percent; of single runs of the papers' set-up with their known deviation."""
+        """The optimal top-1 accuracy in percent; of single runs of the papers' set-up with their known deviation.
+
+        NaN at a batch size where batch norm was trained too little to tell.
+        """
         one = self.found.reached(ACCURACY, method, size)
+        if self.found.is_too_short(size):
+            return Estimate(math.nan, math.nan)
         return single_run(one.mean) if one.n == 1 and self.found.runs.whole else one
 
     def above(self, first: str, second: str, sizes: Sequence[int], *, by: float = 0.0) -> list[Check]:

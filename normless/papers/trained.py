@@ -75,7 +75,7 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
     numbers = {"accuracy": accuracy.mean, "control": control.mean, "chance": chance, "needed": against.mean}
     if enough.verdict == "holds":
         return check(claim, True, **numbers)
-    if not control.mean >= chance + least * (100 - chance):
+    if not tells(control, chance, least=least):
         return check(claim, None, **numbers)
     return Check(claim, decided.verdict, numbers)
 
@@ -86,6 +86,11 @@ def does_not_train(
     """The opposite of `trains`, undecided where that is."""
     one = trains(claim, accuracy, control, chance, least=least)
     return check(claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
+
+
+def tells(control: Estimate, chance: float, *, least: float = SHARE) -> bool:
+    """Whether a control was trained enough to tell what did not train: c - p ≥ ½ (1 - p), see `trains`."""
+    return control.mean >= chance + least * (100 - chance)
 
 
 def runs_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, least: float = SHARE) -> Check:
