@@ -17,8 +17,8 @@ def measure_signal(settings: DemoSettings, scheme: str, examples: int = 128) -> 
     """
     import torch
 
-    from normless import convert
     from normless.data import load_data
+    from normless.lab.as_printed import convert
     from normless.models.spec import build_model
     from normless.probes.forward.signal import signal_table
 

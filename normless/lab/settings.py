@@ -59,10 +59,12 @@ class DemoSettings:
         return f"normless:wide_resnet(depth={depth}, width={self.width})"
 
     def config(self, depth: int, scheme: str, rate: float) -> TrainConfig:
-        """One run."""
+        """One run, from the weights as the papers draw them."""
+        from normless.lab.as_printed import as_printed
+
         return TrainConfig(
             model=self.model(depth),
-            scheme=scheme,
+            scheme=as_printed(scheme),
             data=self.data,
             batch_size=self.batch_size,
             epochs=self.epochs,

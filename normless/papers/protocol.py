@@ -9,10 +9,10 @@ from math import inf, log2
 from types import MappingProxyType
 from typing import Any
 
+from normless.lab.as_printed import axes_as_printed
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep, axis_of
 from normless.papers.artefact import Context
-from normless.papers.as_printed import axes_as_printed
 from normless.papers.networks import wide_resnet_text
 
 BATCH_SIZE = 64

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.papers.agreement import Agreement, agreement
-from normless.papers.as_printed import convert
 from normless.papers.estimates import over_draws
 from normless.papers.verdict import Check, Estimate, check
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from normless.lab.as_printed import as_printed, convert
 from normless.models import resnet_cifar, wide_resnet
-from normless.papers.as_printed import as_printed, convert
 from normless.schemes import SCHEMES, parse_scheme
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.models import dense, wide_resnet
 from normless.papers.agreement import Agreement, agreement
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.estimates import over_draws, within

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.models import dense, resnet, resnet_cifar
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.batches import MeasuredBatch, training_batch
 from normless.papers.draws import seeded
 from normless.papers.estimates import decades_over_draws, over_draws

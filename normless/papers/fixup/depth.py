@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from normless.lab.as_printed import axes_as_printed
 from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import axes_as_printed
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen, failures, final_table, setup_of, summary
 from normless.papers.fixup.effort import DECAY_POLICY, RATE, wide_resnet_text

@@ -13,9 +13,9 @@ import pandas as pd
 import torch
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.models import dense, resnet
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.estimates import difference, over_draws, within
 from normless.papers.evidence import Evidence

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 
 from normless import param_groups, residual_map
+from normless.lab.as_printed import convert
 from normless.models import dense
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.estimates import over_draws
 from normless.papers.evidence import Evidence

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from normless.lab.as_printed import axes_as_printed
 from normless.lab.laboratory import SweepResult
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
-from normless.papers.as_printed import axes_as_printed
 from normless.papers.finals import final_table
 
 RATE = 0.1

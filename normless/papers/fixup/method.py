@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.models import resnet, resnet_cifar
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, check, close

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from normless.data.translation_sources import TRANSLATION_SOURCES
+from normless.lab.as_printed import convert
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
 from normless.papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.finals import chosen

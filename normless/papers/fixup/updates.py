@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from normless.lab.as_printed import convert
 from normless.models import resnet_cifar
 from normless.papers.agreement import ROUNDING, Agreement, deviation
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.estimates import over_draws, within
 from normless.papers.evidence import Evidence

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from normless.lab.as_printed import convert
 from normless.models import dense
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.estimates import over_draws, within
 from normless.papers.evidence import Evidence

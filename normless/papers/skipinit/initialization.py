@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
+from normless.lab.as_printed import convert
 from normless.models import dense
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.batches import training_batch
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.depth import COLUMN, DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence

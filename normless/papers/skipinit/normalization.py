@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from normless.lab.as_printed import convert
 from normless.models import wide_resnet
 from normless.nn.ghost import GhostBatchNorm2d
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.verdict import Check, check

@@ -6,9 +6,9 @@ import pandas as pd
 import torch
 from torch import nn
 
+from normless.lab.as_printed import convert
 from normless.papers.agreement import Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.multipliers import blocks_at_start, placement

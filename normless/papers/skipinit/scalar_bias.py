@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
+from normless.lab.as_printed import convert
 from normless.models.spec import build_model
 from normless.papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence
 from normless.papers.imagenet import compared

@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
+from normless.lab.as_printed import convert
 from normless.models.spec import build_model
 from normless.papers.artefact import Context
-from normless.papers.as_printed import convert
 from normless.papers.batches import MeasuredBatch, training_batch
 from normless.papers.draws import seeded
 from normless.papers.trained import replicates

@@ -14,9 +14,9 @@ import pandas as pd
 from torch import Tensor, nn
 
 from normless.data import ImageData, load_data
+from normless.lab.as_printed import convert
 from normless.models import resnet_cifar
 from normless.papers.artefact import Context
-from normless.papers.as_printed import convert
 from normless.papers.draws import seeded
 from normless.papers.trained import replicates
 from normless.papers.verdict import Estimate

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from normless.lab.as_printed import axes_as_printed
 from normless.lab.rates import RateGrid
 from normless.lab.sweep import Sweep
 from normless.papers.artefact import Context
-from normless.papers.as_printed import axes_as_printed
 
 # The printed set, and those rates that the paper's results use beside it: 0.03, 0.01 and 0.002.
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 1e-2, 3e-2, 1e-1)

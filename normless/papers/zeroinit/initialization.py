@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from normless import param_groups
+from normless.lab.as_printed import convert
 from normless.papers.agreement import ROUNDING, Agreement, agreement
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.batches import MeasuredBatch, training_batch
 from normless.papers.depth import DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded

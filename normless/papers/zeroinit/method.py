@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
+from normless.lab.as_printed import convert
 from normless.papers.agreement import agreement, agreement_table
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.depth import DepthRuns, depth_evidence, depth_runs
 from normless.papers.draws import seeded
 from normless.papers.evidence import Evidence

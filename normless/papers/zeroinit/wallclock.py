@@ -9,8 +9,8 @@ import torch
 from matplotlib.axes import Axes
 
 from normless.bench.step import seconds_in_turns, training_step
+from normless.lab.as_printed import convert
 from normless.papers.artefact import Context, artefact
-from normless.papers.as_printed import convert
 from normless.papers.estimates import over_draws, within
 from normless.papers.evidence import Evidence
 from normless.papers.networks import built_wide_resnet

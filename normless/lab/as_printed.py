@@ -1,4 +1,4 @@
-"""Schemes as the papers print them: on weights that start as their texts say, which nothing rescales."""
+"""Schemes as the papers print them: on weights that start as their texts say, and that nothing rescales."""
 
 from __future__ import annotations
 
