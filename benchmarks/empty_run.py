@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from normless.lab.kinds import Kind
-from normless.training.report import Report
-from normless.training.result import EpochRow
-from normless.training.settings import DecayPolicy, Device, Precision, Settings
+from normless.sweeps import Kind
+from normless.train import DecayPolicy, Device, EpochRow, Precision, Report, Settings
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from recording import Recorded, recorded
 from step_cost import step_cost
 from step_seconds import bert_step, image_step, translation_step
 
-from normless.papers.artefact import artefacts
-from normless.training.settings import Settings
+from normless.train import Settings
+from normless_papers.artefact import artefacts
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- paper costs: begin -->", "<!-- paper costs: end -->"

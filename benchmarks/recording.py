@@ -11,14 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from normless.lab.carrying import machine, versions
-from normless.lab.kinds import kind_of
-from normless.lab.laboratory import Laboratory
-from normless.lab.row import RunRow
-from normless.lab.sweep import Sweep
-from normless.lab.sweep_result import SweepResult, sweep_result
-from normless.papers.artefact import Artefact, Context
-from normless.training.settings import Settings
+from normless.sweeps import Laboratory, RunRow, Sweep, SweepResult, kind_of, machine, sweep_result, versions
+from normless.train import Settings
+from normless_papers.artefact import Artefact, Context
 
 # An artefact at paper budget may measure something itself besides its runs; that is not waited for.
 SECONDS = 10

@@ -22,16 +22,19 @@ from typing import Any
 
 from empty_run import EmptyConfig
 
-from normless.lab.executors.executor import ExecutorFactory
-from normless.lab.executors.local import LocalExecutor
-from normless.lab.executors.ray import RayExecutor
-from normless.lab.laboratory import Laboratory
-from normless.lab.listener import LaboratoryListener
-from normless.lab.rates import RateGrid
-from normless.lab.row import RunRow
-from normless.lab.state import RunState
-from normless.lab.sweep import Sweep, axis_of
 from normless.machine import available_cores
+from normless.sweeps import (
+    ExecutorFactory,
+    Laboratory,
+    LaboratoryListener,
+    LocalExecutor,
+    RateGrid,
+    RayExecutor,
+    RunRow,
+    RunState,
+    Sweep,
+    axis_of,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "lab"))

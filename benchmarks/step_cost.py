@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from normless.models.spec import build_model
+from normless.models import build_model
 
 EXAMPLES = 2
 

@@ -26,7 +26,7 @@ from torchvision.models import resnet18
 
 import normless as nl
 from normless.data import Batch, load_data
-from normless.integrations.opacus import prepare
+from normless.integrations import prepare
 
 METHODS: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "SkipInit (normless)": lambda model, images: nl.convert(model, "skipinit", images),

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 
 from normless.conversion import convert
 from normless.models import resnet_cifar
-from normless.probes.forward.predicted import measured_tables
-from normless.probes.measure import watchers_of
+from normless.probes import measured_tables, watchers_of
 from normless.residual import residual_map
 
 PLAIN = "plain pass"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.bench.rivals import HandWrittenFixup
+from normless.bench.baselines import HandWrittenFixup
 from normless.conversion import convert
 from normless.models import resnet_cifar
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import export
 
 from normless.arguments import arguments_of
-from normless.models.spec import Inputs, build_with_inputs
+from normless.models import Inputs, build_with_inputs
 from normless.residual import residual_map
 
 NETWORKS = (

@@ -13,10 +13,9 @@ from time import perf_counter
 
 import pandas as pd
 
-from normless.lab.executors.local import LocalExecutor
-from normless.lab.laboratory import Laboratory
 from normless.machine import available_cores
-from normless.training import TrainConfig
+from normless.sweeps import Laboratory, LocalExecutor
+from normless.train import TrainConfig
 
 ONE = "one process"
 SEVERAL = "workers"

@@ -13,7 +13,7 @@ from normless.cli.network import add_network_arguments, image_shape
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normless.models.spec import Shape
+    from normless.models import Shape
     from normless.residual import ResidualMap
 
 
@@ -131,8 +131,7 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     """A class for every row of the network's logits."""
     import torch
 
-    from normless.probes.watching.undisturbed import undisturbed
-    from normless.probes.watching.watch import logits_of
+    from normless.probes import logits_of, undisturbed
 
     with undisturbed(network, training=True), torch.no_grad():
         logits = logits_of(network(*positional, **named))

@@ -27,17 +27,17 @@ COMMANDS = MappingProxyType(
         ),
         "train": Command(
             "train one network, from YAML and flags; resumes after an interruption",
-            "normless.training.command",
+            "normless.train.command",
             'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
         ),
         "train-translation": Command(
             "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
-            "normless.training.translation.command",
+            "normless.train.translation.command",
             "normless train-translation --data grammar --scheme fixup",
         ),
         "train-text": Command(
             "train one transformer to tell classes of sentences, from YAML and flags; resumes after an interruption",
-            "normless.training.text.command",
+            "normless.train.text.command",
             "normless train-text --data sentiment --decay-policy weights+last",
         ),
         "inspect": Command(

@@ -46,7 +46,7 @@ def run(namespace: Namespace) -> int:
 
     from normless.arguments import arguments_of
     from normless.conversion import convert, plan
-    from normless.models.spec import fitted_spec
+    from normless.models import fitted_spec
     from normless.residual import residual_map
     from normless.saving import model_with_inputs, save
     from normless.schemes import parse_scheme

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.lab.settings import DemoSettings
+from normless.demo import DemoSettings
 from normless.output import add_json_flag, print_json
 
 if TYPE_CHECKING:
-    from normless.lab.demo import DemoResult
+    from normless.demo import DemoResult
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def run(namespace: Namespace) -> int:
         out=namespace.out,
         workers=namespace.workers,
     )
-    from normless.lab.demo import run_demo
+    from normless.demo import run_demo
 
     result = run_demo(settings)
     if namespace.json:
@@ -72,7 +72,7 @@ def _print(result: DemoResult) -> None:
     from rich.table import Table
 
     from normless.cli.colours import OUTCOME_COLOURS
-    from normless.lab.demo_report import format_accuracy, format_rate
+    from normless.demo import format_accuracy, format_rate
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("depth", "scheme", "best rate", "outcome", "test accuracy", "seconds per epoch"):

@@ -78,8 +78,7 @@ def run(namespace: Namespace) -> int:
 
 def _draw(inspection: Inspection, title: str, path: Path) -> None:
     """Draw the map to a file of the kind that its name ends in."""
-    from normless.report import save_png, save_svg
-    from normless.report.structure import blocks_on_trunk
+    from normless.plots import blocks_on_trunk, save_png, save_svg
 
     axes = blocks_on_trunk(inspection.map, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ def _draw(inspection: Inspection, title: str, path: Path) -> None:
 
 def _print(inspection: Inspection) -> None:
     """The blocks, the totals, the parameters, the schemes and what is left open, for a person."""
-    from normless.residual.table import format_blocks
+    from normless.residual import format_blocks
 
     width = terminal_width()
     tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]

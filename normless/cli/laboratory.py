@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
-    from normless.lab.executors.executor import ExecutorFactory
-    from normless.lab.laboratory import Laboratory
-    from normless.lab.listener import LaboratoryListener
+    from normless.sweeps import ExecutorFactory, Laboratory, LaboratoryListener
 
 LOCAL = "local"
 
@@ -69,8 +67,7 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
         ValueError: a number is out of range, or there is no such shard.
         StateError: the table cannot be opened.
     """
-    from normless.lab.laboratory import Laboratory
-    from normless.lab.shard import Shard
+    from normless.sweeps import Laboratory, Shard
 
     shard = namespace.get("shard")
     return Laboratory(
@@ -86,7 +83,7 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
 def _ray(namespace: Namespace) -> ExecutorFactory:
     from functools import partial
 
-    from normless.lab.executors.ray import RayExecutor
+    from normless.sweeps import RayExecutor
 
     address = None if namespace.ray == LOCAL else namespace.ray
     return partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)

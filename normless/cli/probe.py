@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Measure, print, write."""
-    from normless.probes.measure import USUAL, probe, watchers_of
+    from normless.probes import USUAL, probe, watchers_of
 
     chosen = tuple(namespace.probes or USUAL)
     watchers_of(chosen)
@@ -95,8 +95,7 @@ def _as_text(measured: pd.DataFrame) -> str:
 
 def _write(measured: Measurements, subject: Subject, folder: Path) -> list[Path]:
     """Every table as CSV and, where there is one, its figure as SVG."""
-    from normless.report import save_svg
-    from normless.report.probes.of_tables import figures_of
+    from normless.plots import figures_of, save_svg
 
     figures = list(figures_of(measured.tables, subject.scheme or "batch_norm"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Write the page and say where it is."""
-    from normless.papers.page import write_page_of
+    from normless_papers.page import write_page_of
 
     path = write_page_of(namespace.directory, namespace.page)
     size = path.stat().st_size

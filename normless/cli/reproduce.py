@@ -12,11 +12,11 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.errors import NormlessError
 from normless.output import add_json_flag, print_json
-from normless.papers.budgets import Budget
-from normless.papers.published import PAPERS, Published, published, published_as
+from normless_papers.budgets import Budget
+from normless_papers.published import PAPERS, Published, published, published_as
 
 if TYPE_CHECKING:
-    from normless.papers.reproduction import Reproduction
+    from normless_papers.reproduction import Reproduction
 
 OUT = Path("normless-results")
 
@@ -88,7 +88,7 @@ def _of_paper(paper: str | None) -> list[Published]:
 def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Reproduction]:
     """One after another, with one laboratory for the runs of all."""
     from normless.cli.reproduction_progress import ReproductionProgress
-    from normless.papers.reproduce import laboratory_in, reproduce
+    from normless_papers.reproduce import laboratory_in, reproduce
 
     # What an artefact prints is not part of what is printed here.
     with (
@@ -117,8 +117,8 @@ def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Repro
 def _list(namespace: Namespace) -> int:
     """Every artefact with its verdict at each budget, as far as there is one."""
     from normless.cli.reproduction_text import listing
-    from normless.papers.budgets import BUDGETS
-    from normless.papers.storage import load
+    from normless_papers.budgets import BUDGETS
+    from normless_papers.storage import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []
     for entry in _of_paper(namespace.paper):
@@ -134,6 +134,6 @@ def _list(namespace: Namespace) -> int:
 
 
 def _folder(one: Reproduction, out: Path) -> Path:
-    from normless.papers.storage import folder_of
+    from normless_papers.storage import folder_of
 
     return folder_of(out, one.id, one.budget)

@@ -10,10 +10,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.status import Status
 
-from normless.lab.listener import LaboratoryListener
-from normless.lab.row import RunRow
-from normless.papers.reproduction import Reproduction
-from normless.report.palette import VERDICT_INKS
+from normless.plots import VERDICT_INKS
+from normless.sweeps import LaboratoryListener, RunRow
+from normless_papers.reproduction import Reproduction
 
 # Plain lines about runs come no more often.
 SECONDS_BETWEEN_LINES = 10.0

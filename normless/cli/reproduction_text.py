@@ -9,12 +9,12 @@ from pathlib import Path
 
 from normless.cli.network import as_text, table, terminal_width
 from normless.cli.wide_tables import tabular
-from normless.papers.numerals import spoken, table_of, text_of
-from normless.papers.published import Published
-from normless.papers.reproduction import Reproduction
-from normless.papers.storage import PICTURE, TABLE
-from normless.papers.verdict import BASES
-from normless.report.palette import VERDICT_INKS
+from normless.plots import VERDICT_INKS
+from normless_papers.formatting import spoken, table_of, text_of
+from normless_papers.published import Published
+from normless_papers.reproduction import Reproduction
+from normless_papers.storage import PICTURE, TABLE
+from normless_papers.verdict import BASES
 
 # Rows of a result that are printed; the file has all.
 ROWS = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normless.cli.network import GAP, as_text, table
-from normless.papers.numerals import NOTHING, is_published
-from normless.report.page import Table
+from normless.plots import Table
+from normless_papers.formatting import NOTHING, is_published
 
 
 def tabular(shown: Table, width: int) -> str:

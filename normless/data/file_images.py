@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from normless.data.augmentation import Augmentation
-from normless.data.draws import Draws
+from normless.data.epoch_randomness import Draws
 from normless.data.errors import DataFormatError
 from normless.data.images import ImageData
 from normless.machine import available_cores

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normless.data.augmentation import Augmentation, cutout, flip, mixup
-from normless.data.draws import Draws, draw_epoch
+from normless.data.epoch_randomness import Draws, draw_epoch
 
 
 class Batch(NamedTuple):

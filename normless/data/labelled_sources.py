@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from normless.data.by_name import load_by_name
 from normless.data.errors import DataNotFoundError
 from normless.data.labelled_files import Columns, read_labelled_files
 from normless.data.labelled_text import LabelledText
+from normless.data.registry import load_by_name
 from normless.data.sentiment import sentiment
 
 

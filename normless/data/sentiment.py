@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from normless.data.dice import Dice
 from normless.data.labelled_text import LabelledSentences, LabelledText
+from normless.data.seeded_choice import Dice
 
 CLASSES = ("negative", "positive")
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from normless.data.by_name import load_by_name
 from normless.data.cifar import cifar10, cifar100
 from normless.data.correlated import correlated
 from normless.data.digits import digits
@@ -16,6 +15,7 @@ from normless.data.gaussian import gaussian
 from normless.data.image_folder import image_folder
 from normless.data.images import ImageData
 from normless.data.pets import pets
+from normless.data.registry import load_by_name
 from normless.data.svhn import svhn
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normless.data.augmentation import Augmentation, crop
-from normless.data.draws import Draws
+from normless.data.epoch_randomness import Draws
 from normless.data.errors import DataFormatError
 from normless.data.images import ImageData
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normless.data.draws import epoch_sequence
+from normless.data.epoch_randomness import epoch_sequence
 from normless.data.images import Batch
 from normless.data.labelled_text import LabelledSentences, LabelledText
-from normless.data.ragged import Ragged, ragged
+from normless.data.padding import Ragged, ragged
 from normless.data.sentence_tokens import SentenceTokens
 from normless.data.token_buckets import Integers
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normless.data.draws import epoch_sequence
+from normless.data.epoch_randomness import epoch_sequence
 
 Integers = NDArray[np.int64]
 

@@ -5,5 +5,5 @@ from normless.diagnosis.diagnose import diagnose as diagnose
 from normless.diagnosis.finding import Check as Check
 from normless.diagnosis.finding import Cure as Cure
 from normless.diagnosis.finding import Finding as Finding
-from normless.diagnosis.treatment import Treatment as Treatment
-from normless.diagnosis.treatment import treat as treat
+from normless.diagnosis.remedy import Treatment as Treatment
+from normless.diagnosis.remedy import treat as treat

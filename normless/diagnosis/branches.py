@@ -10,7 +10,7 @@ from torch import nn
 from normless.diagnosis.examination import Examination, gradient_norms
 from normless.diagnosis.finding import Check, Cure, Finding
 from normless.probes.forward.moments import GradientMoments
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
 from normless.residual import ResidualBlock
 
 NAME = "branches"

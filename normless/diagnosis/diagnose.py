@@ -19,8 +19,8 @@ from normless.diagnosis.finding import Check, Finding
 from normless.diagnosis.growth import check_growth
 from normless.diagnosis.statistics import check_statistics
 from normless.diagnosis.trial import check_first_steps
+from normless.probes.hooks.observe import Loss
 from normless.probes.measure import split_batch
-from normless.probes.watching.observe import Loss
 from normless.residual import ResidualMap, Unresolved
 
 CHECKS = (check_growth, check_backward, check_classes, check_statistics, check_branches, check_optimizer)

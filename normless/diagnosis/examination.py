@@ -21,9 +21,9 @@ from normless.probes.backward.logits import LogitGradients
 from normless.probes.forward.moments import GradientMoments
 from normless.probes.forward.predicted import measured_tables
 from normless.probes.forward.signal import Signal
-from normless.probes.watching.channels import channel_axis
-from normless.probes.watching.observe import Loss
-from normless.probes.watching.watcher import Watcher
+from normless.probes.hooks.channels import channel_axis
+from normless.probes.hooks.observe import Loss
+from normless.probes.hooks.watcher import Watcher
 from normless.residual import Layer, ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 

@@ -9,9 +9,9 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.finding import Check, Cure, Finding
 from normless.divergence import first_diverged, has_diverged
 from normless.probes.forward.signal import Signal
+from normless.probes.hooks.observe import observe
+from normless.probes.hooks.preserve_state import undisturbed
 from normless.probes.updates.divergence import descend
-from normless.probes.watching.observe import observe
-from normless.probes.watching.undisturbed import undisturbed
 
 NAME = "first steps"
 

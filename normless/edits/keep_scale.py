@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normless.edits.edit import Edit, Surgery
 from normless.residual import Layer
-from normless.residual.stated import StatesStructure
+from normless.residual.declared import StatesStructure
 from normless.signal.from_structure import steps_of_structure
 from normless.signal.scale import gains
 from normless.signal.steps import Steps

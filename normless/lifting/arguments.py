@@ -124,7 +124,7 @@ class _Code:
 
 
 def _written(value: Any, name: str) -> str:
-    """The code of a value; of the types that `normless.lifting.fixed` compares."""
+    """The code of a value; of the types that `normless.lifting.argument_guards` compares."""
     if value is None or type(value) in (bool, int, str, bytes) or value is Ellipsis:
         return repr(value)
     if type(value) is float:

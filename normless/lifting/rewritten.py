@@ -11,8 +11,8 @@ from torch.package.importer import sys_importer
 
 _IMPORTS = """\
 import torch
-from normless.lifting.fixed import require as normless_require
-from normless.lifting.fixed import require_tensors as normless_require_tensors
+from normless.lifting.argument_guards import require as normless_require
+from normless.lifting.argument_guards import require_tensors as normless_require_tensors
 """
 
 

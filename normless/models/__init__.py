@@ -2,12 +2,25 @@
 
 from normless.models.dense import Dense as Dense
 from normless.models.dense import dense as dense
+from normless.models.layers import blocks_per_stage as blocks_per_stage
+from normless.models.layers import conv as conv
 from normless.models.resnet import ResNet as ResNet
 from normless.models.resnet import resnet as resnet
+from normless.models.resnet_cifar import BasicBlock as BasicBlock
+from normless.models.resnet_cifar import PaddedShortcut as PaddedShortcut
 from normless.models.resnet_cifar import ResNetCifar as ResNetCifar
 from normless.models.resnet_cifar import resnet_cifar as resnet_cifar
 from normless.models.resnet_v2 import ResNetV2 as ResNetV2
 from normless.models.resnet_v2 import resnet_v2 as resnet_v2
+from normless.models.spec import Inputs as Inputs
+from normless.models.spec import Shape as Shape
+from normless.models.spec import build_model as build_model
+from normless.models.spec import build_with_inputs as build_with_inputs
+from normless.models.spec import fitted_spec as fitted_spec
+from normless.models.text_classifier import SOURCE as SOURCE
+from normless.models.text_classifier import TokenNumbers as TokenNumbers
+from normless.models.text_classifier import checkpoint_folder as checkpoint_folder
+from normless.models.text_classifier import text_classifier as text_classifier
 from normless.models.transformer import Transformer as Transformer
 from normless.models.transformer import transformer as transformer
 from normless.models.wide_resnet import WideResNet as WideResNet

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.residual.stated import Projections
+from normless.residual.declared import Projections
 
 
 class KeysValues(NamedTuple):

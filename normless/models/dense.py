@@ -7,7 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from normless.nn import ResidualSum
-from normless.residual.stated import BlockStructure, Structure
+from normless.residual.declared import BlockStructure, Structure
 
 
 def _linear(inputs: int, outputs: int, relu: bool) -> nn.Linear:

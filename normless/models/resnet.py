@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, conv
 from normless.nn import ResidualSum
-from normless.residual.stated import BlockStructure, Structure
+from normless.residual.declared import BlockStructure, Structure
 
 # Residual blocks in each of the four stages, by depth (He et al. 2016a, table 1).
 BLOCKS = {

@@ -8,7 +8,7 @@ from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, conv
 from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
 from normless.nn import ResidualSum
-from normless.residual.stated import BlockStructure, Structure
+from normless.residual.declared import BlockStructure, Structure
 
 EXPANSION = 4
 

@@ -13,9 +13,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from normless.models import dense, resnet, resnet_cifar, resnet_v2, transformer, wide_resnet
+from normless.models.dense import dense
+from normless.models.resnet import resnet
+from normless.models.resnet_cifar import resnet_cifar
+from normless.models.resnet_v2 import resnet_v2
 from normless.models.text_classifier import SOURCE as TRANSFORMERS
 from normless.models.text_classifier import is_path, text_classifier
+from normless.models.transformer import transformer
+from normless.models.wide_resnet import wide_resnet
 from normless.spec import parse_call
 
 REFERENCE: dict[str, Callable[..., nn.Module]] = {

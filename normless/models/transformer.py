@@ -16,7 +16,7 @@ from normless.models.transformer_blocks import (
     LayerCache,
     Placement,
 )
-from normless.residual.stated import Decoding, Structure
+from normless.residual.declared import Decoding, Structure
 
 # Keys and values of every decoder layer; each tensor has the batch first, so that beams can be reordered by it.
 Cache = tuple[LayerCache, ...]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normless.models.attention import Attention, KeysValues, xavier_linear
 from normless.nn import ResidualSum
-from normless.residual.stated import BlockStructure, Projections
+from normless.residual.declared import BlockStructure, Projections
 
 Placement = Literal["pre", "post"]
 

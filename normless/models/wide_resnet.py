@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from normless.initialization import Kind, initialize
 from normless.models.layers import GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
-from normless.residual.stated import BlockStructure, Structure
+from normless.residual.declared import BlockStructure, Structure
 
 
 class WideBlock(nn.Module):

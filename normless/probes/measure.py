@@ -14,20 +14,20 @@ from torch import nn
 from normless.arguments import arguments_of
 from normless.output import jsonable
 from normless.probes.backward.block_gradients import BlockGradients
-from normless.probes.backward.channel_contributions import ChannelContributions
 from normless.probes.backward.channel_gradients import ChannelGradients
-from normless.probes.backward.channel_pairs import ChannelPairs
-from normless.probes.backward.gradient_sums import GradientSums
 from normless.probes.backward.logits import LogitGradientMatrix, LogitGradients
 from normless.probes.forward.covariance import ExampleCovariance
 from normless.probes.forward.moments import ChannelMoments, GradientMoments
 from normless.probes.forward.predicted import measured_tables
 from normless.probes.forward.signal import Signal
 from normless.probes.gammas.gamma_variance import StreamVariance
-from normless.probes.watching.observe import Loss
-from normless.probes.watching.watcher import Tables, Watcher
+from normless.probes.hooks.observe import Loss
+from normless.probes.hooks.watcher import Tables, Watcher
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.channel_contributions import ChannelContributions
+from normless_papers.probes.channel_pairs import ChannelPairs
+from normless_papers.probes.gradient_sums import GradientSums
 
 PROBES: MappingProxyType[str, type[Watcher]] = MappingProxyType(
     {

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
+from normless.probes.hooks.watch import watching
+from normless.probes.hooks.watcher import Setting, Watcher
 from normless.probes.measure import watchers_of
-from normless.probes.watching.watch import watching
-from normless.probes.watching.watcher import Setting, Watcher
 from normless.residual import ResidualMap
 
 When = Callable[[int], bool]

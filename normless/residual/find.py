@@ -8,7 +8,7 @@ from torch import nn
 
 from normless.errors import UnresolvedStructureError
 from normless.residual.blocks import ResidualMap
-from normless.residual.stated import StatesStructure, stated_map
+from normless.residual.declared import StatesStructure, stated_map
 
 
 def residual_map(model: nn.Module, *inputs: Any, strict: bool = False, **kwargs: Any) -> ResidualMap:

@@ -8,7 +8,7 @@ from math import prod, sqrt
 from torch import nn
 
 from normless.residual.classify import kind_of
-from normless.residual.stated import BlockStructure, Projections, Structure, expanded
+from normless.residual.declared import BlockStructure, Projections, Structure, expanded
 from normless.signal.steps import Kind, Step, Steps
 
 _KINDS: dict[str | None, Kind] = {"weight": "weight", "norm": "norm", "activation": "activation"}

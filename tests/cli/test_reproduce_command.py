@@ -14,14 +14,14 @@ from rich.console import Console
 
 from normless.cli import main
 from normless.cli.reproduction_progress import ReproductionProgress
-from normless.lab.row import RunRow
-from normless.papers import reproduce as module
-from normless.papers.artefact import Artefact, Context
-from normless.papers.evidence import Evidence
-from normless.papers.published import published, published_as
-from normless.papers.reproduction import Reproduction
-from normless.papers.verdict import check
-from normless.report import accuracy_against_depth
+from normless.plots import accuracy_against_depth
+from normless.sweeps.row import RunRow
+from normless_papers import reproduce as module
+from normless_papers.artefact import Artefact, Context
+from normless_papers.evidence import Evidence
+from normless_papers.published import published, published_as
+from normless_papers.reproduction import Reproduction
+from normless_papers.verdict import check
 
 Capture = pytest.CaptureFixture[str]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normless.cli.wide_tables import tabular
-from normless.report.page import Column, Table
+from normless.plots.page import Column, Table
 
 NAMES = ["model", "accuracy, published", "accuracy, measured", "deviation"]
 COLUMNS = [Column(name, numeric=name != "model") for name in NAMES]

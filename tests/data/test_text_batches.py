@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from normless.data.byte_pairs import BytePairs
 from normless.data.images import Batch
 from normless.data.labelled_text import LabelledSentences, LabelledText
-from normless.data.ragged import ragged
+from normless.data.padding import ragged
 from normless.data.sentence_tokens import LearnedTokens
 from normless.data.sentiment import sentiment
 from normless.data.text_data import TextData

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import normless as nl
-from normless.decoding import beam_search, greedy_search
 from normless.models import transformer
+from normless.train.decoding import beam_search, greedy_search
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

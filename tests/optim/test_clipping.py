@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.training import TrainConfig, train, trained_network
-from normless.training.assembly import clipped_parameters
+from normless.train import TrainConfig, train, trained_network
+from normless.train.assembly import clipped_parameters
 
 
 def parameter(weight: list[list[float]] | list[float], gradient: list[list[float]] | list[float]) -> nn.Parameter:

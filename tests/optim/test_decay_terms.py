@@ -14,8 +14,8 @@ import normless as nl
 from normless.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.models import resnet, transformer
 from normless.optim import param_groups
-from normless.training.config import TrainConfig
-from normless.training.translation.config import TranslationConfig
+from normless.train.config import TrainConfig
+from normless.train.translation.config import TranslationConfig
 
 TERMS = [*POLICIES, *GROUPS, *SHORT]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from papers_helpers import context_in
 
-from normless.papers.artefact import Context
+from normless_papers.artefact import Context
 
 
 @pytest.fixture

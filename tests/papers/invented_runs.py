@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from papers_helpers import CheckedEvidence, checked
 
-from normless.lab.laboratory import Laboratory, SweepResult
-from normless.lab.protocol import further_points
-from normless.lab.sweep import Point, Sweep
-from normless.papers.artefact import Budget, Context, artefact_of
-from normless.papers.evidence import Evidence
+from normless.sweeps.laboratory import Laboratory, SweepResult
+from normless.sweeps.protocol import further_points
+from normless.sweeps.sweep import Point, Sweep
+from normless_papers.artefact import Budget, Context, artefact_of
+from normless_papers.evidence import Evidence
 
 
 class Optimum:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from normless.lab.laboratory import Laboratory
-from normless.lab.row import RunOutcome, RunRow
-from normless.lab.sweep import Sweep
-from normless.lab.sweep_result import SweepResult, sweep_result
-from normless.papers.artefact import Budget, Context, artefact_of
+from normless.sweeps.laboratory import Laboratory
+from normless.sweeps.row import RunOutcome, RunRow
+from normless.sweeps.sweep import Sweep
+from normless.sweeps.sweep_result import SweepResult, sweep_result
+from normless_papers.artefact import Budget, Context, artefact_of
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.lab.laboratory import Laboratory
-from normless.papers.artefact import Budget, Context, artefact_of
-from normless.papers.evidence import Evidence, beside
-from normless.papers.verdict import Check
-from normless.report.save import inline_svg
+from normless.plots.save import inline_svg
+from normless.sweeps.laboratory import Laboratory
+from normless_papers.artefact import Budget, Context, artefact_of
+from normless_papers.evidence import Evidence, beside
+from normless_papers.verdict import Check
 
 
 def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Context:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from normless.lab.laboratory import Laboratory
-from normless.lab.row import RunOutcome, RunRow
-from normless.papers.artefact import Context
-from normless.training.settings import Settings
+from normless.sweeps.laboratory import Laboratory
+from normless.sweeps.row import RunOutcome, RunRow
+from normless.train.settings import Settings
+from normless_papers.artefact import Context
 
 Outcome = Callable[[Settings], tuple[RunOutcome, float]]
 

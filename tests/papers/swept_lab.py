@@ -11,10 +11,10 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from normless.lab.laboratory import Laboratory, SweepResult
-from normless.lab.sweep import Point, Sweep
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.evidence import Evidence
+from normless.sweeps.laboratory import Laboratory, SweepResult
+from normless.sweeps.sweep import Point, Sweep
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.evidence import Evidence
 
 CHANCE = 10.0
 # Points of accuracy, far less than what claims are about.

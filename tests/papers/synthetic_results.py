@@ -10,12 +10,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.papers.budgets import Budget
-from normless.papers.published import published
-from normless.papers.reproduction import Reproduction
-from normless.papers.storage import FIGURE, save
-from normless.papers.verdict import Check, Verdict
-from normless.report import accuracy_against_depth
+from normless.plots import accuracy_against_depth
+from normless_papers.budgets import Budget
+from normless_papers.published import published
+from normless_papers.reproduction import Reproduction
+from normless_papers.storage import FIGURE, save
+from normless_papers.verdict import Check, Verdict
 
 CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 

@@ -14,15 +14,15 @@ from worlds.facts import drawn
 
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
-from normless.papers.agreement import Agreement, agreement, agreement_table, deviation
-from normless.papers.artefact import Context
-from normless.papers.batches import training_batch
-from normless.papers.draws import seeded
-from normless.papers.multipliers import blocks_at_start
-from normless.papers.outcomes import outcome_table
-from normless.papers.regularization import biases, drop_check, dropped_share
-from normless.papers.written_out import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
-from normless.training import TrainConfig
+from normless.train import TrainConfig
+from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
+from normless_papers.artefact import Context
+from normless_papers.batches import training_batch
+from normless_papers.draws import seeded
+from normless_papers.multipliers import blocks_at_start
+from normless_papers.outcomes import outcome_table
+from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
+from normless_papers.regularization import biases, drop_check, dropped_share
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normless.lab.as_printed import as_printed, convert
 from normless.models import resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, parse_scheme
+from normless.sweeps.published_schemes import as_printed, convert
 
 
 @pytest.mark.parametrize(

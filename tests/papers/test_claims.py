@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from worlds import fixup, gamma, skipinit, understanding_bn, zeroinit
 
-from normless.papers.artefact import artefact_of
-from normless.papers.published import published
+from normless_papers.artefact import artefact_of
+from normless_papers.published import published
 
 WORLDS = {**skipinit.WORLDS, **zeroinit.WORLDS, **understanding_bn.WORLDS, **fixup.WORLDS, **gamma.WORLDS}
 

@@ -14,8 +14,8 @@ from papers_helpers import assert_whole, check_of
 from worlds.de_smith_batches import SIZES, SMALL_SIZES, as_said, best_at_16, cifar100
 from worlds.de_smith_imagenet import as_published
 
-from normless.papers.protocol import Effort
-from normless.papers.verdict import verdict_of
+from normless_papers.protocol import Effort
+from normless_papers.verdict import verdict_of
 
 IMAGENET = ("zeroinit/table-4", "zeroinit/table-5", "skipinit/table-7")
 FIGURES = (

@@ -10,8 +10,8 @@ from invented_runs import Optimum, invented
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from worlds.de_smith_depth import ablation_as_published
 
-from normless.papers.artefact import Context
-from normless.papers.verdict import verdict_of
+from normless_papers.artefact import Context
+from normless_papers.verdict import verdict_of
 
 
 def test_protocol_is_the_papers(context: Context) -> None:

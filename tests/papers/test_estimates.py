@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.papers.estimates import (
+from normless_papers.estimates import (
     decades_over_draws,
     difference,
     in_every,
@@ -19,7 +19,7 @@ from normless.papers.estimates import (
     single_run,
     within,
 )
-from normless.papers.verdict import Estimate, check, larger
+from normless_papers.verdict import Estimate, check, larger
 
 NUMBERS = st.floats(-1e6, 1e6)
 

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
-from normless.papers.artefact import artefacts
-from normless.papers.budgets import BUDGETS
-from normless.papers.plain import plain
-from normless.papers.published import published
+from normless_papers.artefact import artefacts
+from normless_papers.budgets import BUDGETS
+from normless_papers.published import published
+from normless_papers.serialization import plain
 
 
 def test_none_is_missing() -> None:

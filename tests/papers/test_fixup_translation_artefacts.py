@@ -12,13 +12,13 @@ import torch
 from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, context_in
 
-from normless.lab.row import RunOutcome
-from normless.lab.sweep import Sweep
-from normless.papers.artefact import Budget, Context, artefact_of
-from normless.papers.evidence import Evidence
-from normless.papers.fixup import transformer as template
-from normless.papers.fixup.translation import stable
-from normless.papers.verdict import verdict_of
+from normless.sweeps.row import RunOutcome
+from normless.sweeps.sweep import Sweep
+from normless_papers.artefact import Budget, Context, artefact_of
+from normless_papers.evidence import Evidence
+from normless_papers.fixup import transformer as template
+from normless_papers.fixup.translation import stable
+from normless_papers.verdict import verdict_of
 
 PUBLISHED_ELSEWHERE = (
     "iwslt_de_en/(Deng et al. 2018), with normalization",

@@ -7,9 +7,9 @@ import pytest
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from torch import nn
 
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.evidence import Evidence
-from normless.papers.gamma import groups, rate, stream_of_trained
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.evidence import Evidence
+from normless_papers.gamma import groups, rate, stream_of_trained
 
 TINY = "normless:resnet(depth=18, channels=8)"
 NOISE = "gaussian(image_shape=(3, 32, 32), train=16)"
@@ -87,7 +87,7 @@ def test_presets_say_what_the_table_says(context: Context) -> None:
 
 
 def test_a_policy_that_decays_too_much_is_noticed(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normless.papers.gamma import presets
+    from normless_papers.gamma import presets
 
     monkeypatch.setattr(
         presets, "POLICIES", {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines+down"}

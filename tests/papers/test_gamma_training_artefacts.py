@@ -12,14 +12,14 @@ import pytest
 from invented_runs import InventedLaboratory, Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of, checked
 
-from normless.lab.laboratory import Laboratory
-from normless.lab.rates import RateGrid
-from normless.lab.sweep import Point
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.gamma import classification, translation
-from normless.papers.gamma.comparison import BASELINE
-from normless.papers.published import published_as
-from normless.papers.verdict import verdict_of
+from normless.sweeps.laboratory import Laboratory
+from normless.sweeps.rates import RateGrid
+from normless.sweeps.sweep import Point
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.gamma import classification, translation
+from normless_papers.gamma.comparison import BASELINE
+from normless_papers.published import published_as
+from normless_papers.verdict import verdict_of
 
 TABLE_2 = {row["model"]: row for row in published_as("gamma/table-2").rows}
 

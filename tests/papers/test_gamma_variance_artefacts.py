@@ -8,9 +8,9 @@ import torch
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from torch import nn
 
-from normless.papers.artefact import Context
-from normless.papers.gamma import accumulation, half_accumulation, resets
-from normless.papers.gamma.networks import averaged, beside_formula
+from normless_papers.artefact import Context
+from normless_papers.gamma import accumulation, half_accumulation, resets
+from normless_papers.gamma.networks import averaged, beside_formula
 
 SMALL_IMAGES = {"side": 24, "examples": 8, "draws": 2}
 CASES = {

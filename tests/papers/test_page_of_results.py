@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from synthetic_results import fill, made_up
 
-from normless.papers.numerals import fact_texts, table_of, text_of
-from normless.papers.page import page_of, write_page_of
-from normless.papers.published import PAPERS, published
-from normless.papers.reproduction import ResultError
-from normless.papers.storage import save, stored
+from normless_papers.formatting import fact_texts, table_of, text_of
+from normless_papers.page import page_of, write_page_of
+from normless_papers.published import PAPERS, published
+from normless_papers.reproduction import ResultError
+from normless_papers.storage import save, stored
 
 
 def test_every_artefact_is_there_with_its_paper(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import torchvision
 from torch import nn
 
 from normless import convert, param_groups
-from normless.lab.laboratory import Laboratory
 from normless.models.spec import build_model
-from normless.papers.artefact import Context, artefact_of, artefacts
-from normless.papers.networks import RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
-from normless.papers.protocol import METHODS, PROTOCOL
-from normless.papers.published import published
-from normless.papers.regularization import biases
+from normless.sweeps.laboratory import Laboratory
+from normless_papers.artefact import Context, artefact_of, artefacts
+from normless_papers.networks import RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
+from normless_papers.protocol import METHODS, PROTOCOL
+from normless_papers.published import published
+from normless_papers.regularization import biases
 
 DE_SMITH = ("skipinit/", "zeroinit/")
 # What an artefact takes for its measurements, made small where they come before its runs.

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from synthetic_results import figure, made_up
 
-from normless.papers import storage
-from normless.papers.budgets import Budget
-from normless.papers.published import published
-from normless.papers.reproduction import ResultError
-from normless.papers.storage import folder_of, load, save, stored
+from normless_papers import storage
+from normless_papers.budgets import Budget
+from normless_papers.published import published
+from normless_papers.reproduction import ResultError
+from normless_papers.storage import folder_of, load, save, stored
 
 
 def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from normless.papers.trained import (
+from normless_papers.trained import (
     best_accuracy,
     does_not_train,
     highest_trained_rate,
@@ -18,7 +18,7 @@ from normless.papers.trained import (
     runs_train,
     trains,
 )
-from normless.papers.verdict import Estimate
+from normless_papers.verdict import Estimate
 
 CHANCE = 10.0
 PERCENT = st.floats(0, 100)

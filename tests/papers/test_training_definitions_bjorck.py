@@ -14,15 +14,15 @@ import torch
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 from swept_lab import End, swept
 
-from normless.lab.laboratory import SweepResult
-from normless.lab.sweep import Sweep
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.understanding_bn import reference_runs
-from normless.papers.understanding_bn.plateau import plateaus
-from normless.papers.understanding_bn.protocol import SUBSETS, Effort, parts_scheme
-from normless.papers.understanding_bn.rates import best_decade, best_rate, highest_decade, is_rate
-from normless.papers.verdict import Estimate, larger
 from normless.schemes import parse_scheme
+from normless.sweeps.laboratory import SweepResult
+from normless.sweeps.sweep import Sweep
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.understanding_bn import reference_runs
+from normless_papers.understanding_bn.plateau import plateaus
+from normless_papers.understanding_bn.protocol import SUBSETS, Effort, parts_scheme
+from normless_papers.understanding_bn.rates import best_decade, best_rate, highest_decade, is_rate
+from normless_papers.verdict import Estimate, larger
 
 TINY = Effort(
     depth=8,

@@ -11,9 +11,9 @@ import pytest
 from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.fixup.depth import METHODS, RULES, Depth, Depths
 from normless.schemes import parse_scheme
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.fixup.depth import METHODS, RULES, Depth, Depths
 
 # Runs of the paper's setup: of each artefact the sweeps' numbers of runs.
 COUNTS = {

@@ -15,11 +15,11 @@ from papers_helpers import assert_whole, carried_out, check_of
 from torch import nn
 from worlds.understanding_bn import WORLDS as UNDERSTANDING_BN
 
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.understanding_bn import divergence, networks, passes, steps
-from normless.papers.understanding_bn.logits import _favourite
-from normless.papers.understanding_bn.networks import Initializations, conv_path
-from normless.papers.verdict import verdict_of
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.understanding_bn import divergence, networks, passes, steps
+from normless_papers.understanding_bn.logits import _favourite
+from normless_papers.understanding_bn.networks import Initializations, conv_path
+from normless_papers.verdict import verdict_of
 
 TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
 LARGER = {"data": "correlated(image_shape=(3, 16, 16))", "batch_size": 16}

@@ -8,9 +8,9 @@ from typing import Any
 from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
 
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.verdict import verdict_of
-from normless.training import TrainConfig
+from normless.train import TrainConfig
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.verdict import verdict_of
 
 FEW = {
     "zeroinit/zeroinit": {"depth": 10, "draws": 200},

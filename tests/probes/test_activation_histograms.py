@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes.forward.histograms import (
+from normless.probes.forward.moments import channel_moments
+from normless.probes.hooks.observe import observe
+from normless.residual import Layer, ResidualMap
+from normless_papers.probes.histograms import (
     OutputGradientHistograms,
     activation_histograms,
     gradient_histograms,
     peak_counts,
 )
-from normless.probes.forward.moments import channel_moments
-from normless.probes.watching.observe import observe
-from normless.residual import Layer, ResidualMap
 
 ONE = ResidualMap((), stem_layers=(Layer("0", "weight", parameters=("0.weight", "0.bias")),))
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 from normless.nn import scalar_affine
-from normless.probes.backward.channel_contributions import ChannelContributions, contributions, dominance_table
 from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
-from normless.probes.backward.channel_pairs import ChannelPairs, effective_rank, rank_one_share
-from normless.probes.backward.layer_summands import UnknownSummandsError
-from normless.probes.backward.parameter_gradients import ParameterGradients, gradient_alignment_table
-from normless.probes.backward.summand_distribution import SummandDistribution, summand_statistics
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
+from normless_papers.probes.channel_contributions import ChannelContributions, contributions, dominance_table
+from normless_papers.probes.channel_pairs import ChannelPairs, effective_rank, rank_one_share
+from normless_papers.probes.layer_summands import UnknownSummandsError
+from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
+from normless_papers.probes.summand_distribution import SummandDistribution, summand_statistics
 
 INPUTS, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes.backward.classwise import classwise_elements, classwise_gradients, for_each_class
 from normless.residual import Layer, ResidualMap
+from normless_papers.probes.classwise import classwise_elements, classwise_gradients, for_each_class
 
 Gradients = dict[str, Tensor]
 

@@ -15,8 +15,8 @@ import normless as nl
 from normless.models import dense, wide_resnet
 from normless.probes import signal_table
 from normless.probes.forward.covariance import ExampleCovariance, covariance_of_examples, covariance_table
-from normless.probes.watching.observe import observe
-from normless.probes.watching.watcher import Watcher
+from normless.probes.hooks.observe import observe
+from normless.probes.hooks.watcher import Watcher
 from normless.residual import ResidualBlock
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless import convert
 from normless.models import dense, resnet_cifar
-from normless.probes.updates.function_update import function_update_table
+from normless_papers.probes.function_update import function_update_table
 
 DEPTHS = (4, 16, 48)
 SEEDS = 4

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normless.probes.matrices.fuss_catalan import (
+from normless_papers.theory.fuss_catalan import (
     Of,
     cumulative,
     density,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import dense, resnet
-from normless.probes.gammas.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
+from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
 
 
 def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:

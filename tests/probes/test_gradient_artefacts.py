@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from cifar_like import BARE, NORMALIZED, batches, resnet110
 
-from normless.probes.backward.channel_contributions import ChannelContributions, dominance_table
 from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
-from normless.probes.backward.channel_pairs import ChannelPairs
-from normless.probes.backward.gradient_sums import GradientSums
-from normless.probes.backward.parameter_gradients import ParameterGradients, gradient_alignment_table
-from normless.probes.backward.summand_distribution import SummandDistribution, summand_statistics
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
+from normless_papers.probes.channel_contributions import ChannelContributions, dominance_table
+from normless_papers.probes.channel_pairs import ChannelPairs
+from normless_papers.probes.gradient_sums import GradientSums
+from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
+from normless_papers.probes.summand_distribution import SummandDistribution, summand_statistics
 
 SEEDS = (0, 1, 2)
 SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar
-from normless.probes.homogeneous.gradient_bounds import InputGradientBounds, input_bound_table
-from normless.probes.homogeneous.homogeneity import candidate_sets
-from normless.probes.homogeneous.set_bounds import SetGradientBounds, set_bound_table
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
+from normless_papers.theory.homogeneous.gradient_bounds import InputGradientBounds, input_bound_table
+from normless_papers.theory.homogeneous.homogeneity import candidate_sets
+from normless_papers.theory.homogeneous.set_bounds import SetGradientBounds, set_bound_table
 
 
 def batch(size: int = 8, side: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from normless import convert
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.probes import signal_table
-from normless.probes.backward.gradient_correlation import (
+from normless_papers.probes.gradient_correlation import (
     gradient_correlation_table,
     parameter_gradient_correlation,
     predicted_gradient_cosines,

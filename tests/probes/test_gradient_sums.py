@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.probes.backward.gradient_sums import COLUMNS, GradientSums, gradient_sum_table
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
+from normless_papers.probes.gradient_sums import COLUMNS, GradientSums, gradient_sum_table
 
 
 def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

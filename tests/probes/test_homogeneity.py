@@ -10,8 +10,13 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar, wide_resnet
-from normless.probes.homogeneous.homogeneity import candidate_sets, homogeneous_sets, input_homogeneity, sets_of
 from normless.residual import ResidualMap
+from normless_papers.theory.homogeneous.homogeneity import (
+    candidate_sets,
+    homogeneous_sets,
+    input_homogeneity,
+    sets_of,
+)
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 

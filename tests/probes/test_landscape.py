@@ -16,7 +16,7 @@ from normless.models import wide_resnet
 from normless.probes.backward.logits import LogitGradients
 from normless.probes.forward.moments import channel_moments
 from normless.probes.updates.divergence import momentum_sgd
-from normless.probes.updates.landscape import loss_along, moments_along, moved, observe_along, steepest_descent
+from normless_papers.probes.landscape import loss_along, moments_along, moved, observe_along, steepest_descent
 
 
 @settings(max_examples=20, deadline=None)

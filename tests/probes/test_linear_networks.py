@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from normless.probes.matrices.gradient_descent import descent_table
-from normless.probes.matrices.linear_networks import linear_systems
+from normless_papers.theory.gradient_descent import descent_table
+from normless_papers.theory.linear_networks import linear_systems
 
 
 def network_loss(weights: list[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from normless.probes.backward.logits import (
     agreement,
     logit_gradients,
 )
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 
 ONE = ResidualMap((), stem_layers=(Layer("", "weight"),))

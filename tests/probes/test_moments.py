@@ -21,7 +21,7 @@ from normless.probes.forward.moments import (
     channel_moments,
     gradient_moments,
 )
-from normless.probes.watching.observe import observe
+from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 
 CHAIN = ResidualMap(

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.probes.backward.classwise import classwise_gradients
 from normless.probes.backward.logits import LogitGradientMatrix, LogitGradients
-from normless.probes.forward.histograms import (
+from normless.probes.forward.moments import ChannelMoments, GradientMoments
+from normless.probes.hooks.observe import observe
+from normless.probes.updates.divergence import find_divergence
+from normless.residual import residual_map
+from normless_papers.probes.classwise import classwise_gradients
+from normless_papers.probes.histograms import (
     ActivationHistograms,
     OutputGradientHistograms,
     ParameterGradientHistograms,
 )
-from normless.probes.forward.moments import ChannelMoments, GradientMoments
-from normless.probes.updates.divergence import find_divergence
-from normless.probes.updates.landscape import loss_along, moments_along, steepest_descent
-from normless.probes.updates.largest_rate import largest_stable_rate
-from normless.probes.watching.observe import observe
-from normless.residual import residual_map
+from normless_papers.probes.landscape import loss_along, moments_along, steepest_descent
+from normless_papers.probes.largest_rate import largest_stable_rate
 
 
 class Attention(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normless.probes.updates.scalar_branch import (
+from normless_papers.probes.scalar_branch import (
     exact_update,
     first_order_update,
     scalar_branch,

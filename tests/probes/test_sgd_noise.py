@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from normless import convert
 from normless.models import wide_resnet
-from normless.probes.updates.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+from normless_papers.probes.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
 
 
 def tiny(examples: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:

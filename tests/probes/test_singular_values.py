@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from normless.probes.matrices.fuss_catalan import support_edge
-from normless.probes.matrices.random_factors import Entries, random_factors
-from normless.probes.matrices.singular_values import (
+from normless_papers.theory.fuss_catalan import support_edge
+from normless_papers.theory.random_factors import Entries, random_factors
+from normless_papers.theory.singular_values import (
     conditioning_table,
     distance_between,
     distance_to_law,

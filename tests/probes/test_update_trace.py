@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless import convert
 from normless.models import dense, resnet_cifar
-from normless.probes.updates.update_trace import update_terms, update_trace_table
+from normless_papers.probes.update_trace import update_terms, update_trace_table
 
 
 class PaperBlock(nn.Module):

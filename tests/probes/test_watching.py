@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.probes.watching.observe import observe
-from normless.probes.watching.watcher import Watcher
+from normless.probes.hooks.observe import observe
+from normless.probes.hooks.watcher import Watcher
 from normless.residual import Layer, ResidualBlock
 
 SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

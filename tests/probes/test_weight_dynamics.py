@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normless import convert, param_groups, residual_map
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.probes.updates.weight_dynamics import COLUMNS, WeightDynamics
+from normless_papers.probes.weight_dynamics import COLUMNS, WeightDynamics
 
 DROP = 150
 

@@ -11,7 +11,7 @@ from normless.cli.laboratory import add_state_arguments
 from normless.output import add_json_flag
 
 if TYPE_CHECKING:
-    from normless.lab.sweep import Sweep
+    from normless.sweeps import Sweep
 
 OUT = Path("normless-sweeps")
 
@@ -40,8 +40,7 @@ def sweep_of(path: Path, namespace: Namespace) -> Sweep:
         SweepError: the file does not describe one.
         ValueError: a metric is no column of the table of runs.
     """
-    from normless.lab.sweep import Sweep
-    from normless.lab.sweep_result import METRICS
+    from normless.sweeps import METRICS, Sweep
 
     unknown = [name for name in namespace.metrics if name not in METRICS]
     if unknown:

@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Count what can go, and remove it if told to."""
-    from normless.lab.pruning import prunable, prune
+    from normless.sweeps import prunable, prune
 
     sweeps = [sweep_of(path, namespace) for path in namespace.files]
     with laboratory_of(namespace) as lab:

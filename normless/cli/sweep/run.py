@@ -12,9 +12,7 @@ from normless.cli.sweep.arguments import add_sweep_arguments, sweep_of
 from normless.output import jsonable, print_json
 
 if TYPE_CHECKING:
-    from normless.lab.laboratory import Laboratory
-    from normless.lab.sweep import Sweep
-    from normless.lab.sweep_result import SweepResult
+    from normless.sweeps import Laboratory, Sweep, SweepResult
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,7 +33,7 @@ def carry_out(sweep: Sweep, namespace: Namespace) -> int:
         sweep: to carry out.
         namespace: of a command with the arguments of this one.
     """
-    from normless.lab.sweep_progress import SweepProgress
+    from normless.sweeps import SweepProgress
 
     with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
         result = lab.run(sweep, metrics=namespace.metrics)
@@ -49,7 +47,7 @@ def carry_out(sweep: Sweep, namespace: Namespace) -> int:
 
 def _facts(result: SweepResult, lab: Laboratory, metrics: list[str]) -> dict[str, Any]:
     """What is printed."""
-    from normless.lab.row import OUTCOMES
+    from normless.sweeps import OUTCOMES
 
     counts = result.runs["outcome"].value_counts()
     failed = result.runs[result.runs["outcome"] == "failed"]

@@ -12,8 +12,7 @@ from normless.cli.sweep.arguments import add_sweep_arguments, sweep_of
 from normless.output import print_json
 
 if TYPE_CHECKING:
-    from normless.lab.laboratory import Laboratory
-    from normless.lab.sweep import Sweep
+    from normless.sweeps import Laboratory, Sweep
 
 SECONDS = 2.0
 
@@ -29,7 +28,7 @@ def run(namespace: Namespace) -> int:
     from rich.console import Console
 
     from normless.cli.sweep.status_table import status_table
-    from normless.lab.status import sweep_status
+    from normless.sweeps import sweep_status
 
     sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
@@ -49,7 +48,7 @@ def _watch(lab: Laboratory, sweep: Sweep, metrics: list[str]) -> None:
     from rich.live import Live
 
     from normless.cli.sweep.status_table import status_table
-    from normless.lab.status import sweep_status
+    from normless.sweeps import sweep_status
 
     status = sweep_status(lab, sweep, metrics)
     with Live(status_table(status), auto_refresh=False) as live:

@@ -7,8 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from normless.cli.colours import OUTCOME_COLOURS
-from normless.lab.row import OUTCOMES
-from normless.lab.status import SweepStatus
+from normless.sweeps import OUTCOMES, SweepStatus
 
 # Runs in flight and errors that are listed; of the others the number is told.
 MOST_LISTED = 12

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from normless.probes.watching.block_rows import BlockRows
+from normless.probes.hooks.block_rows import BlockRows
 from normless.residual import ResidualBlock
 
 COLUMNS = ("block", "name", "sum_norm", "gradient_norm", "relative_change")

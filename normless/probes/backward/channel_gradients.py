@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes.watching.channels import by_channel
-from normless.probes.watching.layer_order import Place, in_order, places
-from normless.probes.watching.watcher import Setting, Watcher
+from normless.probes.hooks.channels import by_channel
+from normless.probes.hooks.layer_order import Place, in_order, places
+from normless.probes.hooks.watcher import Setting, Watcher
 from normless.residual import Layer
 
 COLUMNS = ("order", "layer", "block", "call", "measured_at", "channel", "gradient", "mean_abs")

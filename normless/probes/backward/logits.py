@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes.watching.observe import Loss, observe
-from normless.probes.watching.watcher import Setting, Watcher
+from normless.probes.hooks.observe import Loss, observe
+from normless.probes.hooks.watcher import Setting, Watcher
 from normless.residual import ResidualMap
 
 CLASS_COLUMNS = (

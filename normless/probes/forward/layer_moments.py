@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from normless.probes.forward.rectified import rectified, rectified_sum
-from normless.probes.watching.channels import channel_axis
+from normless.probes.hooks.channels import channel_axis
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 

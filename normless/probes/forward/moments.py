@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes.watching.channels import channel_axis
-from normless.probes.watching.layer_order import Place, in_order, parameter_places, places
-from normless.probes.watching.observe import Loss, observe
-from normless.probes.watching.watcher import Setting, Watcher
+from normless.probes.hooks.channels import channel_axis
+from normless.probes.hooks.layer_order import Place, in_order, parameter_places, places
+from normless.probes.hooks.observe import Loss, observe
+from normless.probes.hooks.watcher import Setting, Watcher
 from normless.residual import Layer, ResidualMap
 from normless.residual.blocks import Kind
 

@@ -13,10 +13,10 @@ from torch import nn
 from normless.arguments import arguments_of
 from normless.probes.forward.readings import Readings
 from normless.probes.forward.theory import BlockMoments, moments_after
-from normless.probes.watching.block_rows import BlockRows
-from normless.probes.watching.observe import Loss, observe
-from normless.probes.watching.watch import first_tensor
-from normless.probes.watching.watcher import Watcher
+from normless.probes.hooks.block_rows import BlockRows
+from normless.probes.hooks.observe import Loss, observe
+from normless.probes.hooks.watch import first_tensor
+from normless.probes.hooks.watcher import Watcher
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 

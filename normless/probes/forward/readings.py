@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from normless.probes.watching.watcher import Setting, Watcher
+from normless.probes.hooks.watcher import Setting, Watcher
 from normless.residual import Layer, ResidualBlock
 
 INPUTS = ""

@@ -27,10 +27,10 @@ from normless.probes.forward.layer_moments import FUNCTIONS, Moments, activated,
 from normless.probes.forward.layouts import fitted, per_axis
 from normless.probes.forward.readings import INPUTS, Readings
 from normless.probes.forward.weight_moments import weighted_moments
-from normless.probes.watching.channels import channel_axis
-from normless.probes.watching.observe import observe
-from normless.probes.watching.undisturbed import undisturbed
-from normless.probes.watching.watch import first_tensor
+from normless.probes.hooks.channels import channel_axis
+from normless.probes.hooks.observe import observe
+from normless.probes.hooks.preserve_state import undisturbed
+from normless.probes.hooks.watch import first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import NORMS
 

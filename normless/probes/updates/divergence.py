@@ -21,8 +21,8 @@ from torch.optim import SGD, Optimizer
 
 from normless.arguments import arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes.watching.observe import Loss
-from normless.probes.watching.watch import logits_of
+from normless.probes.hooks.observe import Loss
+from normless.probes.hooks.watch import logits_of
 
 Batch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and the targets of the loss."""

@@ -9,7 +9,7 @@ from invented_runs import World as Ends
 from worlds.trained import trained
 from worlds.world import World
 
-from normless.papers.published import published_as
+from normless_papers.published import published_as
 
 # What the text does not print: table 1's accuracies, and batch norm's beside table 4 (of zeroinit/table-2).
 BATCH_NORM = {16: 93.5, 100: 94.7, 1000: 94.6}

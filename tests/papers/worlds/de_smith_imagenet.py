@@ -9,7 +9,7 @@ from invented_runs import World as Ends
 from worlds.trained import trained
 from worlds.world import World
 
-from normless.papers.published import published_as
+from normless_papers.published import published_as
 
 # Of the opposite, at batch sizes 256, 1024 and 4096: batch norm falls, and the others do not follow it.
 V2 = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from worlds.world import World
 
-from normless.papers.agreement import ROUNDING, Agreement
-from normless.papers.verdict import Estimate
+from normless_papers.agreement import ROUNDING, Agreement
+from normless_papers.verdict import Estimate
 
 
 def agreements(*, agree: bool) -> tuple[Agreement, ...]:

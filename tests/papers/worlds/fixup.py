@@ -13,16 +13,16 @@ import pandas as pd
 from worlds import fixup_training
 from worlds.world import World
 
-from normless.papers.agreement import Agreement
-from normless.papers.fixup.bounds import InputBounds, SetBounds
-from normless.papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates
-from normless.papers.fixup.dynamics import WITH, WITHOUT, Dynamics
-from normless.papers.fixup.homogeneity import BIASED, NORMED, PLAIN
-from normless.papers.fixup.method import Method, Rules
-from normless.papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
-from normless.papers.fixup.variance import Growth
-from normless.papers.published import published_as
-from normless.papers.verdict import Estimate
+from normless_papers.agreement import Agreement
+from normless_papers.fixup.bounds import InputBounds, SetBounds
+from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates
+from normless_papers.fixup.dynamics import WITH, WITHOUT, Dynamics
+from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN
+from normless_papers.fixup.method import Method, Rules
+from normless_papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
+from normless_papers.fixup.variance import Growth
+from normless_papers.published import published_as
+from normless_papers.verdict import Estimate
 
 
 def printed(artefact: str) -> Mapping[str, Any]:

@@ -11,13 +11,13 @@ import pandas as pd
 from made_up_runs import Ending, Endings, facts_of, made_up
 from worlds.world import World
 
-from normless.papers.agreement import Agreement
-from normless.papers.artefact import artefact_of
-from normless.papers.fixup.baselines import Calibrated, Scaled
-from normless.papers.fixup.depth import first_epochs, runs_of
-from normless.papers.fixup.transformer import SCHEMES, Template
-from normless.papers.published import published_as
-from normless.papers.verdict import Estimate
+from normless_papers.agreement import Agreement
+from normless_papers.artefact import artefact_of
+from normless_papers.fixup.baselines import Calibrated, Scaled
+from normless_papers.fixup.depth import first_epochs, runs_of
+from normless_papers.fixup.transformer import SCHEMES, Template
+from normless_papers.published import published_as
+from normless_papers.verdict import Estimate
 
 UNTRAINED = Ending(0.1, "diverged")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pandas as pd
 from worlds.facts import both, drawn
 
-from normless.papers.gamma.accumulation import AccumulationFacts
-from normless.papers.gamma.groups import PartitionFacts
-from normless.papers.gamma.half_accumulation import HalfFacts
-from normless.papers.gamma.presets import APPLIED, PRINTED
-from normless.papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
-from normless.papers.gamma.resets import ResetFacts
-from normless.papers.gamma.stream_of_trained import TrainedStreams
-from normless.papers.published import published_as
-from normless.papers.verdict import Estimate
+from normless_papers.gamma.accumulation import AccumulationFacts
+from normless_papers.gamma.groups import PartitionFacts
+from normless_papers.gamma.half_accumulation import HalfFacts
+from normless_papers.gamma.presets import APPLIED, PRINTED
+from normless_papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
+from normless_papers.gamma.resets import ResetFacts
+from normless_papers.gamma.stream_of_trained import TrainedStreams
+from normless_papers.published import published_as
+from normless_papers.verdict import Estimate
 
 
 def partition(right: bool) -> PartitionFacts:

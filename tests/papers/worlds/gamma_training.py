@@ -13,14 +13,14 @@ from invented_runs import InventedLaboratory, Optimum
 from worlds.facts import drawn
 from worlds.world import World
 
-from normless.lab.laboratory import Laboratory
-from normless.lab.rates import RateGrid
-from normless.lab.sweep import Point
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.gamma.comparison import BASELINE
-from normless.papers.gamma.guidelines import Branches
-from normless.papers.gamma.roles import roles_compared
-from normless.papers.published import published_as
+from normless.sweeps.laboratory import Laboratory
+from normless.sweeps.rates import RateGrid
+from normless.sweeps.sweep import Point
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.gamma.comparison import BASELINE
+from normless_papers.gamma.guidelines import Branches
+from normless_papers.gamma.roles import roles_compared
+from normless_papers.published import published_as
 
 # Differences to L2 on the weights alone, where the paper prints one number for no network, or none but a direction.
 GAINS = {

@@ -13,15 +13,15 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
-from normless.papers.published import published_as
-from normless.papers.regularization import RegularizedFacts
-from normless.papers.skipinit.batch_statistics import BatchStatistics
-from normless.papers.skipinit.covariances import CovarianceFacts, Moments
-from normless.papers.skipinit.initialization import BatchStatisticsOfBlocks
-from normless.papers.skipinit.normalization import Definition
-from normless.papers.skipinit.reference_code import Port
-from normless.papers.skipinit.scalar_bias import ScalarBiasFacts
-from normless.papers.verdict import Estimate
+from normless_papers.published import published_as
+from normless_papers.regularization import RegularizedFacts
+from normless_papers.skipinit.batch_statistics import BatchStatistics
+from normless_papers.skipinit.covariances import CovarianceFacts, Moments
+from normless_papers.skipinit.initialization import BatchStatisticsOfBlocks
+from normless_papers.skipinit.normalization import Definition
+from normless_papers.skipinit.reference_code import Port
+from normless_papers.skipinit.scalar_bias import ScalarBiasFacts
+from normless_papers.verdict import Estimate
 
 # What the printed list of blocks adds up to, counted by hand.
 PARAMETERS = 25_530_488

@@ -8,10 +8,10 @@ from math import e, log10, sqrt
 import pandas as pd
 from worlds.world import World, given
 
-from normless.papers.understanding_bn.conditioning import Changes
-from normless.papers.understanding_bn.densities import Densities
-from normless.papers.understanding_bn.linear_networks import Systems
-from normless.papers.understanding_bn.random_matrices import Law, Products
+from normless_papers.understanding_bn.conditioning import Changes
+from normless_papers.understanding_bn.densities import Densities
+from normless_papers.understanding_bn.linear_networks import Systems
+from normless_papers.understanding_bn.random_matrices import Law, Products
 
 SIZE, RUNS = 1000, 5
 

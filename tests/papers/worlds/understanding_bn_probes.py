@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from worlds.world import World, given
 
-from normless.papers.published import published_as
-from normless.papers.understanding_bn.networks import Measured
-from normless.papers.understanding_bn.passes import HISTOGRAM_LAYERS, READING_LAYERS
+from normless_papers.published import published_as
+from normless_papers.understanding_bn.networks import Measured
+from normless_papers.understanding_bn.passes import HISTOGRAM_LAYERS, READING_LAYERS
 
 DRAWS = 5
 Rows = Sequence[Mapping[str, Any]]

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pandas as pd
 from worlds.world import World
 
-from normless.lab.laboratory import Laboratory
-from normless.papers.artefact import Context, artefact_of
-from normless.papers.published import published_as
-from normless.papers.understanding_bn.divergence import Divergence
-from normless.papers.understanding_bn.noise import StepNoise
-from normless.papers.understanding_bn.steps import LongestSteps, StableRates
+from normless.sweeps.laboratory import Laboratory
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.published import published_as
+from normless_papers.understanding_bn.divergence import Divergence
+from normless_papers.understanding_bn.noise import StepNoise
+from normless_papers.understanding_bn.steps import LongestSteps, StableRates
 
 PAPER = "understanding-bn"
 THRESHOLD = published_as(f"{PAPER}/figure-5").rows[0]["value"]

@@ -12,11 +12,11 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
-from normless.papers.published import published_as
-from normless.papers.regularization import RegularizedFacts
-from normless.papers.zeroinit.initialization import WITH, WITHOUT, InitialLoss, LinearFacts
-from normless.papers.zeroinit.protocol import ProtocolFacts, SelectionErrors
-from normless.papers.zeroinit.wallclock import StepTimes
+from normless_papers.published import published_as
+from normless_papers.regularization import RegularizedFacts
+from normless_papers.zeroinit.initialization import WITH, WITHOUT, InitialLoss, LinearFacts
+from normless_papers.zeroinit.protocol import ProtocolFacts, SelectionErrors
+from normless_papers.zeroinit.wallclock import StepTimes
 
 
 def depth_world(right: bool) -> Any:

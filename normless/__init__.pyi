@@ -1,0 +1,32 @@
+from .conversion import convert as convert
+from .conversion import plan as plan
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import Finding as Finding
+from .diagnosis import diagnose as diagnose
+from .diagnosis import treat as treat
+from .edits import Change as Change
+from .edits import Edit as Edit
+from .errors import AlreadyConvertedError as AlreadyConvertedError
+from .errors import FixedArgumentError as FixedArgumentError
+from .errors import RecipeError as RecipeError
+from .errors import UnresolvedStructureError as UnresolvedStructureError
+from .errors import UnsupportedEdit as UnsupportedEdit
+from .folding import FoldReport as FoldReport
+from .folding import fold as fold
+from .folding import freeze as freeze
+from .optim import adaptive_gradient_clipping as adaptive_gradient_clipping
+from .optim import param_groups as param_groups
+from .probes import Measurements as Measurements
+from .probes import RideAlong as RideAlong
+from .probes import mixes_examples as mixes_examples
+from .probes import probe as probe
+from .residual import ResidualBlock as ResidualBlock
+from .residual import ResidualMap as ResidualMap
+from .residual import residual_map as residual_map
+from .saving import load as load
+from .saving import save as save
+from .schemes import SCHEMES as SCHEMES
+from .schemes import Scheme as Scheme
+from .schemes import parse_scheme as parse_scheme
+
+__version__: str

@@ -1,0 +1,211 @@
+"""The figures and the page of a demo, from its tables."""
+
+from __future__ import annotations
+
+import math
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+
+from normless import __version__
+from normless.demo.settings import DemoSettings
+from normless.machine import available_cores
+from normless.plots import (
+    Column,
+    Figure,
+    Page,
+    Table,
+    accuracy_against_depth,
+    inline_svg,
+    save_png,
+    save_svg,
+    skip_variance_against_block,
+    write_page,
+)
+from normless.sweeps import LAWS
+
+
+def write_demo_report(
+    settings: DemoSettings, runs: pd.DataFrame, tried: pd.DataFrame, signal: pd.DataFrame, chance: float
+) -> tuple[tuple[Path, ...], Path]:
+    """Write ``accuracy`` and ``skip-variance`` as SVG and PNG, and ``index.html``, to the settings' folder.
+
+    Args:
+        settings: of the demo.
+        runs, tried, signal: as in `DemoResult`.
+        chance: accuracy of the best constant guess.
+
+    Returns:
+        The paths of the figures and the path of the page.
+    """
+    from normless.data import load_data
+
+    data = load_data(settings.data)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    drawn = {
+        "accuracy": accuracy_against_depth(runs, chance=chance),
+        "skip-variance": skip_variance_against_block(signal, laws={name: law.text for name, law in LAWS.items()}),
+    }
+    captions = {"accuracy": _accuracy_caption(settings), "skip-variance": _signal_caption(signal)}
+    paths = []
+    for name, axes in drawn.items():
+        paths += [
+            save_svg(axes, settings.out / f"{name}.svg"),
+            save_png(axes, settings.out / f"{name}.png"),
+        ]
+    page = Page(
+        title="Depth with and without normalization",
+        finding=finding(runs),
+        caution=_caution(settings, data.train_size, data.image_shape),
+        figures=[
+            Figure(inline_svg(axes, name=name, description=captions[name]), captions[name])
+            for name, axes in drawn.items()
+        ],
+        tables=[_runs_table(runs), _rates_table(tried)],
+        facts=_facts(settings, data.provenance),
+    )
+    return tuple(paths), write_page(page, settings.out / "index.html")
+
+
+def finding(runs: pd.DataFrame) -> str:
+    """What became of the deepest networks, in one sentence."""
+    deepest = runs[runs["depth"] == runs["depth"].max()]
+    phrases = {"trained": "trained", "untrained": "did not train", "diverged": "diverged at every rate"}
+    parts = []
+    for outcome, phrase in phrases.items():
+        rows = deepest[deepest["outcome"] == outcome].to_dict("records")
+        names = [
+            # "none diverged" would say that all went well.
+            "the network without normalization" if row["scheme"] == "none" else row["scheme"]
+            for row in rows
+        ]
+        if outcome != "diverged":
+            names = [
+                f"{name} ({format_accuracy(row['test_accuracy'])})" for name, row in zip(names, rows, strict=True)
+            ]
+        if names:
+            parts.append(f"{_and(names)} {phrase}")
+    return f"At {runs['depth'].max()} layers, each scheme at its best learning rate, {'; '.join(parts)}."
+
+
+def format_accuracy(accuracy: float) -> str:
+    """``67.2 %``; a dash where there is none."""
+    return "–" if accuracy != accuracy else f"{100 * accuracy:.1f} %"
+
+
+def format_rate(rate: float) -> str:
+    """``0.025``; a dash where there is none."""
+    return "–" if rate != rate else f"{rate:g}"
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _caution(settings: DemoSettings, train_size: int, image_shape: tuple[int, ...]) -> str:
+    _, height, width = image_shape
+    return (
+        f"A small run: one seed, {settings.epochs} epochs over {train_size} images of {height}×{width} pixels, "
+        f"networks of width {settings.width}, {len(settings.rates)} learning rates. It shows which networks train; "
+        "it does not claim the papers’ numbers, which come from larger data, wider networks and finer grids of rates."
+    )
+
+
+def _accuracy_caption(settings: DemoSettings) -> str:
+    return (
+        f"Test accuracy after {settings.epochs} epochs against depth, each scheme at its best of the rates "
+        f"{_rates(settings)}, chosen by training loss. A hollow marker is a network that did not train."
+    )
+
+
+def _signal_caption(signal: pd.DataFrame) -> str:
+    return (
+        f"Variance on the skip path against the block d at initialization, depth {signal['depth'].max()}. Points "
+        "are measured, lines predicted from the weights, small images and their borders included. Dotted is the "
+        "law of an endlessly wide network without borders: 2ᵈ without normalization, d with batch norm (which "
+        "starts anew where a convolution on the skip path changes the resolution), 1 with skipinit and fixup."
+    )
+
+
+def _runs_table(runs: pd.DataFrame) -> Table:
+    return Table(
+        caption="Each scheme at its best rate. Trained is what has at least half of batch norm’s gain over chance; a "
+        "dash is a network that diverged at every rate, with the accuracy of the lowest",
+        columns=[
+            Column("depth", numeric=True),
+            Column("scheme"),
+            Column("best rate", numeric=True),
+            Column("outcome"),
+            Column("test accuracy", numeric=True),
+            Column("seconds per epoch", numeric=True),
+        ],
+        rows=[
+            [
+                str(row["depth"]),
+                row["scheme"],
+                format_rate(row["rate"]),
+                row["outcome"],
+                format_accuracy(row["test_accuracy"]),
+                f"{row['seconds_per_epoch']:.2f}",
+            ]
+            for row in runs.to_dict("records")
+        ],
+        row_headers=2,
+    )
+
+
+def _rates_table(tried: pd.DataFrame) -> Table:
+    rates = sorted({float(rate) for rate in tried["rate"]})
+    return Table(
+        caption="Training loss of the first epoch at each rate, by which the rates are chosen",
+        columns=[
+            Column("depth", numeric=True),
+            Column("scheme"),
+            *(Column(format_rate(rate), numeric=True) for rate in rates),
+        ],
+        rows=[
+            [*map(str, network), *map(_loss, rows.sort_values("rate")["training_loss"])]
+            for network, rows in tried.groupby(["depth", "scheme"], sort=False)
+        ],
+        row_headers=2,
+    )
+
+
+def _loss(loss: float) -> str:
+    return "diverged" if math.isinf(loss) else f"{loss:.3f}"
+
+
+def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
+    workers = settings.workers or available_cores()
+    return [
+        ("Data set", provenance),
+        (
+            "Networks",
+            f"Wide-ResNets of width {settings.width}, depths {', '.join(map(str, sorted(settings.depths)))}",
+        ),
+        ("Schemes", ", ".join(settings.schemes)),
+        (
+            "Budget",
+            f"{settings.epochs} epochs per run, batch size {settings.batch_size}, a rate that falls linearly to 0",
+        ),
+        (
+            "Rates",
+            f"{_rates(settings)}: an epoch at each; the run with the lowest training loss then goes on to the end",
+        ),
+        ("Seed", f"{settings.seed}, the same for every run"),
+        ("Versions", f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}"),
+        (
+            "Machine",
+            f"{platform.machine()}, {available_cores()} cores shared by {workers} processes, "
+            "so seconds per epoch are those of a run that shares the machine; those of a diverged run are "
+            "extrapolated from the steps it took",
+        ),
+        ("Date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
+    ]
+
+
+def _rates(settings: DemoSettings) -> str:
+    return ", ".join(map(format_rate, settings.rates))

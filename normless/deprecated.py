@@ -1,0 +1,108 @@
+"""Public names that moved; the former ones work with a ``DeprecationWarning``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+_MOVED: dict[str, dict[str, tuple[str, ...]]] = {
+    "normless.probes": {
+        "normless_papers.probes": (
+            "ActivationHistograms",
+            "ChannelContributions",
+            "ChannelPairs",
+            "GradientCorrelation",
+            "GradientSums",
+            "OutputGradientHistograms",
+            "ParameterGradientHistograms",
+            "ParameterGradients",
+            "StableRate",
+            "StepErrors",
+            "SummandDistribution",
+            "WarmStart",
+            "WeightDynamics",
+            "activation_histograms",
+            "classwise_elements",
+            "classwise_gradients",
+            "dominance_table",
+            "effective_rank",
+            "for_each_class",
+            "function_update_table",
+            "gamma_invariance",
+            "gamma_slopes",
+            "gamma_updates",
+            "gradient_alignment_table",
+            "gradient_correlation_table",
+            "gradient_histograms",
+            "gradient_sum_table",
+            "l2_share",
+            "largest_stable_rate",
+            "loss_along",
+            "loss_terms",
+            "moments_along",
+            "noise_per_example",
+            "observe_along",
+            "parameter_gradient_correlation",
+            "peak_counts",
+            "per_example_gradients",
+            "predicted_gradient_cosines",
+            "rank_one_share",
+            "scalar_branch_table",
+            "sgd_noise_table",
+            "steepest_descent",
+            "step_errors",
+            "summand_statistics",
+            "update_slopes",
+            "update_terms",
+            "update_trace_table",
+        ),
+        "normless_papers.theory": (
+            "GradedProduct",
+            "InputGradientBounds",
+            "LinearSystems",
+            "ParameterSet",
+            "SetGradientBounds",
+            "candidate_sets",
+            "condition_growth",
+            "conditioning_table",
+            "density_table",
+            "descent_table",
+            "distance_between",
+            "distance_to_law",
+            "extremes_table",
+            "homogeneous_sets",
+            "input_bound_table",
+            "input_homogeneity",
+            "jacobian_spectrum",
+            "linear_systems",
+            "lyapunov_exponents",
+            "product_log_singular_values",
+            "random_factors",
+            "set_bound_table",
+            "sets_of",
+            "singular_value_table",
+            "support_edge",
+        ),
+    },
+}
+
+
+def with_moved(package: str, current: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A package's ``__getattr__`` that also knows the names that moved elsewhere.
+
+    Args:
+        package: the package's own name.
+        current: its ``__getattr__`` for the names that it has.
+    """
+    homes = {name: home for home, names in _MOVED[package].items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            return current(name)
+        message = f"{package}.{name} moved to {homes[name]}.{name}; import it from there."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(import_module(homes[name]), name)
+
+    return find

@@ -1,1 +1,0 @@
-"""Experiments made of many runs: what to run, the processes that run it, and what is shown of it."""

@@ -1,1 +1,0 @@
-"""Products of random matrices, and what their condition costs linear networks."""

@@ -1,0 +1,13 @@
+from .blocks import Layer as Layer
+from .blocks import ResidualBlock as ResidualBlock
+from .blocks import ResidualMap as ResidualMap
+from .blocks import Role as Role
+from .blocks import Site as Site
+from .blocks import Unresolved as Unresolved
+from .declared import BlockStructure as BlockStructure
+from .declared import Decoding as Decoding
+from .declared import Projections as Projections
+from .declared import Structure as Structure
+from .find import residual_map as residual_map
+from .table import format_blocks as format_blocks
+from .trace import traced_map as traced_map

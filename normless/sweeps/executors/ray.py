@@ -1,0 +1,208 @@
+"""Runs as tasks of a Ray cluster, of many machines or of this one alone."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from functools import cache
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from normless.errors import NormlessError
+from normless.machine import available_cores
+from normless.sweeps.executors.executor import Result, WorkerDiedError
+
+# Tasks that wait in the cluster: enough that short ones never wait for the driver, few enough to be no burden.
+SMALLEST_WINDOW = 1000
+WINDOW_PER_SLOT = 2
+# Rows travel by themselves; Ray refuses less.
+OBJECT_STORE_BYTES = 80 * 2**20
+# Ray reads these when it is imported, and hands them to the processes it starts. The second keeps the cluster of this
+# machine on loopback, as Ray does by itself on macOS; the third is what it would choose, and say in a warning.
+LOCAL_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+class ClusterError(NormlessError):
+    """Ray itself failed, not a run; the message says what it reports."""
+
+
+class RayExecutor:
+    """Tasks on a Ray cluster, each with one core, one thread and its share of a GPU; a context manager.
+
+    Ray keeps worker processes warm, so that data and compiled code are shared by the runs of a process. It does not
+    carry out a task again whose process or machine died: that is left to who submitted it. On a cluster of several
+    machines normless is installed on each, and the folders of the runs and of the data are the same on all.
+
+    Args:
+        address: of the cluster, as HOST:PORT, or auto for the one this machine belongs to; if None, that which this
+            process is connected to already, or else a new one on this machine's loopback, which ends with the block.
+        workers: the most tasks at once; what there is room for if None.
+        gpus_per_run: of each task; 0.25 lets four share one.
+
+    Raises:
+        ValueError: the number of workers is below 1, or the GPUs are negative.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int | None = None, gpus_per_run: float = 0.0) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"Expected 1 or more workers, got {workers}.")
+        if gpus_per_run < 0:
+            raise ValueError(f"Expected 0 or more GPUs per run, got {gpus_per_run}.")
+        self._address = address
+        self._workers = workers
+        self._gpus = gpus_per_run
+        self._ray: ModuleType | None = None
+        self._owns = False
+        self._task: Any = None
+        self._window = SMALLEST_WINDOW
+        self._open: set[Future[Any]] = set()
+
+    @property
+    def window(self) -> int:
+        """As many tasks as may wait in the cluster."""
+        return self._window
+
+    def __enter__(self) -> Self:
+        """Connect to the cluster, or start it.
+
+        Raises:
+            ModuleNotFoundError: Ray is not installed.
+            OSError: nothing answers at the address.
+        """
+        ray = _ray(local=self._address is None)
+        self._owns = not ray.is_initialized()
+        if self._owns:
+            self._connect(ray)
+        self._ray = ray
+        self._task = ray.remote(num_cpus=1, num_gpus=self._gpus, max_retries=0)(_carry_out)
+        slots = int(ray.cluster_resources().get("CPU", 1))
+        self._window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
+        if self._workers is not None and not (self._owns and self._address is None):
+            # Of a cluster that others use too, no more is asked for.
+            self._window = self._workers
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the cluster, which ends this process' tasks; nobody waits for them."""
+        open_, self._open = self._open, set()
+        if self._ray is not None and self._owns:
+            self._ray.shutdown()
+        elif self._ray is not None:
+            for future in open_:
+                self._ray.cancel(future.ref, force=True)  # type: ignore[attr-defined]
+        for future in open_:
+            future.cancel()
+
+    def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
+        """Carry out `function(*args)` where there is room; see `Executor`. Groups are not kept together."""
+        future: Future[Result] = Future()
+        self._open.add(future)
+        reference = self._task.remote(tuple(sys.path), pickle.dumps((function, args)))
+        future.ref = reference  # type: ignore[attr-defined]
+        reference.future().add_done_callback(lambda outcome: self._take_back(outcome, future))
+        return future
+
+    def _connect(self, ray: ModuleType) -> None:
+        quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        if self._address is not None:
+            ray.init(address=self._address, **quiet)
+            return
+        ray.init(
+            address="local",
+            num_cpus=self._workers or available_cores(),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            **quiet,
+        )
+
+    def _take_back(self, outcome: Future[Any], future: Future[Any]) -> None:
+        """Pass on what became of a task, from a thread of Ray's."""
+        self._open.discard(future)
+        if not future.set_running_or_notify_cancel():
+            return
+        error = outcome.exception()
+        if error is None:
+            future.set_result(outcome.result())
+        else:
+            future.set_exception(_in_words(error))
+
+
+@cache
+def _ray(*, local: bool) -> ModuleType:
+    """Ray, told to be quiet.
+
+    Args:
+        local: whether it is to start a cluster on this machine.
+    """
+    for name, value in LOCAL_ENVIRONMENT.items():
+        if local or name == "RAY_USAGE_STATS_ENABLED":
+            os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "ray is not installed; install it with: pip install 'normless[cluster]'", name="ray"
+        ) from error
+    from ray._private import worker
+
+    # Ray tells of dead workers on standard output, which is the command's; the executor tells of them by itself.
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = _say_nothing
+    return ray
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    """What is said instead of Ray's own messages."""
+
+
+def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
+    """In a worker process: carry out a function on its arguments, by one thread.
+
+    Args:
+        paths: where the driver imports from.
+        task: both, pickled.
+    """
+    _prepare(paths)
+    function, args = pickle.loads(task)
+    return function(*args)
+
+
+@cache
+def _prepare(paths: tuple[str, ...]) -> None:
+    sys.path += [path for path in paths if path not in sys.path]
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _in_words(error: BaseException) -> BaseException:
+    """What an error of Ray means; an exception of the task itself as it was raised."""
+    from ray import exceptions
+
+    if isinstance(error, exceptions.RayTaskError):
+        cause = error.cause
+        return cause if isinstance(cause, Exception) else error
+    lost = (
+        exceptions.WorkerCrashedError,
+        exceptions.NodeDiedError,
+        exceptions.OutOfMemoryError,
+        exceptions.ObjectLostError,
+    )
+    said: NormlessError
+    text = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, lost):
+        said = WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
+    else:
+        said = ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
+    said.__cause__ = error
+    return said

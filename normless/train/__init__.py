@@ -1,0 +1,8 @@
+"""One training run: its configuration, the loop, what it leaves behind, and how it ended.
+
+The names below are imported on first use, so that the command line can show its help without importing torch.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,92 @@
+"""The test set's loss and accuracies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from normless.data import Batch
+from normless.train.objective import in_memory_order
+
+TOP = 5
+
+
+class TestedData(Protocol):
+    """Data with examples to test on."""
+
+    classes: int
+
+    @property
+    def test_size(self) -> int:
+        """Number of test examples."""
+
+    @property
+    def test_labels(self) -> Tensor:
+        """Their classes, int64 [M], on the CPU."""
+
+    def test_batches(
+        self, batch_size: int, *, device: torch.device | str, rank: int, world_size: int
+    ) -> Iterator[Batch]:
+        """Every test example once, of each batch the part of one process."""
+
+
+class Evaluation(NamedTuple):
+    """Mean cross entropy (nats), share right, and share in the top five (None with five classes or fewer)."""
+
+    loss: float
+    accuracy: float
+    accuracy_top5: float | None
+
+
+def mean_metric(fabric: Fabric) -> MeanMetric:
+    """A mean over all processes, in double precision; a NaN in it makes it NaN."""
+    metric = MeanMetric(nan_strategy="disable").to(fabric.device)
+    metric.set_dtype(torch.float64)
+    return metric
+
+
+@torch.no_grad()
+def evaluate(fabric: Fabric, network: nn.Module, data: TestedData, batch_size: int) -> Evaluation:
+    """Pass the whole test set, each process its part, through the network in evaluation mode.
+
+    Args:
+        fabric: that runs the processes; its precision is used.
+        network: the bare module: parts differ in size between processes, which the wrapper for training, with
+            its exchange in every pass, does not allow.
+        data: whose test set is passed.
+        batch_size: examples per pass of all processes.
+    """
+    network.eval()
+    _share_buffers(fabric, network)
+    loss = mean_metric(fabric)
+    accuracies = {
+        top: MulticlassAccuracy(data.classes, top_k=top, average="micro", validate_args=False).to(fabric.device)
+        for top in ((1, TOP) if data.classes > TOP else (1,))
+    }
+    kind = next(network.parameters()).dtype
+    ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
+    for inputs, targets in data.test_batches(batch_size, device=fabric.device, **ranks):
+        real = in_memory_order(inputs.to(kind)) if inputs.is_floating_point() else inputs
+        with fabric.autocast():
+            logits: Tensor = network(real)
+        logits = logits.to(torch.get_default_dtype())
+        loss.update(F.cross_entropy(logits, targets, reduction="none"))
+        for accuracy in accuracies.values():
+            accuracy.update(logits, targets)
+    # The metric divides in single precision; the share is that of a whole number of examples.
+    shares = {top: round(float(a.compute()) * data.test_size) / data.test_size for top, a in accuracies.items()}
+    return Evaluation(float(loss.compute()), shares[1], shares.get(TOP))
+
+
+def _share_buffers(fabric: Fabric, network: nn.Module) -> None:
+    """Give every process the running statistics of the first, whose checkpoint is kept."""
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, 0)

@@ -1,0 +1,112 @@
+"""One epoch of training: a pure function of the weights, the optimizer's state, the seed and the epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from normless.divergence import first_diverged
+from normless.optim import set_rate
+from normless.train.evaluation import mean_metric
+from normless.train.listener import RunListener
+from normless.train.objective import l2_term
+from normless.train.task import EpochTraining, StepStatistics, Task
+
+# On an accelerator a look at the losses waits for all work in flight, so they are looked at together.
+STEPS_BETWEEN_LOOKS = 25
+
+
+def seed_epoch(seed: int, epoch: int, rank: int) -> None:
+    """Start torch's generators, which dropout draws from, anew for an epoch (from 0) of a process."""
+    torch.manual_seed(int(np.random.SeedSequence((seed, epoch, rank)).generate_state(1, np.uint64)[0] >> 1))
+
+
+def train_epoch(
+    task: Task[Any, Any, Any], epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()
+) -> EpochTraining:
+    """Train for one epoch, counted from 0; ends early at the first loss that diverged.
+
+    On the CPU a loss is looked at before its step is made; on an accelerator, and between processes, after
+    up to `STEPS_BETWEEN_LOOKS` steps, and what followed a diverged loss is then left out of the record.
+    """
+    fabric = task.fabric
+    seed_epoch(task.config.seed, epoch, fabric.global_rank)
+    task.network.train()
+    at_once = fabric.device.type == "cpu" and fabric.world_size == 1
+    record = _Record(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
+    start = time.perf_counter()
+    for index, batch in enumerate(task.batches(epoch)):
+        done = epoch * task.steps_per_epoch + index
+        record.result.rate = task.rate(done)
+        set_rate(task.optimizer, record.result.rate)
+        task.optimizer.zero_grad()
+        record.add(task.gradients(batch, done + 1), l2_term(task.optimizer))
+        if (at_once or (index + 1) % STEPS_BETWEEN_LOOKS == 0) and record.look():
+            break
+        task.clip()
+        task.optimizer.step()
+    if record.result.diverged is None and not record.look():
+        record.average()
+    record.result.seconds = time.perf_counter() - start
+    return record.result
+
+
+class _Record:
+    """Collects the steps of an epoch on the device and looks at them when told."""
+
+    def __init__(self, fabric: Fabric, *, first_step: int, listeners: Sequence[RunListener[Any, Any]]) -> None:
+        self._fabric = fabric
+        self._first_step = first_step
+        self._listeners = listeners
+        self._losses: list[Tensor] = []
+        self._l2: list[Tensor] = []
+        self._accuracies: list[Tensor] = []
+        self.result = EpochTraining()
+
+    def add(self, statistics: StepStatistics, l2: Tensor) -> None:
+        """A step of this process, not waited for."""
+        self._losses.append(statistics.loss)
+        self._accuracies.append(statistics.accuracy)
+        self._l2.append(l2)
+
+    def look(self) -> bool:
+        """Read the losses not yet seen, as means over all processes; whether one of them has diverged."""
+        losses = self.result.losses
+        unseen = self._losses[len(losses) :]
+        if not unseen:
+            return False
+        values: list[float] = self._mean_of_processes(torch.stack(unseen)).tolist()
+        diverged = first_diverged(values)
+        if diverged is not None:
+            self.result.diverged = len(losses) + diverged
+            values = values[: diverged + 1]
+        for step, loss in enumerate(values, self._first_step + len(losses)):
+            for listener in self._listeners:
+                listener.on_step(step, loss)
+        losses.extend(values)
+        return diverged is not None
+
+    def average(self) -> None:
+        """Take the means over the epoch's steps."""
+        losses = torch.stack(self._losses)
+        l2 = torch.stack(self._l2).to(losses.device)
+        self.result.loss = self._mean(losses)
+        self.result.loss_with_l2 = self._mean(losses + l2)
+        self.result.accuracy = self._mean(torch.stack(self._accuracies))
+
+    def _mean(self, values: Tensor) -> float:
+        metric = mean_metric(self._fabric)
+        metric.update(values)
+        return float(metric.compute())
+
+    def _mean_of_processes(self, values: Tensor) -> Tensor:
+        if self._fabric.world_size == 1:
+            return values
+        mean: Tensor = self._fabric.all_reduce(values, reduce_op="mean")  # type: ignore[assignment]
+        return mean

@@ -1,0 +1,68 @@
+"""What our code computes beside what the paper's formula gives, quantity by quantity, and how far they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from normless_papers.verdict import Check, check
+
+# Of a network in float64, some hundred roundings deep.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One quantity computed twice.
+
+    Attributes:
+        quantity: what it is, as the start of a sentence.
+        deviation: the largest absolute difference over all of its elements, relative to the largest element expected;
+            absolute where zeros are.
+        tolerance: the most that counts as the same; 0 for bit for bit.
+    """
+
+    quantity: str
+    deviation: float
+    tolerance: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the deviation is within the tolerance; one that is not a number is not."""
+        return self.deviation <= self.tolerance
+
+    def check(self) -> Check:
+        """The agreement as a check of the claim."""
+        bound = "bit for bit" if self.tolerance == 0 else f"to {self.tolerance:g}"
+        return check(f"{self.quantity}, {bound}.", self.agrees, deviation=self.deviation, tolerance=self.tolerance)
+
+
+def deviation(measured: Tensor, expected: Tensor) -> float:
+    """max |measured - expected| / max |expected|, in float64; without the quotient where zeros are expected.
+
+    Raises:
+        ValueError: the shapes differ, so that there is nothing to compare.
+    """
+    if measured.shape != expected.shape:
+        raise ValueError(
+            f"Expected two tensors of one shape, got {tuple(measured.shape)} and {tuple(expected.shape)}."
+        )
+    one, other = measured.detach().double(), expected.detach().double()
+    if not one.numel():
+        return 0.0
+    size = other.abs().max()
+    return float((one - other).abs().max() / torch.where(size > 0, size, 1.0))
+
+
+def agreement(quantity: str, measured: Tensor, expected: Tensor, tolerance: float = 0.0) -> Agreement:
+    """How far two computations of one quantity are apart, by `deviation`."""
+    return Agreement(quantity, deviation(measured, expected), tolerance)
+
+
+def agreement_table(agreements: Sequence[Agreement]) -> pd.DataFrame:
+    """A row per quantity: `quantity`, `deviation`, `tolerance`."""
+    return pd.DataFrame([asdict(one) for one in agreements], columns=["quantity", "deviation", "tolerance"])

@@ -1,0 +1,54 @@
+"""How much of each artefact a budget carries out, and why so much: `budgets.yaml`, read for the functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_type_hints
+
+import yaml
+
+Budget = Literal["smoke", "small", "paper"]
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
+
+
+def settings_at(id: str, budget: Budget, function: Callable[..., Any]) -> Mapping[str, Any]:  # noqa: A002 - as in the index
+    """The keyword arguments of an artefact's function at a budget, of the types that it is annotated with.
+
+    Raises:
+        ValueError: a value is not of its argument's type; names the argument.
+    """
+    # Whoever reads results alone need not wait for it.
+    from pydantic import TypeAdapter
+
+    kinds = get_type_hints(function)
+    return MappingProxyType(
+        {
+            name: TypeAdapter(kinds.get(name, Any)).validate_python(_immutable(value))
+            for name, value in budget_table()[id][budget].items()
+        }
+    )
+
+
+def reason_of(id: str) -> str:  # noqa: A002 - as in the index
+    """Why an artefact's smoke and small budgets are what they are."""
+    return str(budget_table()[id]["why"])
+
+
+@cache
+def budget_table() -> Mapping[str, Mapping[str, Any]]:
+    """The file: for each artefact `why`, and its settings at each budget as plain data."""
+    text = files("normless_papers").joinpath("budgets.yaml").read_text(encoding="utf-8")
+    table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    # Only there to be referred to.
+    del table["efforts"]
+    return MappingProxyType(table)
+
+
+def _immutable(value: Any) -> Any:
+    """Lists as tuples, at every depth."""
+    if isinstance(value, dict):
+        return {name: _immutable(one) for name, one in value.items()}
+    return tuple(_immutable(one) for one in value) if isinstance(value, list) else value

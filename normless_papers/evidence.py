@@ -1,0 +1,79 @@
+"""What carrying out an artefact gives: numbers, checks of the claim, the setup behind them, and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an artefact's function returns.
+
+    Attributes:
+        measured: a tidy table, one observation a row. Columns with the names of published ones are set beside them.
+        facts: what the artefact's checks are made of; see `normless_papers.artefact.artefact`.
+        setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
+        on: the columns by which a published row finds its measured row, such as ("method", "depth"); ("quantity",)
+            where the published numbers are single quantities. Empty where nothing is published as numbers.
+        draw: draws the figure and returns its axes; None only where there is nothing to see.
+        remarks: what a reader must know to read the numbers right.
+        reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
+    """
+
+    measured: pd.DataFrame
+    facts: Any
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    on: tuple[str, ...] = ()
+    draw: Callable[[], Axes] | None = None
+    remarks: tuple[str, ...] = field(default=())
+    reduction: str = ""
+
+    def __post_init__(self) -> None:
+        missing = [name for name in self.on if name not in self.measured.columns]
+        if missing:
+            raise ValueError(
+                f"The measured table has no column {', '.join(missing)} to set beside the published one; it has "
+                f"{', '.join(map(str, self.measured.columns))}."
+            )
+
+
+def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
+    """Published and measured numbers in one table: a row per published row, and then what only was measured.
+
+    Args:
+        rows: published ones; lists in them are written as text.
+        measured: columns of the same name as published ones become `NAME_measured` beside `NAME_published`.
+        on: the columns that find each other's rows; compared as text.
+
+    Returns:
+        The columns of `on` first; published rows in their order, then those that only were measured in theirs. A
+        published row without a measured one has NaN there, and the other way round.
+    """
+    if not rows or not on:
+        return measured.copy()
+    printed = pd.DataFrame([{name: _cell(value) for name, value in row.items()} for row in rows])
+    left = printed.assign(**{name: printed[name].map(_key) for name in on}, _printed=range(len(printed)))
+    right = measured.assign(**{name: measured[name].map(_key) for name in on}, _found=range(len(measured)))
+    merged = left.merge(right, how="outer", on=list(on), suffixes=("_published", "_measured"))
+    merged = merged.sort_values(["_printed", "_found"], na_position="last").drop(columns=["_printed", "_found"])
+    return merged[[*on, *(name for name in merged.columns if name not in on)]].reset_index(drop=True)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {held}" for name, held in value.items())
+    return value
+
+
+def _key(value: Any) -> str:
+    """Numbers of equal value are equal keys: 16 and 16.0. What is missing is empty."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return "" if pd.isna(value) else str(value)

@@ -1,0 +1,139 @@
+"""What multipliers are for: norms, angles and multipliers over steps, with decay and a drop of the rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+
+from normless import param_groups, residual_map
+from normless.models import dense
+from normless.plots import multipliers_against_step, new_panels, weight_norms_against_step
+from normless.sweeps import convert
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.estimates import over_draws
+from normless_papers.evidence import Evidence
+from normless_papers.probes import WeightDynamics
+from normless_papers.trained import replicates
+from normless_papers.verdict import Check, Estimate, larger
+
+WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """What was seen of the weights on branches.
+
+    Attributes:
+        branch: a row per draw, scheme, weight and recorded step.
+        drop: the step after which the rate is a tenth.
+        steps: the last step.
+    """
+
+    branch: pd.DataFrame
+    drop: int
+    steps: int
+
+    def change(self, column: str, start: int, end: int, scheme: str = WITH) -> Estimate:
+        """Of a number's mean over weights, from one step to another, over draws."""
+        rows = self.branch[self.branch["scheme"] == scheme]
+        by_step = rows.groupby(["draw", "step"])[column].mean().unstack("step")
+        return replicates(by_step[end] - by_step[start])
+
+
+def _checks(found: Dynamics) -> list[Check]:
+    drop, steps, none = found.drop, found.steps, Estimate(0.0)
+    own = found.branch[found.branch["scheme"] == WITH]
+    return [
+        larger(
+            "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.",
+            Estimate(0.2),
+            over_draws(own["cosine"].abs().groupby(own["draw"]).mean()),
+        ),
+        larger("After the drop the weights' norm shrinks.", none, found.change("weight_norm", drop, steps)),
+        larger("After the drop the multiplier grows.", found.change("multiplier", drop, steps), none),
+        larger(
+            "It grows more after the drop than in as many steps before it.",
+            found.change("multiplier", drop, steps),
+            found.change("multiplier", max(10, 2 * drop - steps), drop),
+        ),
+        larger(
+            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises (log of it).",
+            found.change("log_rate", drop, steps),
+            none,
+        ),
+        larger(
+            "It rises more with the multiplier than without.",
+            found.change("log_rate", drop, steps),
+            found.change("log_rate", drop, steps, WITHOUT),
+        ),
+    ]
+
+
+@artefact("fixup/multiplier-dynamics", basis="training", checks=_checks)
+def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, width: int, decay: float) -> Evidence:
+    """Gradient ⊥ weight; after the drop norms shrink, the multiplier grows, and with it the rate of other layers."""
+    tables = []
+    for draw in range(draws):
+        for scheme in (WITH, WITHOUT):
+            with seeded(context.seed + draw):
+                tables.append(_trained(scheme, steps, drop, width, decay).assign(scheme=scheme, draw=draw))
+    table = pd.concat(tables, ignore_index=True)
+    branch = table[table["place"] == "branch"]
+    marks = [mark for mark in (drop // 2, drop, (steps + drop) // 2, steps) if mark in set(branch["step"])]
+    columns = ["weight_norm", "multiplier", "cosine", "relative_rate"]
+    rows = branch[branch["step"].isin(marks)].groupby(["scheme", "step"], sort=False)[columns].mean().reset_index()
+    return Evidence(
+        measured=rows,
+        facts=Dynamics(branch, drop, steps),
+        setup={
+            "network": f"dense, 3 blocks of width {width}, two ReLU → linear on each branch, by {WITH} and {WITHOUT}",
+            "data": "prototypes of 10 classes and N(0, 1) noise in 16 dimensions, half of the labels drawn anew",
+            "training": f"{steps} steps of 16 examples at rate 0.1, a tenth of it from step {drop + 1} on, L2 "
+            f"{decay:g} on the weights and not on the scalars",
+            "draws": draws,
+            "seed": context.seed,
+        },
+        draw=lambda: _panels(branch),
+        remarks=(
+            "The paper argues and observes this; it publishes no figure. The relative rate is α²η/‖W‖², the "
+            "effective rate of a branch's weight, over η.",
+            "As α ∂l/∂α = ⟨∂l/∂W, W⟩, the gradient changes α² and ‖W‖² alike and decay takes from ‖W‖² alone: α² - "
+            "‖W‖² grows by 2ηλ‖W‖² a step, before the drop as after it.",
+        ),
+    )
+
+
+def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd.DataFrame:
+    """Every tenth step's weights, gradients and multipliers; the rate is a tenth after `drop`."""
+    prototypes = torch.randn(10, 16)
+    network = convert(dense(3, width, in_features=16, branch_layers=2), scheme)
+    optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay, policy="weights"), lr=0.1)
+    recorder = WeightDynamics(network, residual_map(network), when=lambda step: step % 10 == 0)
+    with recorder.ride_along(optimizer):
+        for step in range(1, steps + 1):
+            targets = torch.randint(10, (16,))
+            inputs = prototypes[targets] + torch.randn(16, 16)
+            noisy = torch.where(torch.rand(16) < 0.5, torch.randint(10, (16,)), targets)
+            optimizer.zero_grad()
+            torch.autograd.backward(F.cross_entropy(network(inputs), noisy))
+            if step == drop + 1:
+                for group in optimizer.param_groups:
+                    group["lr"] /= 10
+            optimizer.step()
+    table = recorder.table()
+    scale = table["multiplier"].fillna(1.0)
+    rate = scale**2 / table["weight_norm"] ** 2
+    return table.assign(relative_rate=rate, log_rate=np.log(rate))
+
+
+def _panels(branch: pd.DataFrame) -> Axes:
+    first, second = new_panels(1, 2, width=4.9, height=3.2)
+    weight_norms_against_step(branch, first)
+    multipliers_against_step(branch[branch["scheme"] == WITH], second)
+    return first

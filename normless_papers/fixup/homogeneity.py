@@ -1,0 +1,122 @@
+"""Proposition 1 and figure 2: positively homogeneous functions, and the parameter sets a ResNet is homogeneous in."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch import nn
+
+from normless.models import resnet, resnet_cifar
+from normless.plots import homogeneity_of_sets
+from normless.sweeps import convert
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.evidence import Evidence
+from normless_papers.theory.homogeneous.homogeneity import homogeneous_sets, input_homogeneity
+from normless_papers.verdict import Check, check
+
+FACTORS = (0.5, 2.0, 3.0, 0.7)
+# An error that no rounding makes.
+NOT_ROUNDING = 1e-3
+
+
+PLAIN, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one layer"
+
+
+def _proposition_1(table: pd.DataFrame) -> list[Check]:
+    errors = table.groupby("network")["relative_error"]
+    return [
+        check(
+            "Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵.",
+            bool(errors.max()[PLAIN] < 1e-5),
+            largest_error=errors.max()[PLAIN],
+        ),
+        *(
+            check(
+                f"With {name} it is not: the relative error is above {NOT_ROUNDING:g} for every factor.",
+                bool(errors.min()[name] > NOT_ROUNDING),
+                smallest_error=errors.min()[name],
+            )
+            for name in (NORMED, BIASED)
+        ),
+    ]
+
+
+@artefact("fixup/proposition-1", basis="measurement", checks=_proposition_1)
+def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Evidence:
+    """f(a·x) = a·f(x) for a > 0 without norms and biases, to rounding; not with either."""
+    with seeded(context.seed):
+        x = torch.randn(images, 3, side, side)
+        networks = {
+            PLAIN: convert(resnet_cifar(depth), "xavier"),
+            NORMED: resnet_cifar(depth),
+            BIASED: convert(resnet_cifar(depth), "xavier"),
+        }
+        layer = networks[BIASED].get_submodule("blocks.1.conv1")
+        assert isinstance(layer, nn.Conv2d)
+        layer.bias = nn.Parameter(torch.full((layer.out_channels,), 0.1))
+        tables = [input_homogeneity(one, x, factors=FACTORS).assign(network=name) for name, one in networks.items()]
+    table = pd.concat(tables, ignore_index=True)
+    drawn = table.assign(set=table["network"] + ", a = " + table["factor"].map("{:g}".format))
+    return Evidence(
+        measured=table[["network", *(name for name in table.columns if name != "network")]],
+        facts=table,
+        setup={
+            "network": f"ResNet-{depth} for CIFAR, Xavier weights, in training mode",
+            "inputs": f"{images} random images of {side}×{side}",
+            "factors": ", ".join(map(str, FACTORS)),
+            "seed": context.seed,
+        },
+        draw=lambda: homogeneity_of_sets(drawn),
+    )
+
+
+def _figure_2(table: pd.DataFrame) -> list[Check]:
+    names = {
+        "stem": "The first convolution before max pooling",
+        "head": "The fully connected layer before softmax",
+        "projection": "A down-sampling layer together with a convolution of its branch, every such pair,",
+    }
+    rows = {place: table[table["place"] == place] for place in (*names, "branch")}
+    alone = rows["branch"]["relative_error"]
+    return [
+        *(
+            check(
+                f"{name} is a positively homogeneous set: f(aθ) = a·f(θ) to rounding.",
+                len(rows[place]) > 0 and bool(rows[place]["homogeneous"].all()),
+                largest_error=rows[place]["relative_error"].max(),
+                sets=len(rows[place]),
+            )
+            for place, name in names.items()
+        ),
+        check(
+            f"No convolution of a branch alone is one: every relative error is above {NOT_ROUNDING:g}.",
+            len(alone) > 0 and bool((alone > NOT_ROUNDING).all()),
+            smallest_error=alone.min(),
+            sets=len(alone),
+        ),
+    ]
+
+
+@artefact("fixup/figure-2", basis="measurement", checks=_figure_2)
+def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
+    """Stem; classifier; a down-sampling layer with one of the branch beside it; and no layer of a branch alone."""
+    with seeded(context.seed):
+        table = homogeneous_sets(convert(resnet(depth), "xavier"), torch.randn(images, 3, side, side))
+    return Evidence(
+        measured=table[["set", "place", "relative_error", "homogeneous"]],
+        facts=table,
+        setup={
+            "network": f"ResNet-{depth} without normalization, Xavier weights",
+            "inputs": f"{images} random images of {side}×{side}",
+            "factors": "0.5 and 3",
+            "seed": context.seed,
+        },
+        draw=lambda: homogeneity_of_sets(_shown(table)),
+    )
+
+
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The homogeneous sets and as many of the others as a figure holds."""
+    others = table[~table["homogeneous"]]
+    return pd.concat([table[table["homogeneous"]], others.iloc[:: max(1, len(others) // 12)]], ignore_index=True)

@@ -1,0 +1,242 @@
+"""Theorems 3 and 4: what one step of gradient descent does to the output, to first order and exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from normless.models import resnet_cifar
+from normless.plots import scalar_branch_updates, update_trace_against_block
+from normless.sweeps import convert
+from normless_papers.agreement import ROUNDING, Agreement, deviation
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.estimates import over_draws, within
+from normless_papers.evidence import Evidence
+from normless_papers.fixup.networks import RectifiedNetwork, closed_form
+from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
+from normless_papers.verdict import Check, Estimate, check, close
+
+RATES = (1e-4, 5e-5, 2.5e-5)
+# Of the steps that measure a term, and what is left of them to first order.
+STEP, _OF_A_STEP = 1e-6, 1e-3
+
+
+@dataclass(frozen=True)
+class UpdateTerms:
+    """What theorem 3 compares.
+
+    Attributes:
+        same: the terms by automatic differentiation beside the paper's J_l^i.
+        remainders: ‖∆f + η Σ J ∂l/∂z‖ of a step, by η.
+        asymmetry: the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|.
+        eigenvalue: the smallest eigenvalue of their symmetric parts, relative to the largest of each.
+        slopes: of log trace against log L, of each draw.
+    """
+
+    same: Agreement
+    remainders: Mapping[float, float]
+    asymmetry: float
+    eigenvalue: float
+    slopes: Estimate
+
+
+def _theorem_3(found: UpdateTerms) -> list[Check]:
+    return [
+        found.same.check(),
+        *(
+            close(
+                f"Halving η from {rate:g} quarters what the first-order formula leaves, to 10 %.",
+                found.remainders[rate] / found.remainders[half], 4, relative=0.1,
+            )
+            for rate, half in pairwise(RATES)
+        ),
+        check(
+            f"A step along one weight's gradient of each logit gives a symmetric J, to {_OF_A_STEP:g}.",
+            found.asymmetry <= _OF_A_STEP,
+            asymmetry=found.asymmetry,
+        ),
+        check(
+            f"It has no negative eigenvalue, to {_OF_A_STEP:g} of its largest.",
+            found.eigenvalue >= -_OF_A_STEP,
+            smallest_relative_eigenvalue=found.eigenvalue,
+        ),
+        within("The trace of Σ J grows linearly with L: slope 1 of logarithms, to 0.25.", found.slopes, 0.75, 1.25),
+    ]  # fmt: skip
+
+
+@artefact("fixup/theorem-3", basis="measurement", checks=_theorem_3)
+def theorem_3(
+    context: Context, *, width: int, layers: int, depths: tuple[int, ...], draws: int, depth: int
+) -> Evidence:
+    """∆f = -η Σ J ∂l/∂z + O(η²), every J positive semi-definite, and the trace of their sum proportional to L."""
+    with seeded(context.seed):
+        facts = _by_formula(layers)
+        found = update_trace_table(convert(resnet_cifar(depth), "xavier"), torch.randn(1, 3, 8, 8), torch.tensor([3]))
+        traces = pd.DataFrame(
+            {
+                "quantity": "trace of Σ J over the branches",
+                "blocks": count,
+                "draw": draw,
+                "value": _trace(count, width, layers),
+            }
+            for count in depths
+            for draw in range(draws)
+        )
+    facts = replace(facts, slopes=over_draws(_slope(one) for _, one in traces.groupby("draw")))
+    scaled = ", ".join(f"{one / rate**2:.4g}" for rate, one in facts.remainders.items())
+    published = pd.DataFrame(
+        [
+            {"quantity": "Delta_f(x0)", "value": f"remainder / η²: {scaled}"},
+            {"quantity": "consequence", "value": f"slope of log trace against log L {facts.slopes.mean:.3f}"},
+        ]
+    )
+    return Evidence(
+        measured=pd.concat([published, traces], ignore_index=True),
+        facts=facts,
+        setup={
+            "formula": f"5 blocks of width 16, {layers} layers of linear → ReLU on each, float64, one example",
+            "J by steps": f"of that network, η = {STEP:g}, one weight and one logit at a time",
+            "traces": f"width {width}, {layers} layers, gain 0.1, L = {', '.join(map(str, depths))}, {draws} draws",
+            "figure": f"ResNet-{depth} for CIFAR without normalization, Xavier, one random image of 8×8",
+            "seed": context.seed,
+        },
+        on=("quantity",),
+        draw=lambda: update_trace_against_block(found),
+        remarks=("Branches of equal scale have the gain 0.1, small enough for the signal not to grow on its way.",),
+    )
+
+
+def _slope(traces: pd.DataFrame) -> float:
+    """Of log trace against log L, by least squares."""
+    across, up = (np.log(traces[name].to_numpy(float)) for name in ("blocks", "value"))
+    return float(np.polyfit(across, up, 1)[0])
+
+
+def _by_formula(layers: int) -> UpdateTerms:
+    """A small network's terms against the paper's formula, what they leave of a step, and the terms of real steps."""
+    network = RectifiedNetwork(5, 16, layers, gain=0.5).double()
+    x = torch.randn(1, 16, dtype=torch.float64)
+    terms = {term.parameter: term.matrix for term in update_terms(network, x)}
+    formula = closed_form(network, x[0])
+    worst = max(deviation(terms[name], one) for name, one in formula.items()) if set(terms) == set(formula) else 1.0
+    measured = [_by_steps(network, x, name) for name in terms]
+    eigenvalues = [torch.linalg.eigvalsh((one + one.T) / 2) for one in measured]
+    return UpdateTerms(
+        same=Agreement("The terms are the paper's J_l^i", worst, ROUNDING),
+        remainders=_remainders(network, x, torch.stack(list(terms.values())).sum(0)),
+        asymmetry=max(float((one - one.T).abs().max() / one.abs().max()) for one in measured),
+        eigenvalue=min(float(one[0] / one[-1]) for one in eigenvalues),
+        slopes=Estimate(math.nan, math.nan),
+    )
+
+
+def _by_steps(network: RectifiedNetwork, x: Tensor, name: str) -> Tensor:
+    """J of one weight, column by column: the logits' change over -η, by a step along the gradient of each logit."""
+    logits = network(x)
+    weight = network.get_parameter(name)
+    columns = []
+    for logit in logits[0]:
+        (gradient,) = torch.autograd.grad(logit, weight, retain_graph=True)
+        moved = torch.func.functional_call(network, {name: weight - STEP * gradient}, (x,))
+        columns.append(((logits - moved)[0] / STEP).detach())
+    return torch.stack(columns, 1)
+
+
+def _trace(blocks: int, width: int, layers: int) -> float:
+    network = RectifiedNetwork(blocks, width, layers, gain=0.1)
+    terms = update_terms(network, torch.randn(1, width))
+    return sum(float(term.matrix.trace()) for term in terms if term.parameter != "head.weight")
+
+
+def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> dict[float, float]:
+    """‖f(θ - η ∂l/∂θ) - f(θ) + η Σ J ∂l/∂z‖ for every rate."""
+    logits = network(x)
+    loss = F.cross_entropy(logits, torch.tensor([2]))
+    (by_logits,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    named = dict(network.named_parameters())
+    gradients = torch.autograd.grad(loss, list(named.values()))
+    found = {}
+    for rate in RATES:
+        moved = {name: one - rate * gradient for (name, one), gradient in zip(named.items(), gradients, strict=True)}
+        change = torch.func.functional_call(network, moved, (x,)) - logits
+        found[rate] = float((change[0] + rate * whole @ by_logits[0]).norm().detach())
+    return found
+
+
+@dataclass(frozen=True)
+class ScalarBranch:
+    """One step of scalar branches, as `scalar_branch_table` and `update_slopes` have them."""
+
+    table: pd.DataFrame
+    slopes: pd.DataFrame
+
+
+def _theorem_4(found: ScalarBranch) -> list[Check]:
+    table = found.table.assign(
+        condition=found.table["update"].abs() * found.table["blocks"] / found.table["learning_rate"]
+    )
+    zero, equal = table[table["option"] == "zero_last"], table[table["option"] == "equal"]
+    return [
+        *_slopes(found.slopes),
+        _at_first_order("zero_last", "η/L", zero["condition"]),
+        _at_first_order("equal", "m·η/L", equal["condition"] / equal["layers"]),
+        check(
+            "With the last scalar at 0 the branch starts at F = 0, and with all equal it does not.",
+            bool((zero["output"] == 0).all() and (equal["output"] > 0).all()),
+            largest_with_zero=zero["output"].abs().max(),
+            smallest_with_equal=equal["output"].min(),
+        ),
+    ]
+
+
+@artefact("fixup/theorem-4", basis="formula", checks=_theorem_4)
+def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, ...]) -> Evidence:
+    """|ΔF| = Θ(η/L) for a_i = L^(-1/(2m-2)), also with a_m = 0, and not for a_i = 1; steps are exact."""
+    rate = 1e-3
+    table = scalar_branch_table(blocks, layers=layers, learning_rate=rate)
+    slopes = update_slopes(table)
+    published = pd.DataFrame([{"quantity": "condition", "value": _words(slopes)}])
+    steps = table[table["blocks"] == max(blocks)].assign(quantity="one step")
+    return Evidence(
+        measured=pd.concat([published, slopes.assign(quantity="slope of log|ΔF|"), steps], ignore_index=True),
+        facts=ScalarBranch(table, slopes),
+        setup={
+            "x and ∂l/∂F": "1",
+            "η": f"{rate:g}",
+            "L": ", ".join(map(str, blocks)),
+            "m": ", ".join(map(str, layers)),
+        },
+        on=("quantity",),
+        draw=lambda: scalar_branch_updates(table),
+    )
+
+
+def _words(slopes: pd.DataFrame) -> str:
+    means = slopes.groupby("option", sort=False)["slope"].mean()
+    return "slopes " + ", ".join(f"{option} {slope:.4f}" for option, slope in means.items())
+
+
+def _slopes(slopes: pd.DataFrame) -> list[Check]:
+    names = {"equal": "all a_i = L^(-1/(2m-2))", "zero_last": "the same and a_m = 0", "ones": "all a_i = 1"}
+    checks = []
+    for option, rows in slopes.groupby("option", sort=False):
+        expected = 0.0 if option == "ones" else -1.0
+        worst = float(rows["slope"].iloc[int((rows["slope"] - expected).abs().argmax())])
+        claim = f"With {names[str(option)]} the slope of log|ΔF| against log L is {expected:g}, to 0.01 for every m."
+        checks.append(close(claim, worst, expected, absolute=0.01))
+    return checks
+
+
+def _at_first_order(option: str, law: str, ratio: pd.Series) -> Check:
+    distances = [abs(math.log(value)) if value > 0 else math.inf for value in ratio]
+    worst = float(ratio.iloc[int(np.argmax(distances))])
+    return close(f"With {option} the step is {law}, to 2 % for every m and L.", worst, 1, relative=0.02)

@@ -1,0 +1,116 @@
+"""Numbers and tables of results as they are to be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from normless.plots import Column, Table
+from normless_papers.reproduction import Reproduction
+from normless_papers.serialization import plain
+from normless_papers.storage import TABLE
+
+# Rows that are shown; the file has all.
+MOST_ROWS = 40
+NOTHING = "–"
+_PUBLISHED, _MEASURED = "_published", "_measured"
+
+
+def text_of(value: Any, *, as_printed: bool = False) -> str:
+    """A cell or a setting: numbers to four digits (or as printed), nothing as a dash, nested values on one line."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.10g}" if as_printed else f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {text_of(held, as_printed=as_printed)}" for name, held in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(text_of(held, as_printed=as_printed) for held in value)
+    return str(value)
+
+
+def fact_texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Settings as (name, value) without underscores in the names; settings that are None are left out."""
+    return [
+        (spoken(name), text_of(value, as_printed=True))
+        for name, value in values.items()
+        if value is not None and value != {}
+    ]
+
+
+def spoken(name: str) -> str:
+    """The name of a column or setting as words."""
+    return name.replace("_", " ")
+
+
+def table_of(one: Reproduction, most: int = MOST_ROWS) -> tuple[Table | None, str]:
+    """Published beside measured, and a sentence on the rows that are left out, empty if all are there.
+
+    The two columns of a quantity stand side by side; columns without any value are left out.
+    """
+    whole = one.beside
+    whole = whole.loc[:, [bool(whole[name].notna().any()) for name in whole.columns]]
+    if whole.empty:
+        return None, ""
+    has_published = bool(one.published.rows and one.on)
+    names = _ordered(list(map(str, whole.columns)))
+    shown = whole[names].head(most)
+    columns = [Column(_heading(name, names), numeric=_is_numeric(whole[name])) for name in names]
+    rows = [
+        [
+            _cell(name, value, as_printed=name.endswith(_PUBLISHED) or name in one.on)
+            for name, value in zip(names, row, strict=True)
+        ]
+        for row in shown.itertuples(index=False, name=None)
+    ]
+    caption = "Published beside measured" if has_published else "Measured"
+    left = len(whole) - len(shown)
+    said = f"{left} more rows stand in {TABLE} of artefacts/{one.id}/{one.budget}." if left else ""
+    return Table(caption, columns, rows, row_headers=max(len(one.on), 1)), said
+
+
+def _ordered(names: list[str]) -> list[str]:
+    """What is measured goes right behind what is published of the same quantity."""
+    ordered = []
+    for name in names:
+        twin = name.removesuffix(_PUBLISHED) + _MEASURED
+        if name.endswith(_PUBLISHED) and twin in names:
+            ordered += [name, twin]
+        elif not (name.endswith(_MEASURED) and name.removesuffix(_MEASURED) + _PUBLISHED in names):
+            ordered.append(name)
+    return ordered
+
+
+def is_published(heading: str) -> bool:
+    """Whether a column of `table_of` with this heading is what was published of a quantity that is also measured."""
+    return heading.endswith(f", {_PUBLISHED[1:]}")
+
+
+def _heading(name: str, names: list[str]) -> str:
+    for suffix, other in ((_PUBLISHED, _MEASURED), (_MEASURED, _PUBLISHED)):
+        if name.endswith(suffix) and name.removesuffix(suffix) + other in names:
+            return f"{spoken(name.removesuffix(suffix))}, {suffix[1:]}"
+    return spoken(name)
+
+
+def _cell(name: str, value: Any, *, as_printed: bool) -> str:
+    text = text_of(_scalar(value), as_printed=as_printed)
+    # The names of single quantities are written as those of columns are.
+    return spoken(text) if name == "quantity" else text
+
+
+def _scalar(value: Any) -> Any:
+    """A cell as Python's own number, text or list; None where there is nothing."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(value)
+    return plain(value)
+
+
+def _is_numeric(column: pd.Series[Any]) -> bool:
+    held = [cell for cell in map(_scalar, column) if cell is not None]
+    return bool(held) and all(isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in held)

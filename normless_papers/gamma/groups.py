@@ -1,0 +1,200 @@
+"""Every γ in one of four groups, by the block diagrams of Kim et al. (figures 1, 2 and 4)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normless.decay import SHORT
+from normless.models import build_model
+from normless.optim import param_groups
+from normless.plots import blocks_on_trunk
+from normless.residual import ResidualMap, residual_map
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.evidence import Evidence
+from normless_papers.verdict import Check, check
+
+# The paper's names of the groups, by the roles of the residual map.
+GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other": "gamma_others"}
+
+DECAY = 0.01
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """What became of the γ of all networks.
+
+    Attributes:
+        networks: how many there are.
+        gammas: γ of batch norms in all of them.
+        ungrouped: γ in none of the four groups.
+        repeated: γ in more than one place among the groups.
+        elsewhere: γ in another group than their place in the code gives.
+        inside: the largest deviation of what a group's decay adds to its own gradients from λγ.
+        outside: the largest change of any other parameter's gradient by it.
+    """
+
+    networks: int
+    gammas: int
+    ungrouped: int
+    repeated: int
+    elsewhere: int
+    inside: float
+    outside: float
+
+
+def _partition_checks(found: PartitionFacts) -> list[Check]:
+    return [
+        check(
+            "Every γ of every network is in exactly one group.",
+            found.gammas > 0 == found.ungrouped == found.repeated,
+            networks=found.networks,
+            gammas=found.gammas,
+            ungrouped=found.ungrouped,
+            repeated=found.repeated,
+        ),
+        check(
+            "Every γ is in the group that the block diagrams give it by its place in the code.",
+            found.elsewhere == 0,
+            elsewhere=found.elsewhere,
+        ),
+        check(
+            "A group's decay adds λγ to the gradients of that group, to 10⁻¹².",
+            found.inside < 1e-12,
+            largest_deviation=found.inside,
+        ),
+        check(
+            "It adds nothing to any other parameter's, b and β included.",
+            found.outside == 0,
+            largest_change=found.outside,
+        ),
+    ]
+
+
+@artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
+def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
+    """The groups partition all γ as the block diagrams say; a group's decay adds λγ to its own gradients alone."""
+    rows, leaks = [], []
+    ungrouped = repeated = elsewhere = 0
+    drawn: ResidualMap | None = None
+    for text in models:
+        network, found, images = grouped_network(context, text, side)
+        drawn = drawn or found
+        by_name, members = _groups_by_name(network), grouped_gammas(network, found)
+        by_map, places = dict(members), Counter(name for name, _ in members)
+        ungrouped += sum(name not in places for name in by_name)
+        repeated += sum(count - 1 for count in places.values())
+        elsewhere += sum(by_map.get(name) not in (None, role) for name, role in by_name.items())
+        network.zero_grad()
+        loss = F.cross_entropy(network.train()(images), torch.arange(len(images)) % 10)
+        loss.backward()  # type: ignore[no-untyped-call]
+        leaks += [_leak(network, found, by_map, role) for role in GAMMAS if role in by_map.values()]
+        counts = Counter(by_map.values())
+        about: dict[str, Any] = {"model": text, "batch_norms": len(by_name)}
+        rows.append(about | {GAMMAS[role]: counts[role] for role in GAMMAS} | {"in_one_group": len(by_map)})
+    table = pd.DataFrame(rows)
+    assert drawn is not None
+    shown = drawn
+    return Evidence(
+        measured=table,
+        facts=PartitionFacts(
+            networks=len(table),
+            gammas=int(table["batch_norms"].sum()),
+            ungrouped=ungrouped,
+            repeated=repeated,
+            elsewhere=elsewhere,
+            inside=max(one["inside"] for one in leaks),
+            outside=max(one["outside"] for one in leaks),
+        ),
+        setup={
+            "networks": list(models),
+            "inputs": f"8 random images of {side}×{side}",
+            "decay": DECAY,
+            "optimizer": "torch.optim.SGD",
+            "seed": context.seed,
+        },
+        draw=lambda: blocks_on_trunk(shown),
+        remarks=(
+            "With expansion the first block of stage 1 in a bottleneck network projects too, so that its norm on the "
+            "skip path counts as γ_down. The pre-activation networks have a norm after the last block, which counts "
+            "as γ_others, and none in the stem.",
+        ),
+    )
+
+
+def grouped_network(context: Context, text: str, side: int) -> tuple[nn.Module, ResidualMap, torch.Tensor]:
+    """A network in float64 with every vector off its start, its map, and random images."""
+    with seeded(context.seed):
+        images = torch.randn(8, 3, side, side)
+        network = build_model(text, classes=10, image_shape=(3, side, side))
+        found = residual_map(network, images)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(torch.rand_like(parameter))
+    return network.double(), found, images.double()
+
+
+def groups_by_map(network: nn.Module, found: ResidualMap) -> dict[str, str]:
+    """The role of every γ by the parameter's name, from the groups that an optimizer is given."""
+    return dict(grouped_gammas(network, found))
+
+
+def grouped_gammas(network: nn.Module, found: ResidualMap) -> list[tuple[str, str]]:
+    """Name and role of each γ in the groups that an optimizer is given, as often as it is in one."""
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    groups = param_groups(network, lr=1.0, weight_decay=0.0, residual_map=found)
+    long = {name: role for role, name in SHORT.items()}
+    return [
+        (names[id(one)], long[group["name"]]) for group in groups if group["name"] in long for one in group["params"]
+    ]
+
+
+def _groups_by_name(network: nn.Module) -> dict[str, str]:
+    """The role of every γ of a batch norm from what its module is called, as figures 1, 2 and 4 wire the blocks."""
+    norms = [path for path, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    return {f"{path}.weight": _role_by_name(network, path) for path in norms}
+
+
+def _role_by_name(network: nn.Module, path: str) -> str:
+    parent, _, name = path.rpartition(".")
+    if not re.search(r"(layer\d|blocks)\.", path):
+        return "stem" if name == "bn1" else "other"
+    if "downsample" in path:
+        return "down"
+    block = network.get_submodule(parent)
+    numbers = [int(child[-1]) for child, _ in block.named_children() if re.fullmatch(r"(bn|norm)\d", child)]
+    projects = isinstance(getattr(block, "shortcut", None), nn.Conv2d)
+    if int(name[-1]) == max(numbers):
+        return "last"
+    return "down" if projects and name == "norm1" else "other"
+
+
+def _leak(network: nn.Module, found: ResidualMap, by_map: Mapping[str, str], role: str) -> dict[str, float]:
+    """How far SGD's step with the decay of one group is from that without and λγ, in the group and outside.
+
+    The network's gradients are there and stay.
+    """
+    start = {name: one.detach().clone() for name, one in network.named_parameters()}
+    steps = {}
+    for policy in ({}, {role: True}):
+        groups = param_groups(network, lr=1.0, weight_decay=DECAY, policy=policy, residual_map=found)
+        torch.optim.SGD(groups, lr=1.0).step()
+        steps[len(policy)] = {name: start[name] - one.detach() for name, one in network.named_parameters()}
+        with torch.no_grad():
+            for name, one in network.named_parameters():
+                one.copy_(start[name])
+    members = {name for name, its_role in by_map.items() if its_role == role}
+    added = {name: steps[1][name] - steps[0][name] for name in start}
+    inside = max(float((added[name] - DECAY * start[name]).abs().max()) for name in members)
+    outside = max(float(one.abs().max()) for name, one in added.items() if name not in members)
+    return {"inside": inside, "outside": outside}

@@ -1,0 +1,144 @@
+"""Figure 5: the variance after every residual block of a trained ResNet-50."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless.data import load_data
+from normless.models import build_model
+from normless.plots import stream_second_moment
+from normless.probes import gamma_variance_table
+from normless.sweeps import SHARE
+from normless.train import TrainConfig
+from normless_papers.artefact import Context, artefact
+from normless_papers.estimates import in_every
+from normless_papers.evidence import Evidence
+from normless_papers.gamma.trained import trained_by
+from normless_papers.verdict import Check, check
+
+RESET = 15
+
+
+@dataclass(frozen=True)
+class TrainedStreams:
+    """The variance after every block of trained networks.
+
+    Attributes:
+        tables: of each network a row per block: `block`, `stage`, `index` in it from 0, and `variance`.
+        least_accuracy: of the networks that were trained here on the images measured, between 0 and 1; 1 of
+            pretrained weights.
+        chance: of the best constant guess.
+    """
+
+    tables: tuple[pd.DataFrame, ...]
+    least_accuracy: float
+    chance: float
+
+    @property
+    def trained(self) -> bool:
+        """Whether each network has at least half of the gain over chance that there is."""
+        return self.least_accuracy >= self.chance + SHARE * (1 - self.chance)
+
+
+def _figure_5_checks(found: TrainedStreams) -> list[Check]:
+    def every(claim: str, holds: Callable[[pd.DataFrame], bool]) -> Check:
+        one = in_every(claim, map(holds, found.tables), least_accuracy=found.least_accuracy)
+        return one if found.trained else check(claim, None, **one.numbers)
+
+    stages = sorted(found.tables[0]["stage"].unique())
+    return [
+        every("The variance falls from block 1-0 to 1-1.", lambda table: _falls(table, 1, first=0, last=1)),
+        every("At 2-0 it is set to a larger value than at the end of stage 1.", lambda table: _jumps(table, 2)),
+        every("From 2-1 on it decreases to the end of stage 2.", lambda table: _falls(table, 2)),
+        every(
+            "Later stages start with a larger value than the stage before them ends with, too.",
+            lambda table: all(_jumps(table, stage) for stage in stages if stage > 2),
+        ),
+        every(
+            "From their second block on it decreases there, too.",
+            lambda table: all(_falls(table, stage) for stage in stages if stage > 2),
+        ),
+    ]
+
+
+@artefact("gamma/figure-5", basis="measurement", checks=_figure_5_checks)
+def variance_of_feature_maps(
+    context: Context, *, model: str, data: str, examples: int, replicates: int, training: dict[str, Any] | None
+) -> Evidence:
+    """The variance is set at the first block of every stage, larger than it was, and falls within the stage."""
+    name = context.data_or(data)
+    found = load_data(name, root=context.data_root)
+    batch = next(iter(found.test_batches(min(examples, found.test_size))))
+    tables, accuracies, configs = [], [1.0], []
+    for seed in range(context.seed, context.seed + (1 if training is None else replicates)):
+        if training is None:
+            network = build_model(model)
+        else:
+            configs.append(TrainConfig(model=model, data=name, data_root=context.data_root, seed=seed, **training))
+            network = trained_by(context, configs[-1])
+            accuracies.append(_accuracy(network, batch.inputs, batch.targets))
+        tables.append(gamma_variance_table(network, batch.inputs))
+    streams = [_by_stage(table) for table in tables]
+    chance = float(torch.bincount(batch.targets).max()) / len(batch.targets)
+    return Evidence(
+        measured=pd.concat([table.assign(network=number) for number, table in enumerate(streams)], ignore_index=True),
+        facts=TrainedStreams(tuple(streams), min(accuracies), chance),
+        setup={
+            "network": model,
+            "weights": "ImageNet's, from torchvision"
+            if training is None
+            else f"{len(configs)} networks trained here",
+            **({"training": configs[0].to_dict()} if configs else {}),
+            "accuracies on the images": [round(one, 3) for one in accuracies[1:]],
+            "inputs": f"{len(batch.inputs)} test images of {found.provenance}; batch statistics",
+            "seed": context.seed,
+        },
+        draw=lambda: stream_second_moment(tables[0]),
+        remarks=(
+            "The paper measures weights pretrained on ImageNet, which only the paper budget downloads; networks "
+            "trained here from random weights stand in for them otherwise. Variance is over examples, channels and "
+            "positions together; blocks are named by stage and index, 1-0 the first.",
+        ),
+        reduction="" if training is None and context.keeps(data) else f"trained here on {name}, not on ImageNet.",
+    )
+
+
+@torch.no_grad()
+def _accuracy(network: nn.Module, images: Tensor, targets: Tensor) -> float:
+    return float((network.eval()(images).argmax(1) == targets).double().mean())
+
+
+def _by_stage(table: pd.DataFrame) -> pd.DataFrame:
+    """The measured variance by stage and index, and what γ alone says of it."""
+    stage = (table["equation"] == RESET).cumsum()
+    index = table.groupby(stage).cumcount()
+    return pd.DataFrame(
+        {
+            "block": stage.astype(str) + "-" + index.astype(str),
+            "stage": stage,
+            "index": index,
+            "variance": table["stream_variance"],
+            "second_moment": table["stream_second_moment"],
+            "second_moment_by_gamma": table["predicted_stream_second_moment"],
+            "gamma_last": table["gamma_last"],
+            "gamma_down": table["gamma_down"],
+        }
+    )
+
+
+def _jumps(table: pd.DataFrame, stage: int) -> bool:
+    """Whether a stage's first block has more variance than the last one before it."""
+    before, here = (table[table["stage"] == one]["variance"] for one in (stage - 1, stage))
+    return bool(here.iloc[0] > before.iloc[-1])
+
+
+def _falls(table: pd.DataFrame, stage: int, first: int = 1, last: int | None = None) -> bool:
+    """Whether the variance decreases in every step from one block of a stage to another; to its end by default."""
+    values = table[table["stage"] == stage].set_index("index")["variance"].loc[first:last]
+    return bool((values.diff().dropna() < 0).all())

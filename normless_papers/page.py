@@ -1,0 +1,155 @@
+"""The page of a folder of results: verdicts by paper, and every artefact with what is published beside it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from normless import __version__
+from normless.plots import (
+    VERDICT_INKS,
+    ArtefactsPage,
+    Card,
+    CheckedClaim,
+    PaperGroup,
+    Result,
+    inline_svg_text,
+    write_artefacts,
+)
+from normless_papers.formatting import fact_texts, spoken, table_of, text_of
+from normless_papers.published import PAPERS, Published, published
+from normless_papers.reproduction import Reproduction, ResultError
+from normless_papers.storage import FIGURE, folder_of, stored
+from normless_papers.verdict import Check
+
+TITLE = "Five papers on normalization, carried out"
+CAUTION = (
+    "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
+    "checked by numbers. A verdict speaks of the budget at which it was found and of nothing larger: smoke is some "
+    "seconds on tiny data and shows at most a direction; paper is the published setup. A failing claim is reported "
+    "as failing, and inconclusive means that the numbers cannot tell. Formulas that our code agrees with are counted "
+    "apart from measurements, and both from training runs."
+)
+PAGE = "index.html"
+# What the page calls that which was asked for.
+ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
+
+
+def write_page_of(out: Path, path: Path | None = None) -> Path:
+    """Write the page of all results in a folder to `index.html` in it, or to another path; returns the path.
+
+    Raises:
+        ResultError: there are no results, or one of them cannot be read.
+    """
+    found = list(stored(out))
+    if not found:
+        raise ResultError(f"{out} holds no results; normless reproduce --all --out {out} makes them.")
+    return write_artefacts(page_of(found, out), path or out / PAGE)
+
+
+def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
+    """The page of results whose figures lie in a folder.
+
+    Args:
+        results: in the order of the papers and the budgets.
+        out: the folder they are stored in.
+    """
+    by_id: dict[str, list[Reproduction]] = defaultdict(list)
+    for result in results:
+        by_id[result.id].append(result)
+    shared = _sharing(results)
+    groups = []
+    for key, citation in PAPERS.items():
+        entries = [entry for entry in published().values() if entry.paper == key]
+        cards = [_card(entry, by_id[entry.id], shared, out) for entry in entries if entry.id in by_id]
+        not_run = [entry.id for entry in entries if entry.id not in by_id]
+        authors, _, work = citation.partition(", ")
+        groups.append(PaperGroup(key, authors, work, cards, not_run))
+    return ArtefactsPage(TITLE, _finding(results), CAUTION, groups, _facts(results))
+
+
+def _card(
+    entry: Published, results: Iterable[Reproduction], shared: Mapping[tuple[str, str], Sequence[str]], out: Path
+) -> Card:
+    return Card(
+        id=entry.id,
+        kind=entry.kind,
+        title=entry.title,
+        claim=entry.claim,
+        where=entry.where,
+        note=entry.note,
+        setup=fact_texts(entry.setup),
+        results=[_result(one, shared[one.id, one.budget], out) for one in results],
+    )
+
+
+def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
+    table, left_out = table_of(one)
+    effort = {"took": f"{one.seconds:.3g} s"} | ({"training runs": str(len(one.runs))} if one.runs else {})
+    return Result(
+        budget=one.budget,
+        verdict=one.verdict,
+        basis=one.basis,
+        error=one.error,
+        checks=[CheckedClaim(check.claim, check.verdict, _numbers(check)) for check in one.checks],
+        table=table,
+        left_out=left_out,
+        svg=_figure(one, out),
+        caption=f"{one.published.title}, measured at the {one.budget} budget.",
+        remarks=one.remarks,
+        setup=fact_texts(one.setup) + fact_texts({ASKED.get(name, name): value for name, value in one.asked.items()}),
+        provenance=fact_texts({**one.provenance, **effort}),
+        same_runs=same_runs,
+    )
+
+
+def _numbers(check: Check) -> list[tuple[str, str]]:
+    return [(spoken(name), text_of(value)) for name, value in check.numbers.items()]
+
+
+def _figure(one: Reproduction, out: Path) -> str:
+    """The stored figure as an element of the page; empty if there is none."""
+    path = folder_of(out, one.id, one.budget) / FIGURE
+    if not path.exists():
+        return ""
+    name = f"{one.id.replace('/', '-')}-{one.budget}"
+    said = f"{one.published.title}. {one.figure}" if one.figure else one.published.title
+    return inline_svg_text(path.read_text(encoding="utf-8"), name=name, description=said)
+
+
+def _sharing(results: Sequence[Reproduction]) -> Mapping[tuple[str, str], list[str]]:
+    """Of each result, the other artefacts that rest on one of its training runs."""
+    users: dict[str, list[str]] = defaultdict(list)
+    for one in results:
+        for run in one.runs:
+            users[run].append(one.id)
+    return {
+        (one.id, one.budget): list(dict.fromkeys(user for run in one.runs for user in users[run] if user != one.id))
+        for one in results
+    }
+
+
+def _finding(results: Sequence[Reproduction]) -> str:
+    """What came of it, a sentence per budget."""
+    sentences = []
+    for budget in dict.fromkeys(one.budget for one in results):
+        counts = Counter[str](one.verdict for one in results if one.budget == budget)
+        words = {"holds": "hold", "fails": "fail", "inconclusive": "are inconclusive", "error": "ended in an error"}
+        said = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICT_INKS if counts[verdict])
+        sentences.append(f"Of {counts.total()} artefacts at the {budget} budget, {said}.")
+    return " ".join(sentences)
+
+
+def _facts(results: Sequence[Reproduction]) -> list[tuple[str, str]]:
+    """How many artefacts there are, when and where they were measured, how long it took."""
+    dates = sorted(one.provenance["date"] for one in results if "date" in one.provenance)
+    machines = sorted({one.provenance["machine"] for one in results if "machine" in one.provenance})
+    facts = {
+        "artefacts": f"{len({one.id for one in results})} of {len(published())} carried out",
+        "measured": f"from {dates[0]} to {dates[-1]} UTC" if dates else "at an unknown time",
+        "machines": "; ".join(machines),
+        "in all": f"{sum(one.seconds for one in results):.0f} s",
+        "page by": f"normless {__version__}",
+    }
+    return [(name, value) for name, value in facts.items() if value]

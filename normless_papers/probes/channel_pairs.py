@@ -1,0 +1,138 @@
+"""The gradient between every in-channel and every out-channel of a layer, and how far channels explain it.
+
+The matrix M(o, c) = Σ_i |∂L/∂K(o, c, i)| over kernel offsets i is close to rank one in an unnormalized network: some
+channels have large gradients to all others, some small ones ("Understanding batch normalization", section 3.5 and
+figure 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from torch import Tensor
+
+from normless.probes import Place, Setting, Watcher, in_order, places, require_known
+from normless.residual import Layer
+
+COLUMNS = ("order", "layer", "block", "weight", "out_channel", "in_channel", "gradient")
+STRUCTURE_COLUMNS = (
+    "order",
+    "layer",
+    "block",
+    "weight",
+    "out_channels",
+    "in_channels",
+    "mean",
+    "variation",
+    "effective_rank",
+    "rank_one_share",
+    "predicted_rank_one_share",
+)
+
+
+@dataclass
+class ChannelPairs(Watcher):
+    """The matrices M(o, c) of all weight layers, from the gradients that a pass makes anyway.
+
+    Layers that are no modules count too, such as an attention's projections. Gradients are those of the parameters:
+    of a layer that runs several times of all calls together, and 0 behind a multiplier that is 0.
+
+    Args:
+        layers: paths of the weight layers to measure; None for all.
+    """
+
+    layers: Collection[str] | None = None
+    _weights: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
+    _matrices: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
+
+    def on_start(self, setting: Setting) -> None:
+        """Find the weights."""
+        found = places(setting.map)
+        require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
+        self._weights, self._matrices = {}, {}
+        for layer, place in found.items():
+            if self.layers is None or layer.path in self.layers:
+                self._find_weights(layer, place)
+
+    def _find_weights(self, layer: Layer, place: Place) -> None:
+        for name in layer.parameters:
+            self._weights.setdefault(name, place)
+
+    def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
+        """Sum over the kernel's offsets."""
+        if name in self._weights and gradient.dim() > 1:
+            pairs = gradient.abs().double()
+            self._matrices[name] = (pairs.flatten(2).sum(2) if pairs.dim() > 2 else pairs).cpu().numpy()
+
+    def matrix(self, weight: str) -> npt.NDArray[np.float64]:
+        """M of one weight by its qualified name, shape (out-channels, in-channels of a group).
+
+        Raises:
+            ValueError: there is no gradient of a weight of that name.
+        """
+        require_known([weight], self._matrices, "gradient of a weight")
+        return self._matrices[weight]
+
+    def table(self) -> pd.DataFrame:
+        """A row per weight and pair of channels; the columns are `COLUMNS`.
+
+        ``gradient`` is M(o, c), in nats per unit of the weight; in-channels are counted within their group.
+        """
+        tables = []
+        for name, matrix in self._in_order():
+            out_channel, in_channel = (axis.ravel() for axis in np.indices(matrix.shape))
+            columns = self._weights[name].columns() | {"weight": name}
+            columns |= {"out_channel": out_channel, "in_channel": in_channel, "gradient": matrix.ravel()}
+            tables.append(pd.DataFrame(columns))
+        return in_order(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)))
+
+    def structure(self) -> pd.DataFrame:
+        """A row per weight in execution order; the columns are `STRUCTURE_COLUMNS`.
+
+        ``mean`` of M's entries; ``variation``, their standard deviation over it; ``effective_rank`` as
+        `effective_rank`; ``rank_one_share`` as `rank_one_share`, and what it is of a matrix without such structure
+        beside it.
+        """
+        rows: list[dict[str, Any]] = []
+        for name, matrix in self._in_order():
+            outputs, inputs = matrix.shape
+            mean = float(matrix.mean())
+            row = self._weights[name].columns() | {"weight": name, "out_channels": outputs, "in_channels": inputs}
+            row |= {"mean": mean, "variation": float(matrix.std()) / mean if mean else np.nan}
+            row |= {"effective_rank": effective_rank(matrix), "rank_one_share": rank_one_share(matrix)}
+            row["predicted_rank_one_share"] = (outputs + inputs - 2) / max(outputs * inputs - 1, 1)
+            rows.append(row)
+        return in_order(pd.DataFrame(rows, columns=list(STRUCTURE_COLUMNS)))
+
+    def _in_order(self) -> list[tuple[str, npt.NDArray[np.float64]]]:
+        return [(name, self._matrices[name]) for name in self._weights if name in self._matrices]
+
+
+def effective_rank(matrix: npt.NDArray[np.float64]) -> float:
+    """exp H(p), H the entropy of the normalized singular values p = s/Σs (Roy & Vetterli 2007).
+
+    Between 1, for a matrix of rank one, and the smaller side, for an orthogonal one; NaN for a matrix of zeros.
+    """
+    values = np.linalg.svd(matrix, compute_uv=False)
+    shares = values[values > 0] / max(values.sum(), np.finfo(float).tiny)
+    return float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else float("nan")
+
+
+def rank_one_share(matrix: npt.NDArray[np.float64]) -> float:
+    """How much of what varies in a matrix a factor per row times a factor per column explains.
+
+    1 - Σ_{k>1} s_k² / Σ (M - mean)², with singular values s: 1 for a matrix of rank one. Of m × n independent entries
+    with a small spread it is (m + n - 2)/(mn - 1), the share that rows and columns explain by chance. NaN for a
+    matrix whose entries are all one.
+    """
+    # Gradients are float32 as a rule: smaller differences are rounding.
+    if np.ptp(matrix) <= 1e-6 * np.abs(matrix).max():
+        return float("nan")
+    varying = float(np.square(matrix - matrix.mean()).sum())
+    values = np.linalg.svd(matrix, compute_uv=False)
+    return 1 - float(np.square(values[1:]).sum()) / varying

@@ -1,0 +1,214 @@
+"""How alike the gradients of different examples are: shattered gradients (Balduzzi et al. 2017; ZeroInit, section 4).
+
+In a wide residual network of ReLUs at initialization with branches that keep the variance and a multiplier α, the
+cosine ρ between the activations of two examples and the cosine c between their gradients go through a block as
+
+    ρ' = (ρ + α² κ₁(κ₁(…ρ)))/(1 + α²),    c = c' · (1 + α² Π_i κ₀(ρ_i))/(1 + α²),
+    κ₀(ρ) = 1 − arccos(ρ)/π,              κ₁(ρ) = (√(1 − ρ²) + ρ(π − arccos ρ))/π,
+
+ρ_i being the cosine in front of the i-th of the branch's ReLUs: nothing is lost at α = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import acos, pi, sqrt
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless.arguments import arguments_of
+from normless.probes import NOWHERE, Loss, Setting, Watcher, as_function, last_stem_layer, observe, owners, trainable
+from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+BLOCK_COLUMNS = ("block", "name", "cosine", "absolute_cosine", "pairs")
+PARAMETER_COLUMNS = (
+    "parameter",
+    "layer",
+    "place",
+    "block",
+    "name",
+    "position",
+    "cosine",
+    "absolute_cosine",
+    "pairs",
+)
+ALL = "all"
+
+
+@dataclass
+class GradientCorrelation(Watcher):
+    """Cosine between the gradients of different examples with respect to the activations at every residual sum.
+
+    `block` 0 is the output of the stem's last layer. The gradient is that of whatever loss the pass has.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list, init=False)
+
+    def on_start(self, setting: Setting) -> None:
+        """Number the blocks."""
+        self._blocks = {block.name: index for index, block in enumerate(setting.map.blocks, 1)}
+        self._stem = last_stem_layer(setting.map)
+        self.rows = []
+
+    def wants(self, layer: Layer) -> bool:
+        """The stem's last layer."""
+        return layer == self._stem
+
+    def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+        """The gradient behind the stem."""
+        self.rows.append({"block": 0, "name": layer.path, **_cosines(_gram(gradient))})
+
+    def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
+        """The gradient at a residual sum."""
+        if block.name in self._blocks:
+            here = {"block": self._blocks[block.name], "name": block.name}
+            self.rows.append({**here, **_cosines(_gram(gradient))})
+
+    def on_missed(self, block: ResidualBlock, reason: str) -> None:
+        """Take back what may have been told of another addition."""
+        super().on_missed(block, reason)
+        self.rows = [row for row in self.rows if row["name"] != block.name]
+
+    def table(self) -> pd.DataFrame:
+        """A row per place: mean cosine and mean |cosine| over pairs of examples, and the number of pairs.
+
+        An example without gradient is in no pair.
+        """
+        return pd.DataFrame(self.rows, columns=list(BLOCK_COLUMNS)).sort_values("block", ignore_index=True)
+
+
+def gradient_correlation_table(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any = None,
+    residual_map: ResidualMap | None = None,
+    *,
+    loss: Loss = F.cross_entropy,
+    training: bool = True,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What `GradientCorrelation` measures on one batch; the network is left as it was.
+
+    Args:
+        model: the network.
+        inputs: a batch, or a tuple or dictionary of arguments.
+        targets: what the loss takes beside the logits. Without them it is not the loss whose gradient is taken but
+            one random direction of the logits, the same for all examples, so that their classes do not matter.
+        residual_map: the network's map, found where it is not given.
+        loss: (logits, targets) to a scalar.
+        training: the mode.
+        seed: of that direction, normal.
+    """
+    watcher = GradientCorrelation()
+    chosen = (targets, loss) if targets is not None else (seed, _along_one_direction)
+    observe(model, [watcher], inputs, chosen[0], loss=chosen[1], residual_map=residual_map, training=training)
+    return watcher.table()
+
+
+def parameter_gradient_correlation(
+    model: nn.Module,
+    inputs: Any,
+    targets: Sequence[Any] | Tensor,
+    residual_map: ResidualMap | None = None,
+    *,
+    loss: Loss = F.cross_entropy,
+    training: bool = True,
+) -> pd.DataFrame:
+    """Cosine between the gradients of different examples with respect to every parameter, and to all of them.
+
+    One forward pass, one backward pass and one copy of the gradients per example. The network is left as it was.
+
+    Args:
+        model: the network, examples along the first axis of its logits.
+        inputs: a batch, or a tuple or dictionary of arguments.
+        targets: of every example.
+        residual_map: the network's map, found where it is not given.
+        loss: (logits, targets) of one example, both with a first axis of length 1, to a scalar.
+        training: the mode.
+
+    Returns:
+        A row per trainable parameter in the order of `named_parameters`, its place as in `places.Owner`, and a
+        last row `all`: mean cosine and mean |cosine| over pairs of examples with a gradient, and how many these are.
+    """
+    positional, named = arguments_of(inputs)
+    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    parameters = trainable(model)
+    held = list(parameters.values())
+    columns: list[list[Tensor]] = [[] for _ in held]
+    with torch.enable_grad(), as_function(model, training=training) as logits:
+        z = logits(parameters, inputs)
+        for example in range(len(z)):
+            value = loss(z[example : example + 1], targets[example : example + 1])
+            last = example == len(z) - 1
+            gradients = torch.autograd.grad(value, held, retain_graph=not last, allow_unused=True)
+            for column, parameter, gradient in zip(columns, held, gradients, strict=True):
+                column.append(torch.zeros_like(parameter) if gradient is None else gradient)
+    grams = {name: _gram(torch.stack(column)) for name, column in zip(parameters, columns, strict=True)}
+    places = owners(found)
+    rows = [{"parameter": name, **vars(places.get(name, NOWHERE)), **_cosines(gram)} for name, gram in grams.items()]
+    whole = torch.stack(list(grams.values())).sum(0)
+    rows.append({"parameter": ALL, **vars(NOWHERE), **_cosines(whole)})
+    return pd.DataFrame(rows, columns=list(PARAMETER_COLUMNS))
+
+
+def predicted_gradient_cosines(
+    depth: int, *, start: float = 0.0, relus: int = 1, multiplier: float = 1.0
+) -> list[float]:
+    """The cosine between two examples' gradients behind the stem and behind each block, by the law above.
+
+    The gradient is that of one direction of the logits, which a linear layer reads from the last sum.
+
+    Args:
+        depth: number of blocks L.
+        start: the cosine of the two examples' activations before the first block.
+        relus: how many times a branch repeats ReLU, weight layer (He, fan-in).
+        multiplier: α, on the branch.
+
+    Returns:
+        L + 1 values; the last is 1.
+    """
+    activations, gain = start, multiplier**2
+    factors: list[float] = []
+    for _ in range(depth):
+        branch, both_pass = activations, 1.0
+        for _ in range(relus):
+            angle = acos(min(max(branch, -1.0), 1.0))
+            both_pass *= 1 - angle / pi
+            branch = (sqrt(max(1 - branch**2, 0.0)) + branch * (pi - angle)) / pi
+        factors.append((1 + gain * both_pass) / (1 + gain))
+        activations = (activations + gain * branch) / (1 + gain)
+    cosines = [1.0]
+    for factor in reversed(factors):
+        cosines.append(cosines[-1] * factor)
+    return cosines[::-1]
+
+
+def _along_one_direction(logits: Tensor, seed: int) -> Tensor:
+    """The logits' mean component along one random direction."""
+    flat = logits.flatten(1)
+    direction = torch.randn(flat.shape[1], generator=torch.Generator().manual_seed(seed))
+    return (flat @ direction.to(flat)).mean()
+
+
+def _gram(gradients: Tensor) -> Tensor:
+    """Inner products between the gradients of all examples, shape (B, B), float64."""
+    rows = gradients.detach().flatten(1).double()
+    return rows @ rows.T
+
+
+def _cosines(gram: Tensor) -> dict[str, float]:
+    """Mean cosine over the pairs of examples that have a gradient."""
+    norms = gram.diagonal().sqrt()
+    kept = (norms > 0).nonzero().flatten()
+    cosines = gram[kept][:, kept] / torch.outer(norms[kept], norms[kept])
+    upper = torch.ones_like(cosines, dtype=torch.bool).triu(1)
+    pairs = cosines[upper]
+    if not len(pairs):
+        return {"cosine": float("nan"), "absolute_cosine": float("nan"), "pairs": 0}
+    return {"cosine": float(pairs.mean()), "absolute_cosine": float(pairs.abs().mean()), "pairs": len(pairs)}

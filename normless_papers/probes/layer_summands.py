@@ -1,0 +1,107 @@
+"""What a weight layer applies its weight to, and the summands of that weight's gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.dropout import _DropoutNd
+
+from normless.nn import ScalarAffine
+from normless_papers.probes.summands import Summands
+
+
+class UnknownSummandsError(ValueError):
+    """What a layer's weight is multiplied with is not known, and why."""
+
+
+def summands_of(module: nn.Module, x: Tensor, gradient: Tensor) -> Summands:
+    """The summands of a layer's weight gradient, from the layer's input and the gradient of its output.
+
+    Of a layer with a multiplier, or a weight that is standardized, it is the weight as the layer applies it whose
+    gradient they make up. A linear layer's positions are the axes between the first and the last. A transposed
+    convolution's are those of its input, which its kernel spreads: there x and the gradient change places.
+
+    Args:
+        module: a convolution of any kind or a linear layer.
+        x: its input, shape (B, C, *P), or (B, …, C) of a linear layer.
+        gradient: of the loss with respect to its output.
+
+    Raises:
+        UnknownSummandsError: the layer is of another kind, or its forward code does more than its attributes say,
+            such as padding by itself.
+    """
+    dtype = torch.promote_types(torch.promote_types(x.dtype, gradient.dtype), torch.float32)
+    x, gradient = weight_input(module, x.to(dtype)), gradient.to(dtype)
+    if isinstance(module, nn.Linear):
+        return _of_linear(module, x, gradient)
+    if isinstance(module, _ConvNd):
+        return _of_convolution(module, x, gradient)
+    raise UnknownSummandsError(f"a {type(module).__name__} is neither a convolution nor a linear layer")
+
+
+def weight_input(module: nn.Module, x: Tensor) -> Tensor:
+    """What a layer's weight is applied to, given its input: other only where scalar layers prepare it.
+
+    Raises:
+        UnknownSummandsError: dropout comes before, and what it drew is not known.
+    """
+    if not isinstance(module, ScalarAffine):
+        return x
+    before = module.before
+    with torch.no_grad():
+        if before is not None:
+            if any(isinstance(one, _DropoutNd) and one.p and one.training for one in before.modules()):
+                raise UnknownSummandsError("what the dropout before its weight drew is not known")
+            # Another pass would move a norm's running statistics once more, and hooks are for the network's own.
+            held = [(buffer, buffer.clone()) for buffer in before.buffers()]
+            x = before.forward(x)
+            for buffer, value in held:
+                buffer.copy_(value)
+        return x if module.input_bias is None else x + module.input_bias.to(x.dtype)
+
+
+def padded(module: _ConvNd, x: Tensor) -> Tensor:
+    """The input of a convolution, shape (B, C, *P), with the padding that the convolution gives it."""
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+
+
+def _of_linear(module: nn.Linear, x: Tensor, gradient: Tensor) -> Summands:
+    """A linear layer as a convolution with a kernel of one element."""
+    shape = (module.out_features, module.in_features)
+    if x.shape[-1] != shape[1] or gradient.shape != (*x.shape[:-1], shape[0]):
+        sizes = f"{tuple(x.shape)} and {tuple(gradient.shape)}"
+        raise UnknownSummandsError(f"its input and output have shapes {sizes}, which its weight does not explain")
+    if x.dim() == 1:
+        x, gradient = x.unsqueeze(0), gradient.unsqueeze(0)
+    x, gradient = (side.movedim(-1, 1).flatten(2) if side.dim() > 2 else side.unsqueeze(2) for side in (x, gradient))
+    return Summands(x, gradient, (1,), (1,), (1,), 1, shape)
+
+
+def _of_convolution(module: _ConvNd, x: Tensor, gradient: Tensor) -> Summands:
+    axes = len(module.kernel_size)
+    if x.dim() == axes + 1:
+        x, gradient = x.unsqueeze(0), gradient.unsqueeze(0)
+    if isinstance(module, _ConvTransposeNd):
+        x, gradient = gradient, x
+    x = padded(module, x)
+    require_positions(module, x, gradient)
+    shape = (gradient.shape[1], x.shape[1] // module.groups, *module.kernel_size)
+    return Summands(x, gradient, module.kernel_size, module.stride, module.dilation, module.groups, shape)
+
+
+def require_positions(module: _ConvNd, x: Tensor, y: Tensor) -> None:
+    """Refuse a convolution whose output has other positions than its padded input x gives by its attributes.
+
+    Raises:
+        UnknownSummandsError: they differ, as where forward code pads or crops by itself.
+    """
+    sides = zip(module.kernel_size, module.dilation, module.stride, x.shape[2:], strict=True)
+    fits = [(length - (kernel - 1) * dilation - 1) // stride + 1 for kernel, dilation, stride, length in sides]
+    if list(y.shape[2:]) != fits:
+        raise UnknownSummandsError(
+            f"its output has positions {tuple(y.shape[2:])} where its kernel, stride and padding give "
+            f"{tuple(fits)}: its forward code changes its input first"
+        )

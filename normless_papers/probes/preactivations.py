@@ -1,0 +1,81 @@
+"""The mean of every channel before the activation that a layer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from normless.probes import by_channel
+from normless.residual import Layer, ResidualBlock, ResidualMap
+
+
+class Preactivations:
+    """Means of the channels that layers read, taken before the activation they come through.
+
+    Where a norm is in front of the activation they are taken before the norm, which would make them its β. Of a layer
+    that reads no activation unchanged (the first one, one behind a pooling) they are those of its own input. An
+    activation that works in place overwrites what it reads, and one that is no module is not seen at all; there the
+    means are those of the layer or residual sum it reads, told before it runs. Tell it of a pass as a `Watcher` is
+    told.
+
+    Args:
+        model: the network.
+        found: its map.
+        layers: the weight layers whose channels are wanted.
+    """
+
+    def __init__(self, model: nn.Module, found: ResidualMap, layers: Iterable[Layer]) -> None:
+        self.layers = set(layers)
+        self.sums: dict[str, nn.Module] = {}
+        self.sources: dict[Layer, str] = {}
+        self._latest: dict[str, Tensor] = {}
+        for layer in self.layers:
+            activation = found.by_path.get(layer.input or "")
+            if activation is not None and activation.kind == "activation":
+                self._find_source(model, found, layer, activation)
+
+    def _find_source(self, model: nn.Module, found: ResidualMap, layer: Layer, activation: Layer) -> None:
+        """Where the values before an activation are told: a layer's input, a layer's output (`>`) or a sum (`+`)."""
+        seen = ":" not in activation.path and activation.called
+        before = found.by_path.get(activation.input or "")
+        block = next((block for block in found.walk() if activation in block.after_sum[:1]), None)
+        if before is not None and before.kind == "norm" and ":" not in before.path and before.called:
+            self.sources[layer] = before.path
+        elif seen and not activation.in_place:
+            self.sources[layer] = activation.path
+        elif before is not None:
+            self.sources[layer] = f">{before.path}"
+        elif block is not None and ":" not in layer.path:
+            self.sources[layer] = f"+{block.name}"
+            self.sums[block.name] = model.get_submodule(layer.path)
+
+    def wants(self, layer: Layer) -> bool:
+        """Whether this layer's input or output is needed."""
+        used = set(self.sources.values())
+        return layer in self.layers or layer.path in used or f">{layer.path}" in used
+
+    def tell_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """A layer has run."""
+        used = set(self.sources.values())
+        if layer.path in used:
+            self._latest[layer.path] = by_channel(module, x).mean(1)
+        if f">{layer.path}" in used:
+            self._latest[f">{layer.path}"] = by_channel(module, y).mean(1)
+
+    def tell_sum(self, block: ResidualBlock, total: Tensor) -> None:
+        """A residual sum was made."""
+        if block.name in self.sums:
+            self._latest[f"+{block.name}"] = by_channel(self.sums[block.name], total).mean(1)
+
+    def means(self, layer: Layer, module: nn.Module, x: Tensor) -> Tensor:
+        """The means of the channels of a layer that is just running, shape (C,).
+
+        Args:
+            layer: one of those asked for.
+            module: it.
+            x: its input.
+        """
+        channels = by_channel(module, x)
+        found = self._latest.get(self.sources.get(layer, ""))
+        return channels.mean(1) if found is None or len(found) != len(channels) else found

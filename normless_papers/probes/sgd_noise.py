@@ -1,0 +1,190 @@
+"""The noise of a minibatch step: α²/|B| · M, exactly.
+
+A loss that is the mean over N examples has the gradient ∇f = (1/N) Σ ∇f_i. A minibatch B drawn *with replacement*
+gives the step (α/|B|) Σ_{i∈B} ∇f_i, which is α∇f on average, and
+
+    E ||step - α∇f||² = α²/|B| · M,    M = (1/N) Σ ||∇f_i - ∇f||²
+
+("Understanding batch normalization", Bjorck et al. 2018, section 2.1, equation 2; printed there as ||B||): twice
+the batch halves the noise, twice the learning rate quadruples it. The f_i are functions of one example each, so
+the network is in eval mode throughout; where a batch norm takes the batch's statistics there is no such f_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from normless.probes import undisturbed
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From outputs and targets, a row per example each, to the mean loss."""
+
+
+def per_example_gradients(
+    model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, *, chunk: int = 32
+) -> Tensor:
+    """∇f_i of every example by all trainable parameters, in eval mode.
+
+    Args:
+        model: any network that `torch.func.vmap` can run.
+        inputs: shape (N, …).
+        targets: shape (N, …).
+        loss: the mean loss over examples.
+        chunk: how many examples are computed at a time.
+
+    Returns:
+        Shape (N, P), parameters in the order of `named_parameters`.
+
+    Raises:
+        ValueError: no example, a target too many or few, or no trainable parameter.
+    """
+    if not len(inputs) or len(inputs) != len(targets):
+        raise ValueError(f"Expected a target per example, got {len(inputs)} examples and {len(targets)} targets.")
+    trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ValueError("Expected a network with trainable parameters, but it has none.")
+
+    def example_loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+        output = functional_call(model, parameters, (example.unsqueeze(0),))
+        return loss(output, target.unsqueeze(0))
+
+    with undisturbed(model, training=False):
+        gradients = vmap(grad(example_loss), in_dims=(None, 0, 0), chunk_size=chunk)(trainable, inputs, targets)
+    return torch.cat([gradients[name].flatten(1) for name in trainable], dim=1)
+
+
+def noise_per_example(gradients: Tensor) -> float:
+    """M = (1/N) Σ ||∇f_i - ∇f||², the squared noise of a minibatch of one example at learning rate 1.
+
+    Args:
+        gradients: ∇f_i, shape (N, P).
+    """
+    wide = gradients.double()
+    return float((wide - wide.mean(dim=0)).square().sum(dim=1).mean())
+
+
+@dataclass(frozen=True)
+class StepErrors:
+    """How minibatch steps missed the full step.
+
+    Attributes:
+        mean_square: the mean over minibatches of ||step - α∇f||².
+        standard_error: of that mean, NaN for a single minibatch.
+        bias: the length of the mean of step - α∇f.
+    """
+
+    mean_square: float
+    standard_error: float
+    bias: float
+
+
+def step_errors(
+    model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, minibatches: Tensor, learning_rate: float = 1.0
+) -> StepErrors:
+    """Take the gradient of each minibatch by an ordinary backward pass and compare its step with the full one.
+
+    Args:
+        model: any network; it runs in eval mode and is left as it was, gradients included.
+        inputs: shape (N, …).
+        targets: shape (N, …).
+        loss: the mean loss over examples.
+        minibatches: indices of examples, one minibatch per row, shape (draws, |B|); repetitions are allowed.
+        learning_rate: α.
+
+    Raises:
+        ValueError: no minibatch or an empty one, or no trainable parameter.
+    """
+    if minibatches.dim() != 2 or not minibatches.numel():
+        raise ValueError(f"Expected a row of indices per minibatch, got shape {tuple(minibatches.shape)}.")
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError("Expected a network with trainable parameters, but it has none.")
+
+    def gradient(indices: Tensor) -> Tensor:
+        with torch.enable_grad():
+            value = loss(model(inputs[indices]), targets[indices])
+        found = torch.autograd.grad(value, parameters, materialize_grads=True)
+        return torch.cat([part.double().flatten() for part in found])
+
+    with undisturbed(model, training=False):
+        full = gradient(torch.arange(len(inputs), device=minibatches.device))
+        total, squares = torch.zeros_like(full), []
+        for indices in minibatches:
+            error = learning_rate * (gradient(indices) - full)
+            total += error
+            squares.append(float(error.square().sum()))
+    count, held = len(squares), np.array(squares)
+    spread = float(held.std(ddof=1)) / count**0.5 if count > 1 else float("nan")
+    return StepErrors(float(held.mean()), spread, float(total.norm()) / count)
+
+
+def sgd_noise_table(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    *,
+    batch_sizes: Sequence[int] = (1, 2, 4, 8, 16),
+    learning_rates: Sequence[float] = (0.1,),
+    draws: int = 256,
+    seed: int = 0,
+    chunk: int = 32,
+) -> pd.DataFrame:
+    """The squared error of minibatch steps, measured over draws with replacement, beside α²M/|B|.
+
+    Args:
+        model: any network that `torch.func.vmap` can run; left as it was.
+        inputs: the whole data set of N examples, shape (N, …).
+        targets: shape (N, …).
+        loss: the mean loss over examples.
+        batch_sizes: the |B|.
+        learning_rates: the α.
+        draws: minibatches per row.
+        seed: of the draws.
+        chunk: how many per-example gradients are computed at a time.
+
+    Returns:
+        One row per batch size and learning rate: ``batch_size``, ``learning_rate``, ``draws``, ``noise`` (measured
+        E||step - α∇f||²), ``standard_error`` of it, ``predicted_noise``, ``bias`` (length of the mean error) and
+        ``predicted_bias``, √(predicted_noise/draws), the length that so many draws of an unbiased step leave.
+
+    Raises:
+        ValueError: a loss that is not the mean over examples, or what `per_example_gradients` refuses.
+    """
+    _check_mean(model, inputs, targets, loss)
+    noise = noise_per_example(per_example_gradients(model, inputs, targets, loss, chunk=chunk))
+    generator, rows = torch.Generator().manual_seed(seed), []
+    for size, rate in _grid(batch_sizes, learning_rates):
+        minibatches = torch.randint(len(inputs), (draws, size), generator=generator).to(inputs.device)
+        errors = step_errors(model, inputs, targets, loss, minibatches, rate)
+        predicted = rate**2 * noise / size
+        row = {"batch_size": size, "learning_rate": rate, "draws": draws, "noise": errors.mean_square}
+        row |= {"standard_error": errors.standard_error, "predicted_noise": predicted}
+        rows.append(row | {"bias": errors.bias, "predicted_bias": (predicted / draws) ** 0.5})
+    return pd.DataFrame(rows)
+
+
+def _grid(batch_sizes: Sequence[int], learning_rates: Sequence[float]) -> Iterator[tuple[int, float]]:
+    for size in batch_sizes:
+        for rate in learning_rates:
+            yield size, rate
+
+
+def _check_mean(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> None:
+    with undisturbed(model, training=False), torch.no_grad():
+        outputs = model(inputs)
+        whole = loss(outputs, targets).double()
+        alone = torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).double() for i in range(len(inputs))])
+    if not torch.allclose(whole, alone.mean(), rtol=1e-3, atol=1e-6):
+        raise ValueError(
+            f"Expected a loss that is the mean over examples, but on all of them it is {float(whole):.4g} and the "
+            f"mean of theirs is {float(alone.mean()):.4g}."
+        )

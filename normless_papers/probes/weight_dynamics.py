@@ -1,0 +1,147 @@
+"""Norms of weights, their angle to the gradient, and multipliers while a network trains (Fixup, section 3).
+
+A gradient g orthogonal to its weight lengthens the weight at every step, ∆‖W‖² = η²‖g‖² − 2ηλ‖W‖² to first order in
+λ; the norm settles where both balance, ‖W‖² = η‖g‖²/(2λ), and so shrinks after the rate drops. The product ⟨∂l/∂W, W⟩
+is the same for every layer of a branch without biases and equals α ∂l/∂α of its multiplier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normless.probes import NOWHERE, owners
+from normless.residual import ResidualBlock, ResidualMap
+
+COLUMNS = (
+    "step",
+    "parameter",
+    "layer",
+    "place",
+    "block",
+    "name",
+    "position",
+    "weight_norm",
+    "gradient_norm",
+    "inner_product",
+    "cosine",
+    "multiplier",
+    "gamma_last",
+)
+
+When = Callable[[int], bool]
+
+
+def at_every_step(step: int) -> bool:
+    """Whether it is recorded: always."""
+    return True
+
+
+@dataclass
+class WeightDynamics:
+    """Records, at chosen steps of a training, every weight's norm, its gradient's and the angle between them.
+
+    Call `record(step)` after the gradients are there and before the optimizer's step, or let it `ride_along`.
+
+    Args:
+        model: the network that trains.
+        map: its residual map.
+        when: whether a step is recorded.
+    """
+
+    model: nn.Module
+    map: ResidualMap
+    when: When = at_every_step
+    rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        held = dict(self.model.named_parameters(remove_duplicate=False))
+        places = owners(self.map)
+        self._weights = [
+            (name, parameter, places.get(name, NOWHERE))
+            for name, parameter in self.model.named_parameters()
+            if places.get(name, NOWHERE).position and parameter.dim() > 1
+        ]
+        self._multipliers = {block.name: _multipliers(block, held) for block in self.map.blocks}
+        self._gammas = {block.name: self._last_gammas(block, held) for block in self.map.blocks}
+
+    @torch.no_grad()
+    def record(self, step: int) -> None:
+        """Record a step if it is one of those wanted; the network is only read."""
+        if not self.when(step):
+            return
+        multipliers = {name: _root_mean_square(values) for name, values in self._multipliers.items()}
+        gammas = {name: _root_mean_square(values) for name, values in self._gammas.items()}
+        nan = float("nan")
+        for name, parameter, owner in self._weights:
+            on_branch = owner.place == "branch"
+            self.rows.append(
+                {
+                    "step": step,
+                    "parameter": name,
+                    **vars(owner),
+                    **_norms_and_angle(parameter),
+                    "multiplier": multipliers.get(owner.name, nan) if on_branch else nan,
+                    "gamma_last": gammas.get(owner.name, nan) if on_branch else nan,
+                }
+            )
+
+    @contextmanager
+    def ride_along(self, optimizer: Optimizer, *, first: int = 1) -> Iterator[None]:
+        """Record before each step that the optimizer makes in the body, counted from `first`."""
+        step = first
+
+        def before_step(*_: Any) -> None:
+            nonlocal step
+            self.record(step)
+            step += 1
+
+        handle = optimizer.register_step_pre_hook(before_step)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def table(self) -> pd.DataFrame:
+        """A row per recorded step and weight, its place as in `places.Owner`.
+
+        `weight_norm` and `gradient_norm` are Euclidean, `inner_product` is ⟨∂l/∂W, W⟩ and `cosine` that of the angle,
+        0 for orthogonal ones, NaN without a gradient. For weights on a branch `multiplier` is |α| at its end and
+        `gamma_last` the γ of its last norm, each the root mean square over several; NaN without one.
+        """
+        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+
+    def _last_gammas(self, block: ResidualBlock, held: dict[str, nn.Parameter]) -> list[Tensor]:
+        last = [layer for layer in block.layers if layer.kind == "norm" and self.map.norms[layer.path] == "last"]
+        return [held[layer.gamma] for layer in last if layer.gamma is not None]
+
+
+def _multipliers(block: ResidualBlock, held: dict[str, nn.Parameter]) -> list[Tensor]:
+    """The multipliers at the ends of a block's branches: of their last weight layers, or of the sum."""
+    places = [layer.path for layer in block.branch_layers]
+    places += [block.sum] if block.sum is not None else []
+    return [held[name] for place in places for name in (f"{place}.multiplier",) if name in held]
+
+
+def _root_mean_square(values: list[Tensor]) -> float:
+    if not values:
+        return float("nan")
+    return float(torch.cat([value.flatten().double() for value in values]).square().mean().sqrt())
+
+
+def _norms_and_angle(parameter: Tensor) -> dict[str, float]:
+    norm = float(parameter.double().norm())
+    if parameter.grad is None:
+        nan = float("nan")
+        return {"weight_norm": norm, "gradient_norm": nan, "inner_product": nan, "cosine": nan}
+    gradient = parameter.grad.double()
+    length, product = float(gradient.norm()), float((gradient * parameter.double()).sum())
+    cosine = product / (norm * length) if norm and length else float("nan")
+    return {"weight_norm": norm, "gradient_norm": length, "inner_product": product, "cosine": cosine}

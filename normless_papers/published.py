@@ -1,0 +1,108 @@
+"""What the papers publish, from `published.yaml`: an entry per table, figure, theorem, algorithm and guideline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Literal
+
+import yaml
+
+from normless.errors import NormlessError
+
+Kind = Literal["algorithm", "analytic", "guideline", "probe", "training"]
+
+PAPERS = MappingProxyType(
+    {
+        "skipinit": "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function",
+        "zeroinit": "De & Smith 2019, Batch Normalization Has Multiple Benefits (ZeroInit)",
+        "understanding-bn": "Bjorck et al. 2018, Understanding Batch Normalization",
+        "fixup": "Zhang et al. 2019, Fixup Initialization",
+        "gamma": "Kim et al., Guidelines for the Regularization of Gammas",
+    }
+)
+
+
+class UnknownArtefactError(NormlessError, KeyError):
+    """No artefact has this id; the message names the nearest."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Published:
+    """One artefact as its paper has it.
+
+    Attributes:
+        id: `PAPER/NAME`, such as `fixup/table-1`.
+        kind: what it is.
+        title: what it shows.
+        where: section, table or figure of the paper.
+        setup: how the paper did it, as far as it says.
+        rows: printed numbers, one mapping per row of a table; of single quantities, `quantity` and `value`. Empty
+            where the paper only plots.
+        claim: what the paper concludes from it.
+        note: where the text is damaged, contradicts itself or leaves something open; else empty.
+    """
+
+    id: str
+    kind: Kind
+    title: str
+    where: str
+    setup: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]
+    claim: str
+    note: str
+
+    @property
+    def paper(self) -> str:
+        """The key of the paper, the part of the id before the slash."""
+        return self.id.partition("/")[0]
+
+
+@cache
+def published() -> Mapping[str, Published]:
+    """Every artefact by its id, in the order of the papers."""
+    text = files("normless_papers").joinpath("published.yaml").read_text(encoding="utf-8")
+    entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return MappingProxyType({entry["id"]: _entry(entry) for entry in entries})
+
+
+def published_as(artefact: str) -> Published:
+    """The artefact of an id.
+
+    Raises:
+        UnknownArtefactError: there is none.
+    """
+    from difflib import get_close_matches
+
+    if artefact not in published():
+        close = get_close_matches(artefact, published(), n=3)
+        meant = f"did you mean {' or '.join(close)}?" if close else "see normless reproduce --list."
+        raise UnknownArtefactError(f"No artefact has the id {artefact!r}; {meant}")
+    return published()[artefact]
+
+
+def _entry(values: dict[str, Any]) -> Published:
+    return Published(
+        id=values["id"],
+        kind=values["kind"],
+        title=values["title"],
+        where=values["where"],
+        setup=MappingProxyType(values["setup"]),
+        rows=_rows(values["published"]),
+        claim=values["claim"],
+        note=values.get("note", ""),
+    )
+
+
+def _rows(printed: Any) -> tuple[Mapping[str, Any], ...]:
+    if printed is None:
+        return ()
+    if isinstance(printed, dict):
+        return tuple(MappingProxyType({"quantity": name, "value": value}) for name, value in printed.items())
+    return tuple(MappingProxyType(dict(row)) for row in printed)

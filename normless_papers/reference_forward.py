@@ -1,0 +1,118 @@
+"""Networks of the papers written out by their formulas, on the weights of ours: what conversions are compared with.
+
+Every formula takes its parameters from a converted network by name and is made of torch's functions alone: the
+scalars multiply and shift activations, where a converted network folds them into weights and biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless.models import PaddedShortcut
+
+
+class Parts:
+    """The parameters of one layer of a network by name; those that it does not have are None."""
+
+    def __init__(self, network: nn.Module, layer: str) -> None:
+        self._held = dict(network.get_submodule(layer).named_parameters(recurse=False))
+
+    def __getattr__(self, name: str) -> Tensor | None:
+        return self._held.get(name)
+
+    @property
+    def matrix(self) -> Tensor:
+        """The layer's weight."""
+        return self._held["weight"]
+
+
+def scaled(value: Tensor, factor: Tensor | None) -> Tensor:
+    """factor · value, or the value where there is no factor."""
+    return value if factor is None else factor * value
+
+
+def shifted(value: Tensor, bias: Tensor | None) -> Tensor:
+    """value + bias, or the value where there is no bias."""
+    return value if bias is None else value + bias
+
+
+def convolved(parts: Parts, x: Tensor, stride: int = 1) -> Tensor:
+    """A convolution with its own bias, odd kernels padded by half their size."""
+    weight = parts.matrix
+    return F.conv2d(x, weight, parts.bias, stride, padding=weight.shape[-1] // 2)
+
+
+def classified(network: nn.Module, x: Tensor) -> Tensor:
+    """The mean over positions and the linear classifier, Fixup's scalar bias between them."""
+    head = Parts(network, "classifier")
+    return F.linear(shifted(x.mean((2, 3)), head.input_bias), head.matrix, head.bias)
+
+
+def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
+    """x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), logits after the last relu and the mean.
+
+    A pre-activation Wide-ResNet by SkipInit or ZeroInit, without dropout; a 1×1 convolution on the skip path reads
+    relu(x_l).
+
+    Args:
+        network: `wide_resnet` converted by skipinit or zeroinit.
+        x: images, shape (B, C, H, W).
+    """
+    x = convolved(Parts(network, "stem"), x)
+    for name, block in network.get_submodule("blocks").named_children():
+        first, last = (Parts(network, f"blocks.{name}.conv{place}") for place in (1, 2))
+        stride = int(block.get_submodule("conv1").stride[0])  # type: ignore[index]
+        rectified = F.relu(x)
+        branch = scaled(convolved(last, F.relu(convolved(first, rectified, stride))), last.multiplier)
+        projects = isinstance(block.get_submodule("shortcut"), nn.Conv2d)
+        x = (convolved(Parts(network, f"blocks.{name}.shortcut"), rectified, stride) if projects else x) + branch
+    return classified(network, F.relu(x))
+
+
+def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
+    """x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄), Fixup's figure 1, right.
+
+    Args:
+        network: `resnet_cifar` converted by fixup.
+        x: images, shape (B, C, H, W).
+    """
+    stem = Parts(network, "stem")
+    x = F.relu(shifted(convolved(stem, x), stem.output_bias))
+    for name, block in network.get_submodule("blocks").named_children():
+        layers = (Parts(network, f"blocks.{name}.{layer}") for layer in ("conv1", "relu1", "conv2"))
+        first, middle, last = layers
+        stride = int(block.get_submodule("conv1").stride[0])  # type: ignore[index]
+        inside = F.relu(shifted(convolved(first, shifted(x, first.input_bias), stride), first.output_bias))
+        branch = convolved(last, shifted(inside, middle.output_bias))
+        branch = shifted(scaled(branch, last.multiplier), last.output_bias)
+        shortcut = block.get_submodule("shortcut")
+        skip = F.pad(x[:, :, ::2, ::2], shortcut.padding) if isinstance(shortcut, PaddedShortcut) else x
+        x = F.relu(skip + branch)
+    return classified(network, x)
+
+
+def disturbed(network: nn.Module, *, size: float = 0.3) -> nn.Module:
+    """The network in float64 with everything that starts at zero or one moved off it, for a comparison that tells.
+
+    Multipliers, biases and layers that start at zero get normal values of this standard deviation (a layer's divided
+    by the root of its inputs) added, so that the branches carry a signal. The network itself is changed.
+    """
+    network.double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() <= 1:
+                parameter.add_(size * torch.randn_like(parameter))
+            elif not parameter.any():
+                parameter.add_(size * torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
+    return network
+
+
+def gradients(network: nn.Module, outputs: Tensor, names: Iterable[str]) -> Tensor:
+    """The gradient of the outputs' sum of squares over two by some parameters, flattened one after the other."""
+    held = dict(network.named_parameters())
+    found = torch.autograd.grad(outputs.square().sum() / 2, [held[name] for name in names], retain_graph=True)
+    return torch.cat([one.flatten() for one in found])

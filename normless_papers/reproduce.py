@@ -1,0 +1,144 @@
+"""Carrying out one artefact: its function is called, and whatever comes of it is kept."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normless.errors import NormlessError
+from normless.machine import available_cores
+from normless_papers.artefact import Artefact, Context, artefact_of
+from normless_papers.budgets import Budget
+from normless_papers.published import published_as
+from normless_papers.reproduction import Reproduction
+from normless_papers.serialization import plain
+from normless_papers.storage import folder_of, load, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from normless.sweeps import Laboratory, LaboratoryListener
+
+LABORATORY = "laboratory"
+
+
+def reproduce(
+    id: str,  # noqa: A002 - what the papers' index calls it
+    budget: Budget = "smoke",
+    *,
+    out: Path,
+    data: str | None = None,
+    data_root: str | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    again: bool = False,
+    laboratory: Laboratory | None = None,
+) -> Reproduction:
+    """Carry out an artefact, or read back what came of it when the same was asked before.
+
+    Nothing that the artefact raises is raised here: it is the `error` of the result, which is tried again next time.
+
+    Args:
+        id: of the artefact, as `fixup/table-1`.
+        budget: which of its settings are taken.
+        out: folder of the results, see `normless_papers.storage`; runs that artefacts share are kept there too.
+        data: a data set in the place of the budget's.
+        data_root: folder of the data sets; the usual place if None.
+        seed: the first seed.
+        workers: processes that share the cores for training runs; one per core if None.
+        again: whether it is carried out even if the same has been; training runs that are finished stay as they are.
+        laboratory: carries out the runs in the place of one in `out`; `workers` is then left unread.
+
+    Raises:
+        UnknownArtefactError: there is no such artefact.
+        ResultError: an older result cannot be read, and `again` is false.
+    """
+    published_as(id)
+    older = None if again else load(out, id, budget)
+    asked = {"data": data, "data_root": data_root, "seed": seed}
+    started = time.perf_counter()
+    try:
+        artefact = artefact_of(id)
+        asked["settings"] = plain(artefact.settings[budget])
+        if older is not None and not older.error and older.asked == asked:
+            return older
+        with (
+            nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
+            _own_folder(out, id, budget) as own,
+        ):
+            made, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
+    except Exception as error:
+        made, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
+    made = replace(made, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
+    save(made, axes, out)
+    return made
+
+
+def laboratory_in(out: Path, workers: int | None = None, listener: LaboratoryListener | None = None) -> Laboratory:
+    """The laboratory whose runs the artefacts of a folder share; a context manager."""
+    from normless.sweeps import Laboratory
+
+    return Laboratory(out / LABORATORY, workers=workers, listener=listener)
+
+
+def provenance() -> Mapping[str, str]:
+    """Versions of what decides numbers, the machine, and the date in UTC."""
+    from normless.sweeps import versions
+
+    machine = f"{platform.machine()}, {available_cores()} cores"
+    return {**versions(), "machine": machine, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
+
+
+@contextmanager
+def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A002 - as above
+    """A folder for files of the artefact's own; it does not stay if there are none."""
+    folder = folder_of(out, id, budget) / "files"
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
+    """The result and its figure; a figure that cannot be drawn is an error beside the numbers."""
+    import torch
+
+    from normless.plots import description
+
+    # What an artefact draws without a generator of its own does not depend on what ran before it.
+    torch.manual_seed(context.seed)
+    context.lab.asked.clear()
+    evidence = artefact.function(context, **artefact.settings[context.budget])
+    axes, error = None, ""
+    if evidence.draw is not None:
+        try:
+            axes = evidence.draw()
+        except Exception as raised:
+            error = f"The figure cannot be drawn: {_sentence(raised)}"
+    made = Reproduction(
+        artefact.published.id,
+        context.budget,
+        asked,
+        basis=artefact.basis,
+        measured=evidence.measured,
+        on=evidence.on,
+        checks=artefact.checks_of(evidence),
+        setup=plain(evidence.setup),
+        remarks=evidence.remarks,
+        error=error,
+        runs=tuple(sorted(context.lab.asked)),
+        figure="" if axes is None else description(axes),
+    )
+    return made, axes
+
+
+def _sentence(error: Exception) -> str:
+    """What a person reads; of errors that were not raised on purpose, their kind too."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, NormlessError) else f"{type(error).__name__}: {text}"

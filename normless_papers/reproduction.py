@@ -1,0 +1,134 @@
+"""An artefact that was carried out: the verdict, what it rests on, and how it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+
+from normless.errors import NormlessError
+from normless_papers.budgets import Budget
+from normless_papers.evidence import beside
+from normless_papers.published import Published, published_as
+from normless_papers.serialization import number_of, plain, table_from_dict, table_to_dict
+from normless_papers.verdict import Basis, Check, Verdict, verdict_of
+
+# Counts up when older results can no longer be read.
+FORMAT = 2
+
+
+class ResultError(NormlessError, ValueError):
+    """A stored result cannot be read; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What became of an artefact at a budget.
+
+    Attributes:
+        id: of the artefact.
+        budget: which it was carried out with.
+        basis: what its checks rest on: a formula, a measurement or training; empty where it could not be loaded.
+        asked: what decides the numbers besides the code: `data`, `data_root`, `seed` and the budget's `settings`.
+        measured: see `normless_papers.evidence.Evidence`, as `on`, `checks`, `setup` and `remarks` are; empty where
+            an error came first.
+        error: what went wrong, in a sentence; empty if nothing.
+        seconds: wall time; runs that were there already take none.
+        provenance: versions, machine and date.
+        runs: hashes of the training runs that it rests on.
+        figure: says what the figure shows, for who cannot see it; empty where there is none.
+    """
+
+    id: str
+    budget: Budget
+    asked: Mapping[str, Any]
+    basis: Basis | Literal[""] = ""
+    measured: pd.DataFrame = field(default_factory=pd.DataFrame)
+    on: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    figure: str = ""
+
+    @property
+    def verdict(self) -> Verdict | Literal["error"]:
+        """That of its checks, or error."""
+        return "error" if self.error else verdict_of(self.checks)
+
+    @property
+    def published(self) -> Published:
+        """What the paper has."""
+        return published_as(self.id)
+
+    @property
+    def beside(self) -> pd.DataFrame:
+        """Published and measured numbers in one table; see `normless_papers.evidence.beside`."""
+        return beside(self.published.rows, self.measured, self.on)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, ready for JSON, with the verdict and what is published."""
+        return {
+            "format": FORMAT,
+            "id": self.id,
+            "budget": self.budget,
+            "basis": self.basis,
+            "verdict": self.verdict,
+            "error": self.error,
+            "checks": [
+                {"claim": one.claim, "verdict": one.verdict, "numbers": plain(one.numbers)} for one in self.checks
+            ],
+            "on": list(self.on),
+            "published": plain(self.published.rows),
+            "measured": table_to_dict(self.measured),
+            "setup": plain(self.setup),
+            "remarks": list(self.remarks),
+            "figure": self.figure,
+            "asked": plain(self.asked),
+            "seconds": self.seconds,
+            "provenance": dict(self.provenance),
+            "runs": list(self.runs),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Reproduction:
+        """The inverse of `to_dict`; what is published is read from the package.
+
+        Raises:
+            ResultError: the values are no result, or one of a later normless.
+        """
+        if not isinstance(values, Mapping) or not isinstance(values.get("format"), int):
+            raise ResultError("expected a result as normless reproduce writes it, with its format")
+        if values["format"] > FORMAT:
+            raise ResultError("it was written by a later normless than this one; update normless to read it")
+        if values["format"] < FORMAT:
+            raise ResultError("it was written by an earlier normless; carry it out again with --again")
+        try:
+            return cls(
+                id=published_as(values["id"]).id,
+                budget=values["budget"],
+                asked=values["asked"],
+                basis=values["basis"],
+                measured=table_from_dict(values["measured"]),
+                on=tuple(values["on"]),
+                checks=tuple(_check(one) for one in values["checks"]),
+                setup=values["setup"],
+                remarks=tuple(values["remarks"]),
+                error=values["error"],
+                seconds=values["seconds"],
+                provenance=values["provenance"],
+                runs=tuple(values["runs"]),
+                figure=values["figure"],
+            )
+        except KeyError as error:
+            raise ResultError(f"it does not say {error}, or says what this normless does not know") from error
+
+
+def _check(values: Mapping[str, Any]) -> Check:
+    numbers = {name: number_of(value) for name, value in values["numbers"].items()}
+    return Check(values["claim"], values["verdict"], numbers)

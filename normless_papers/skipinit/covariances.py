@@ -1,0 +1,216 @@
+"""Appendix C: what examples and channels of a normalized ReLU network have in common, averaged over draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import pi
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from normless import residual_map
+from normless.models import dense
+from normless.plots import example_correlation_against_block
+from normless.probes import Watcher, covariance_table, observe
+from normless.residual import ResidualBlock
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.estimates import over_draws, within
+from normless_papers.evidence import Evidence
+from normless_papers.verdict import Check, Estimate, check
+
+Values = npt.NDArray[np.float64]
+
+EXAMPLES, CHANNELS = 8, 32
+# Expectations are met to this share of the variance l; the terms in 1/b that theory leaves out are below it.
+TOLERANCE = 0.05
+PUBLISHED = "Cov({}_ij, {}_lm)"
+
+
+@dataclass
+class _Sides(Watcher):
+    """A few channels of a few examples on every skip path and at every branch end."""
+
+    skips: list[Tensor] = field(default_factory=list)
+    branches: list[Tensor] = field(default_factory=list)
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """Keep both sides."""
+        self.skips.append(skip[:EXAMPLES, :CHANNELS].double().clone())
+        self.branches.append(branches[0][:EXAMPLES, :CHANNELS].double().clone())
+
+
+def drawn_sides(blocks: int, width: int, batch: int, draws: int) -> tuple[Values, Values]:
+    """Skip paths and branches of networks drawn anew, each with a batch of its own.
+
+    Returns:
+        Two arrays, shape (draws, blocks, examples, channels).
+    """
+    found = residual_map(dense(blocks, width, in_features=width))
+    skips, branches = [], []
+    for _ in range(draws):
+        sides = _Sides()
+        observe(dense(blocks, width, in_features=width), [sides], torch.randn(batch, width), residual_map=found)
+        skips.append(torch.stack(sides.skips))
+        branches.append(torch.stack(sides.branches))
+    return torch.stack(skips).numpy(), torch.stack(branches).numpy()
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of some sides over draws: mean, variance, and covariances of two examples and of two channels."""
+
+    mean: Estimate
+    variance: Estimate
+    examples: Estimate
+    channels: Estimate
+
+
+@dataclass(frozen=True)
+class CovarianceFacts:
+    """Moments over the block's number l, where theory has one for every block.
+
+    Attributes:
+        stream: of the skip paths in the mean over the blocks.
+        deepest: of the last block's skip path.
+        branch: of the branches, not divided, in the mean over the blocks.
+        crossed: of a branch with its skip path in the mean over the blocks.
+        correlation_off: the largest difference of two examples' correlation from 1/π over the blocks of one draw.
+    """
+
+    stream: Moments
+    deepest: Moments
+    branch: Moments
+    crossed: Moments
+    correlation_off: float
+
+
+def moments(one: Values, other: Values) -> Moments:
+    """Of two sides, shape (draws, blocks, examples, channels); every draw is one independent observation."""
+    _, blocks, examples, channels = one.shape
+    of_examples, of_channels = (~np.eye(size, dtype=bool) for size in (examples, channels))
+    pairs = np.einsum("dnjc,dnkc->djk", one, other)[:, of_examples].mean(1) / (channels * blocks)
+    crossed = np.einsum("dnjc,dnjl->dcl", one, other)[:, of_channels].mean(1) / (examples * blocks)
+    return Moments(
+        over_draws(one.mean((1, 2, 3))), over_draws((one * other).mean((1, 2, 3))), over_draws(pairs),
+        over_draws(crossed),
+    )  # fmt: skip
+
+
+def near(claim: str, found: Estimate, expected: float, tolerance: float = TOLERANCE) -> Check:
+    """Whether a mean over draws lies within a tolerance of what is expected, and can be told to."""
+    return within(f"{claim}, to {tolerance:g}.", found, expected - tolerance, expected + tolerance)
+
+
+def _equation_1_checks(found: Moments) -> list[Check]:
+    return [
+        near("The mean of X¹ is 0", found.mean, 0.0),
+        near("The variance of X¹ is 1", found.variance, 1.0),
+        near("Two examples have covariance 1/π on a channel", found.examples, 1 / pi),
+        near("Two channels have covariance 0", found.channels, 0.0),
+    ]
+
+
+@artefact("skipinit/equation-1", basis="measurement", checks=_equation_1_checks)
+def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evidence:
+    """X¹ = W⁰ B(X⁰)⁺ has mean 0, variance 1, covariance 1/π of two examples and 0 of two channels."""
+    with seeded(context.seed):
+        skips, _ = drawn_sides(1, width, batch, draws)
+        one_draw = covariance_table(dense(10, max(width, 400)), torch.randn(batch, 100))
+    found = moments(skips, skips)
+    rows = [
+        {
+            "quantity": "E_X1",
+            "of": "mean",
+            "value": found.mean.mean,
+            "deviation": found.mean.deviation,
+            "theory": 0.0,
+        },
+        *_rows(PUBLISHED.format("X1", "X1"), found, level=1),
+    ]
+    return Evidence(
+        measured=pd.DataFrame(rows),
+        facts=found,
+        setup={**_setup(context, width, batch, draws), "figure": "one draw, ten blocks"},
+        on=("quantity",),
+        draw=lambda: example_correlation_against_block(one_draw),
+    )
+
+
+def _rows(quantity: str, found: Moments, level: float) -> list[dict[str, object]]:
+    """j = m and i = l: a variance; j ≠ m: of two examples; i ≠ l: of two channels."""
+    parts = (("j = m", found.variance, level), ("j ≠ m", found.examples, level / pi), ("i ≠ l", found.channels, 0.0))
+    return [
+        {"quantity": quantity, "of": name, "value": one.mean, "deviation": one.deviation, "theory": theory}
+        for name, one, theory in parts
+    ]
+
+
+def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, object]:
+    return {
+        "network": f"dense, width {width}, {width} inputs, batch norm → ReLU → linear, He normal",
+        "batch": f"{batch} vectors of N(0, 1), of which {EXAMPLES} examples and {CHANNELS} channels are kept",
+        "draws": f"{draws}, weights and batch",
+        "deviation": "over draws",
+        "seed": context.seed,
+    }
+
+
+def _covariance_checks(found: CovarianceFacts) -> list[Check]:
+    return [
+        near("Over l the variance of Xˡ is 1 in the mean over the blocks", found.stream.variance, 1.0),
+        near("In the last block, too", found.deepest.variance, 1.0),
+        near(
+            "Over l the covariance of two examples is 1/π in the mean over the blocks", found.stream.examples, 1 / pi
+        ),
+        near("In the last block, too, it is 1/π", found.deepest.examples, 1 / pi),
+        near("Over l the covariance of two channels is 0", found.stream.channels, 0.0),
+        near("The branch's variance is 1", found.branch.variance, 1.0),
+        near("Two examples have covariance 1/π on a branch's channel", found.branch.examples, 1 / pi),
+        near("Branch and skip path have covariance 0 on one example", found.crossed.variance, 0.0),
+        near("Branch and skip path have covariance 0 on two examples", found.crossed.examples, 0.0),
+        check(
+            "In one draw two examples have correlation 1/π on every skip path, to 0.05.",
+            found.correlation_off <= 0.05,
+            largest_difference=found.correlation_off,
+        ),
+    ]
+
+
+@artefact("skipinit/appendix-c-covariance", basis="measurement", checks=_covariance_checks)
+def covariance(
+    context: Context, *, blocks: int, width: int, batch: int, draws: int, deep: int, deep_width: int
+) -> Evidence:
+    """Var(Xˡ) = l, covariance l/π of two examples, and none between a skip path and its branch."""
+    with seeded(context.seed):
+        skips, branches = drawn_sides(blocks, width, batch, draws)
+        one_draw = covariance_table(dense(deep, deep_width), torch.randn(300, 100))
+    rows: list[dict[str, object]] = []
+    for index in range(blocks):
+        level, here = index + 1, slice(index, index + 1)
+        skip, branch = skips[:, here], branches[:, here]
+        for name, found, size in (
+            ("X^l", moments(skip, skip), level),
+            ("branch", moments(branch, branch), 1.0),
+            ("crossed", moments(branch, skip), 0.0),
+        ):
+            quantity = PUBLISHED.format(*(("branch", "X^l") if name == "crossed" else (name, name)))
+            rows += [{"block": level, **row} for row in _rows(quantity, found, size)]
+    roots = np.sqrt(np.arange(1, blocks + 1))[:, None, None]
+    scaled = skips / roots
+    return Evidence(
+        measured=pd.DataFrame(rows),
+        facts=CovarianceFacts(
+            stream=moments(scaled, scaled),
+            deepest=moments(scaled[:, -1:], scaled[:, -1:]),
+            branch=moments(branches, branches),
+            crossed=moments(branches, scaled),
+            correlation_off=float((one_draw["skip_correlation"] - 1 / pi).abs().max()),
+        ),
+        setup={**_setup(context, width, batch, draws), "figure": f"one draw, {deep} blocks of width {deep_width}"},
+        on=("quantity",),
+        draw=lambda: example_correlation_against_block(one_draw),
+    )

@@ -1,0 +1,145 @@
+"""Batch normalization as appendix A defines it, against the layers that our networks have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normless.models import wide_resnet
+from normless.nn import GhostBatchNorm2d
+from normless.plots import agreement_of_quantities
+from normless.sweeps import convert
+from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.evidence import Evidence
+from normless_papers.verdict import Check, check
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The layers beside the formula, and how far another batch moves the same examples in training mode."""
+
+    agreements: tuple[Agreement, ...]
+    dependence: float
+
+
+def _definition_checks(found: Definition) -> list[Check]:
+    depends = check(
+        "In training mode the same examples in another batch come out otherwise, by more than 0.001.",
+        found.dependence > 1e-3,
+        largest_difference=found.dependence,
+    )
+    return [*(one.check() for one in found.agreements), depends]
+
+
+@artefact("skipinit/batch-norm-definition", basis="formula", checks=_definition_checks)
+def definition(context: Context, *, batch: int, channels: int, side: int, ghost: int, depth: int) -> Evidence:
+    """O = γ (I - μ)/√(σ² + ε) + β with μ, σ² over batch and both spatial axes; running averages; ghost batches."""
+    with seeded(context.seed):
+        x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
+        agreements = [*_in_training(x), *_at_test_time(x), _ghosts(x, ghost)]
+        agreements.append(_networks_ghosts(x.new_empty(batch, 3, 8, 8).normal_(), depth, ghost))
+        dependence = _dependence(x)
+    table = agreement_table(agreements)
+    return Evidence(
+        measured=table,
+        facts=Definition(tuple(agreements), dependence),
+        setup={
+            "inputs": f"independent normal, float64, {batch}×{channels}×{side}×{side}, another mean for each channel",
+            "layers": f"torch.nn.BatchNorm2d, ε = {nn.BatchNorm2d(1).eps:g}; GhostBatchNorm2d of {ghost} examples",
+            "network": f"Wide-ResNet-{depth}-1, converted by ghost_batch_norm(size={ghost})",
+            "seed": context.seed,
+        },
+        draw=lambda: agreement_of_quantities(table),
+        remarks=(
+            "The paper's σ² is the biased estimate, in training and in the running average; torch keeps the unbiased "
+            "one, Z/(Z - 1) times as large, in its running average. With batches of images the factor is 1 to four "
+            "digits.",
+        ),
+    )
+
+
+def _by_definition(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """The formula, with σ² = (1/Z) Σ I² - μ²; x of shape (B, C, H, W)."""
+    count = x.shape[0] * x.shape[2] * x.shape[3]
+    mean = x.sum((0, 2, 3)) / count
+    variance = x.square().sum((0, 2, 3)) / count - mean.square()
+    gamma, beta, mean, variance = (one.reshape(-1, 1, 1) for one in (gamma, beta, mean, variance))
+    return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
+
+
+def _drawn(layer: nn.BatchNorm2d) -> nn.BatchNorm2d:
+    """The layer with γ and β drawn from the normal distribution, in float64."""
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    return layer.double()
+
+
+def _in_training(x: Tensor) -> list[Agreement]:
+    """The output by the formula, and its moments with γ = 1 and β = 0."""
+    layer = _drawn(nn.BatchNorm2d(x.shape[1]))
+    formula = _by_definition(x, layer.weight, layer.bias, layer.eps)
+    plain = nn.BatchNorm2d(x.shape[1]).double()
+    output = plain(x)
+    variance = x.var((0, 2, 3), correction=0)
+    ones, zeros = torch.ones_like(variance), torch.zeros_like(variance)
+    return [
+        agreement("γ is 1 at the start", plain.weight, ones),
+        agreement("β is 0 at the start", plain.bias, zeros),
+        agreement("In training the output is the formula's", layer(x), formula, ROUNDING),
+        agreement("With γ = 1, β = 0 the mean of every channel is 0", output.mean((0, 2, 3)), zeros, ROUNDING),
+        agreement(
+            "With γ = 1, β = 0 the variance of every channel is σ²/(σ² + ε)",
+            output.var((0, 2, 3), correction=0),
+            variance / (variance + plain.eps),
+            ROUNDING,
+        ),
+    ]
+
+
+def _at_test_time(x: Tensor) -> list[Agreement]:
+    """The running averages with momentum 0 of one batch, and predictions at test time."""
+    # The paper's momentum is the share of the old value that is kept; torch's is that of the new one.
+    layer = nn.BatchNorm2d(x.shape[1], momentum=1.0).double()
+    layer(x)
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    count = x.shape[0] * x.shape[2] * x.shape[3]
+    layer.eval()
+    alone = torch.cat([layer(example) for example in torch.split(x, 1)])
+    biased = layer.running_var * (count - 1) / count
+    return [
+        agreement(
+            "After one update with momentum 0 the running mean is μ", layer.running_mean, x.mean((0, 2, 3)), ROUNDING
+        ),
+        agreement(
+            "After one update with momentum 0 the running variance is Z/(Z - 1) σ²",
+            biased,
+            x.var((0, 2, 3), correction=0),
+            ROUNDING,
+        ),
+        agreement("At test time an example alone gives what it gives in its batch", alone, layer(x), ROUNDING),
+    ]
+
+
+def _ghosts(x: Tensor, ghost: int) -> Agreement:
+    layer = _drawn(GhostBatchNorm2d(x.shape[1], ghost_size=ghost))
+    parts = [_by_definition(part, layer.weight, layer.bias, layer.eps) for part in torch.split(x, ghost)]
+    return agreement("Ghost batch norm is the formula on every ghost batch", layer(x), torch.cat(parts), ROUNDING)
+
+
+def _networks_ghosts(images: Tensor, depth: int, ghost: int) -> Agreement:
+    network = wide_resnet(depth, 1).double()
+    whole = convert(network, f"ghost_batch_norm(size={ghost})")(images)
+    parts = torch.cat([network(part) for part in torch.split(images, ghost)])
+    return agreement("A network with ghost batches is the network on every ghost batch alone", whole, parts, ROUNDING)
+
+
+def _dependence(x: Tensor) -> float:
+    """How far the first half of a batch comes out from what it is in the whole batch."""
+    layer = nn.BatchNorm2d(x.shape[1]).double()
+    half = len(x) // 2
+    return deviation(layer(x[:half]), layer(x)[:half])

@@ -1,0 +1,223 @@
+"""Positively homogeneous functions, and the sets of parameters a network is positively homogeneous in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless.arguments import arguments_of
+from normless.probes import OWN, as_function, map_tensors
+from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
+
+INPUT_COLUMNS = ("factor", "output_norm", "relative_error", "homogeneous")
+SET_COLUMNS = ("set", "place", "block", "layers", "parameters", "output_norm", "relative_error", "homogeneous")
+
+# One power of two, by which floating point scales without rounding, and one factor that is none.
+FACTORS = (0.5, 3.0)
+# A deep network's rounding: some hundred roundings in a row, far below what a bias or a norm does.
+_ROUNDINGS = 2000.0
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """A set of parameters that a network may be positively homogeneous in.
+
+    Attributes:
+        place: where it lies; `projection` is the union of a layer on the skip path and one on each branch.
+        block: the block's name, empty outside blocks.
+        layers: paths of its weight layers.
+        parameters: qualified names of their weights and biases.
+    """
+
+    place: Place
+    block: str
+    layers: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its layers, joined by a plus."""
+        return " + ".join(self.layers)
+
+
+def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[ParameterSet]:
+    """Sets of parameters that a network without normalization may be positively homogeneous in (Fixup, figure 2).
+
+    Whatever all of the signal passes alone: every weight layer of the stem, between the blocks and of the head (the
+    classifier); and in blocks with weights on the skip path one of these together with one from each branch.
+    A layer counts with its bias, so that a classifier is found whose bias is not zero.
+
+    Args:
+        residual_map: the network's map.
+        single: also every single weight layer inside a block. Those are p.h. sets where the block has no other
+            path, and serve as the negative case.
+    """
+    found = [*_alone(residual_map.stem_layers, "stem")]
+    for block in residual_map.blocks:
+        found += _alone(block.shared_layers, "shared", block.name)
+        found += _projections(block)
+        if single:
+            found += _alone(block.branch_layers, "branch", block.name)
+            found += _alone(block.skip_layers, "skip", block.name)
+        found += _alone(block.after_sum, "after_sum", block.name)
+    found += _alone(residual_map.trunk_layers, "trunk")
+    found += _alone(residual_map.head_layers, "head")
+    return found
+
+
+def input_homogeneity(
+    model: nn.Module, inputs: Any, *, factors: Sequence[float] = FACTORS, training: bool = True
+) -> pd.DataFrame:
+    """Whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
+
+    All floating-point tensors among the inputs are scaled. The network is left as it was.
+
+    Args:
+        model: the network, inputs [B, …] to logits.
+        inputs: a batch, or a tuple or dictionary of arguments.
+        factors: the a, all positive.
+        training: the mode; draws of dropout are the same for all passes.
+
+    Returns:
+        One row per factor. `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
+        ‖f(x)‖, which at 0 makes any network homogeneous; `homogeneous` says whether the error is rounding.
+
+    Raises:
+        ValueError: a factor is not positive, or no input is a floating-point tensor, as with token numbers.
+    """
+    _check_factors(factors)
+    if not _has_floats(inputs):
+        raise ValueError(
+            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token numbers cannot be "
+            "scaled. Test the parameter sets with homogeneous_sets instead."
+        )
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad(), as_function(model, training=training) as logits:
+        plain = logits(OWN, inputs)
+        for factor in factors:
+            error = _relative_error(logits(OWN, _scaled(inputs, factor)), plain, factor)
+            rows.append({"factor": factor, **_verdict(plain, error)})
+    return pd.DataFrame(rows, columns=list(INPUT_COLUMNS))
+
+
+def homogeneous_sets(
+    model: nn.Module,
+    inputs: Any,
+    residual_map: ResidualMap | None = None,
+    *,
+    sets: Iterable[ParameterSet] | None = None,
+    factors: Sequence[float] = FACTORS,
+    training: bool = True,
+) -> pd.DataFrame:
+    """Find the positively homogeneous sets: f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
+
+    Each set is scaled, one forward pass per set and factor. The network is left as it was.
+
+    Args:
+        model: the network.
+        inputs: a batch, or a tuple or dictionary of arguments; all that is said holds on it.
+        residual_map: the network's map, found where it is not given.
+        sets: what is tested; `candidate_sets` of the map where it is not given.
+        factors: the a, all positive.
+        training: the mode.
+
+    Returns:
+        One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
+        `relative_error` over the factors as in `input_homogeneity`, and whether that is rounding.
+
+    Raises:
+        ValueError: a factor is not positive.
+    """
+    _check_factors(factors)
+    positional, named = arguments_of(inputs)
+    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    own = dict(model.named_parameters(remove_duplicate=False))
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad(), as_function(model, training=training) as logits:
+        plain = logits(OWN, inputs)
+        for one in candidate_sets(found) if sets is None else sets:
+            errors = [
+                _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)
+                for factor in factors
+            ]
+            # A NaN is no rounding error, wherever it stands among the factors.
+            worst = float(torch.tensor(errors).max())
+            rows.append({"set": one.name, **vars(one), **_verdict(plain, worst)})
+    return pd.DataFrame(rows, columns=list(SET_COLUMNS))
+
+
+def sets_of(table: pd.DataFrame) -> list[ParameterSet]:
+    """The sets that a table of `homogeneous_sets` found homogeneous."""
+    rows = table[table["homogeneous"]]
+    columns = ("place", "block", "layers", "parameters")
+    return [ParameterSet(*values) for values in rows[list(columns)].itertuples(index=False)]
+
+
+def _alone(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
+    """Each weight layer as a set of its own."""
+    for layer in _weight_layers(layers):
+        yield ParameterSet(place, block, (layer.path,), _scaling(layer))
+
+
+def _projections(block: ResidualBlock) -> Iterator[ParameterSet]:
+    """Every union of one weight layer on the skip path and one on each branch."""
+    sides = [_weight_layers(block.skip_layers), *map(_weight_layers, block.branches)]
+    for layers in product(*sides):
+        names = tuple(dict.fromkeys(name for layer in layers for name in _scaling(layer)))
+        yield ParameterSet("projection", block.name, tuple(layer.path for layer in layers), names)
+
+
+def _weight_layers(layers: Iterable[Layer]) -> list[Layer]:
+    """The weight layers the signal passes; of a module that runs several times its first call."""
+    weights = (layer for layer in layers if layer.kind == "weight" and not layer.gating and layer.call == 0)
+    return [layer for layer in weights if _scaling(layer)]
+
+
+def _scaling(layer: Layer) -> tuple[str, ...]:
+    """Weights and bias of a layer: not its gain, nor the scalars that an edit added."""
+    last = {name: name.rpartition(".")[2] for name in layer.parameters if name != layer.gamma}
+    scalars = ("multiplier", "layer_scale", "input_bias", "output_bias")
+    return tuple(name for name, own in last.items() if own not in scalars)
+
+
+def _check_factors(factors: Sequence[float]) -> None:
+    if not factors or not all(factor > 0 for factor in factors):
+        raise ValueError(f"Positive homogeneity is about factors above 0, got {list(factors)}.")
+
+
+def _has_floats(inputs: Any) -> bool:
+    found: list[bool] = []
+
+    def look(tensor: Tensor) -> Tensor:
+        found.append(tensor.is_floating_point())
+        return tensor
+
+    map_tensors(look, inputs)
+    return any(found)
+
+
+def _scaled(inputs: Any, factor: float) -> Any:
+    return map_tensors(lambda tensor: tensor * factor if tensor.is_floating_point() else tensor, inputs)
+
+
+def _relative_error(scaled: Tensor, plain: Tensor, factor: float) -> float:
+    """‖f(a·) − a·f‖/‖a·f‖ in float64; 0 where both are zero, infinite where only the second is."""
+    expected = factor * plain.double()
+    error, size = float((scaled.double() - expected).norm()), float(expected.norm())
+    if error == 0:
+        return 0.0
+    return error / size if size else float("inf")
+
+
+def _verdict(plain: Tensor, error: float) -> Mapping[str, Any]:
+    rounding = _ROUNDINGS * torch.finfo(plain.dtype).eps
+    return {"output_norm": float(plain.double().norm()), "relative_error": error, "homogeneous": error <= rounding}

@@ -1,0 +1,248 @@
+"""The highest learning rates that other architectures train at: table 3, warm start, alternating normalization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+
+from normless.nn import AlternatingBatchNorm2d
+from normless.plots import Ink, accuracy_against_rate, series_ink
+from normless.sweeps import SweepResult
+from normless_papers.agreement import ROUNDING, Agreement, agreement
+from normless_papers.artefact import Context, artefact
+from normless_papers.draws import seeded
+from normless_papers.evidence import Evidence
+from normless_papers.run_summary import chosen, failures, final_table, setup_of
+from normless_papers.trained import best_accuracy, highest_trained_rate
+from normless_papers.understanding_bn.protocol import SCHEMES, Effort
+from normless_papers.understanding_bn.rates import highest_decade, is_rate
+from normless_papers.verdict import Check, Estimate, at_scale, check, larger
+
+AXIS = "architecture"
+UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = (
+    "unnormalized",
+    "unnormalized_warm_start",
+    "alternating_normalization",
+    "batch_norm",
+)
+SHALLOW, MIDDLE = "resnet_32", "resnet_56"
+
+# The scheme of each architecture.
+ARCHITECTURES: Mapping[str, str] = {
+    SHALLOW: "none",
+    MIDDLE: "none",
+    UNNORMALIZED: "none",
+    WARM: "none",
+    ALTERNATING: "alternating",
+    NORMALIZED: "batch norm",
+}
+# Table 3, and section 2 for the unnormalized network.
+PRINTED: Mapping[str, float] = {SHALLOW: 0.1, MIDDLE: 0.01, UNNORMALIZED: 1e-4, WARM: 0.01, ALTERNATING: 0.01}
+_INKS: dict[str, Ink] = {name.replace("_", " "): series_ink(place) for place, name in enumerate(ARCHITECTURES)}
+
+
+@dataclass(frozen=True)
+class ArchitectureRuns:
+    """Runs of some architectures at every rate of a grid, batch norm among them.
+
+    Attributes:
+        table: a row per run, as `final_table` gives it.
+        reduction: what is less than the paper's set-up; empty if nothing is.
+        warm_rate: what warm starts are to begin with.
+        first_rates: the learning rates of their first epochs, as they were trained.
+        alternation: of the layer of the alternating scheme with its formula; empty if not measured.
+    """
+
+    table: pd.DataFrame
+    reduction: str
+    warm_rate: float
+    first_rates: tuple[float, ...] = ()
+    alternation: tuple[Agreement, ...] = ()
+
+    @property
+    def control(self) -> Estimate:
+        """The accuracy with batch norm at its best rate."""
+        return best_accuracy(self._of(NORMALIZED))
+
+    def highest(self, name: str) -> float:
+        """The highest rate that an architecture trains at, by the means over replicates; 0 where it does at none."""
+        return highest_trained_rate(self._of(name), self.control)
+
+    def decade(self, name: str) -> Estimate:
+        """log₁₀ of that, seed by seed."""
+        return highest_decade(self._of(name), self.control)
+
+    def is_printed(self, name: str) -> Check:
+        """Whether the highest rate is the published one; only asked of the paper's set-up."""
+        words, rate = name.replace("_", " "), PRINTED[name]
+        return at_scale(
+            is_rate(f"The highest rate of {words} is {rate:g}.", self.highest(name), rate), self.reduction
+        )
+
+    def above(self, claim: str, higher: str, lower: str) -> Check:
+        """Whether the highest rate of one architecture is above another's."""
+        return larger(f"{claim} (log₁₀ of the rates).", self.decade(higher), self.decade(lower))
+
+    def _of(self, name: str) -> pd.DataFrame:
+        return chosen(self.table, **{AXIS: name})
+
+
+def achievable(context: Context, effort: Effort, names: Sequence[str]) -> tuple[ArchitectureRuns, SweepResult]:
+    """Train some architectures at every rate of the effort, for the paper's first number of epochs."""
+    axis: dict[str, dict[str, Any]] = {}
+    rate, epochs = effort.warm_start
+    for name in names:
+        axis[name] = {"model": effort.network(depth_of(name, effort)), "scheme": SCHEMES[ARCHITECTURES[name]]}
+        if name == WARM:
+            axis[name] |= {"warm_start_epochs": epochs, "warm_start_rate": rate}
+    settings = {"epochs": effort.epochs}
+    result = context.lab.run(effort.sweep(context, "highest rates", {AXIS: axis}, settings=settings))
+    runs = result.epochs
+    first = runs[(runs[AXIS] == WARM) & (runs["epoch"] <= epochs)]["epoch_rate"] if len(runs) else ()
+    table, reduction = final_table(result), effort.reduction(context)
+    return ArchitectureRuns(table, reduction, rate, tuple(float(one) for one in first)), result
+
+
+def depth_of(name: str, effort: Effort) -> int:
+    """The layers of an architecture at an effort."""
+    return dict(zip((SHALLOW, MIDDLE), effort.shallower, strict=True)).get(name, effort.depth)
+
+
+def _highest(runs: ArchitectureRuns, effort: Effort) -> pd.DataFrame:
+    """A row per architecture: `lr`, the highest rate it trained at (0: none); its layers; the lowest rate tried."""
+    rows = []
+    for name, own in runs.table.groupby(AXIS, sort=False):
+        counts = own["outcome"].value_counts()
+        row: dict[str, Any] = {AXIS: name, "lr": runs.highest(str(name)), "layers": depth_of(str(name), effort)}
+        row["lowest_tried"] = own["rate"].min()
+        rows.append(row | {"runs": len(own)} | {end: int(counts.get(end, 0)) for end in ("diverged", "chance")})
+    return pd.DataFrame(rows)
+
+
+def _figure(runs: ArchitectureRuns) -> Axes:
+    table = runs.table.assign(**{AXIS: runs.table[AXIS].str.replace("_", " ")})
+    return accuracy_against_rate(table, series=AXIS, inks=_INKS, title="Rates that architectures train at")
+
+
+def _quantities(values: Mapping[str, float]) -> pd.DataFrame:
+    return pd.DataFrame([{"quantity": name, "value": float(value)} for name, value in values.items()])
+
+
+def _table_3(runs: ArchitectureRuns) -> list[Check]:
+    return [
+        *(runs.is_printed(name) for name in PRINTED),
+        runs.above("32 layers, or what stands for them, tolerate a larger rate than 56", SHALLOW, MIDDLE),
+        runs.above("56 layers, or what stands for them, tolerate a larger rate than 110", MIDDLE, UNNORMALIZED),
+        runs.above("A warm start raises the largest rate", WARM, UNNORMALIZED),
+        runs.above("Alternating normalization allows for a larger rate than none", ALTERNATING, UNNORMALIZED),
+    ]
+
+
+@artefact("understanding-bn/table-3", basis="training", checks=_table_3)
+def highest_rates(context: Context, *, effort: Effort) -> Evidence:
+    """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
+    runs, result = achievable(context, effort, tuple(ARCHITECTURES))
+    return Evidence(
+        _highest(runs, effort),
+        facts=runs,
+        setup=setup_of(context.lab, result),
+        on=(AXIS,),
+        draw=lambda: _figure(runs),
+        remarks=(
+            "A rate is tolerated if the network trains at it, by the mean over replicates: it has half of what batch "
+            "norm gains over chance at its best rate. 0 stands where no rate is. `unnormalized` is the deepest "
+            "network without a warm start; `layers` are those of the networks that stand for the published ones.",
+            *failures(result),
+        ),
+        reduction=runs.reduction,
+    )
+
+
+def _warm_start(runs: ArchitectureRuns) -> list[Check]:
+    first = runs.first_rates
+    return [
+        check(
+            f"The first epochs of every warm start are trained at the rate {runs.warm_rate:g}.",
+            set(first) == {runs.warm_rate} if first else None,
+            epochs=len(first),
+            smallest=min(first, default=math.nan),
+            largest=max(first, default=math.nan),
+        ),
+        runs.is_printed(WARM),
+        runs.above("The largest usable rate after it is larger than without a warm start", WARM, UNNORMALIZED),
+        runs.above("With batch norm it is larger still", NORMALIZED, WARM),
+    ]
+
+
+@artefact("understanding-bn/warm-start", basis="training", checks=_warm_start)
+def warm_start(context: Context, *, effort: Effort) -> Evidence:
+    """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
+    runs, result = achievable(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
+    return Evidence(
+        _quantities(
+            {
+                "warm_start_lr": max(runs.first_rates, default=math.nan),
+                "warm_start_epochs": effort.warm_start[1],
+                "achievable_lr": runs.highest(WARM),
+                "achievable rate without a warm start": runs.highest(UNNORMALIZED),
+                "achievable rate with batch norm": runs.highest(NORMALIZED),
+            }
+        ),
+        facts=runs,
+        setup=setup_of(context.lab, result),
+        on=("quantity",),
+        draw=lambda: _figure(runs),
+        remarks=failures(result),
+        reduction=runs.reduction,
+    )
+
+
+def _alternating_normalization(runs: ArchitectureRuns) -> list[Check]:
+    return [
+        *(one.check() for one in runs.alternation),
+        runs.is_printed(ALTERNATING),
+        runs.above("With batch norm the largest usable rate is larger", NORMALIZED, ALTERNATING),
+    ]
+
+
+@artefact("understanding-bn/alternating-normalization", basis="training", checks=_alternating_normalization)
+def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
+    """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
+    runs, result = achievable(context, effort, (ALTERNATING, NORMALIZED))
+    return Evidence(
+        _quantities(
+            {
+                "achievable_lr": runs.highest(ALTERNATING),
+                "achievable rate with batch norm": runs.highest(NORMALIZED),
+            }
+        ),
+        facts=replace(runs, alternation=_alternation(context)),
+        setup=setup_of(context.lab, result),
+        on=("quantity",),
+        draw=lambda: _figure(runs),
+        remarks=("Stored statistics are constants on the batches that reuse them.", *failures(result)),
+        reduction=runs.reduction,
+    )
+
+
+def _alternation(context: Context) -> tuple[Agreement, ...]:
+    """The layer on four batches against the formula with the statistics of the first or third batch."""
+    with seeded(context.seed):
+        batches = [3 * torch.randn(8, 4, 5, 5, dtype=torch.float64) + place for place in range(4)]
+    layer, agreements = AlternatingBatchNorm2d(4).double(), []
+    for place, batch in enumerate(batches):
+        source = batches[place - place % 2]
+        mean = source.mean((0, 2, 3), keepdim=True)
+        variance = (source - mean).square().mean((0, 2, 3), keepdim=True)
+        expected = (batch - mean) / (variance + layer.eps).sqrt()
+        whose = "its own statistics" if place % 2 == 0 else f"those of batch {place}"
+        agreements.append(
+            agreement(f"Batch {place + 1} is normalized with {whose}", layer(batch), expected, ROUNDING)
+        )
+    return tuple(agreements)

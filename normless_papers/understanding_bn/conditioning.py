@@ -1,0 +1,180 @@
+"""Condition numbers and largest singular values of products of random matrices (figures 11 and 12, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from normless.plots import condition_against_factors, largest_value_against_factors
+from normless_papers.artefact import Context, artefact
+from normless_papers.estimates import in_every
+from normless_papers.evidence import Evidence
+from normless_papers.theory.random_factors import Entries
+from normless_papers.theory.singular_values import (
+    conditioning_table,
+    distance_between,
+    extremes_table,
+    singular_value_table,
+)
+from normless_papers.trained import replicates
+from normless_papers.understanding_bn.random_matrices import matrix_reduction, matrix_setup
+from normless_papers.verdict import Check, check, larger
+
+_OTHERS: tuple[Entries, ...] = ("uniform", "signs")
+_GAINS: tuple[float | str, ...] = ("he", "standard", 0.1)
+
+
+def _condition_numbers(extremes: pd.DataFrame) -> list[Check]:
+    logarithms = extremes.pivot(index="run", columns="factors", values="log10_condition")
+    factors, means = logarithms.columns.to_numpy(float), logarithms.mean().to_numpy(float)
+    slopes = _slopes(logarithms)
+    explained = float(np.corrcoef(factors, means)[0, 1] ** 2)
+    first, last = logarithms.columns[[0, -1]]
+    return [
+        in_every(
+            "κ rises with the number of factors, in every run (the slope of log₁₀ κ).",
+            slopes > 0,
+            smallest_decades_per_factor=slopes.min(),
+        ),
+        check(
+            "It rises roughly exponentially: a straight line explains more than 0.9 of the variance of log₁₀ κ, the "
+            "mean over runs.",
+            explained > 0.9,
+            explained=explained,
+        ),
+        larger(
+            f"It rises dramatically: with {last} factors κ is more than a thousand times that with {first} (log₁₀).",
+            replicates(logarithms[last]),
+            replicates(logarithms[first]),
+            by=3.0,
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-11", basis="measurement", checks=_condition_numbers)
+def condition_numbers(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    """Figure 11: the condition number of a product grows roughly exponentially with the number of factors."""
+    extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
+    table = conditioning_table(extremes, size)
+    return Evidence(
+        table.drop(columns=["mean_largest", "std_largest", "predicted_largest"]),
+        extremes,
+        matrix_setup(context, size, factors, runs),
+        draw=lambda: condition_against_factors(table),
+        remarks=(
+            "Singular values are those of the product and not of rounding: the product is kept in graded form. "
+            "Predicted is the ratio of the limiting law's edge to its quantile 1/(2N), an order of magnitude.",
+        ),
+        reduction=matrix_reduction(size),
+    )
+
+
+def _largest_values(extremes: pd.DataFrame) -> list[Check]:
+    values = extremes.pivot(index="run", columns="factors", values="largest")
+    slopes = _slopes(values)
+    first, last = values.columns[[0, -1]]
+    return [
+        in_every(
+            "It rises with the number of factors, in every run (the slope of the largest value).",
+            slopes > 0,
+            smallest_slope=slopes.min(),
+        ),
+        larger(
+            f"It rises more slowly than linearly: with {last} factors it is smaller than in proportion to their "
+            f"number, from that with {first}.",
+            replicates(values[first] * (float(last) / float(first))),
+            replicates(values[last]),
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-12", basis="measurement", checks=_largest_values)
+def largest_values(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    """Figure 12: the largest singular value of a product grows with the number of factors, slower than linearly."""
+    extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
+    table = conditioning_table(extremes, size)
+    return Evidence(
+        table[["factors", "runs", "mean_largest", "std_largest", "predicted_largest"]],
+        extremes,
+        matrix_setup(context, size, factors, runs),
+        draw=lambda: largest_value_against_factors(table),
+        remarks=(
+            "The paper takes the slower growth for an effect of finite size. Predicted is the root of the edge in "
+            "theorem 1, √((M+1)^(M+1)/M^M): the theorem is about squared singular values, so that growth as √M is "
+            "its own, and what finite size adds is that the largest value stays below.",
+        ),
+        reduction=matrix_reduction(size),
+    )
+
+
+def _slopes(by_run: pd.DataFrame) -> pd.Series[float]:
+    """Of the straight line through each run's numbers (rows) against the number of factors (columns)."""
+    factors = by_run.columns.to_numpy(float)
+    return by_run.apply(lambda row: float(np.polyfit(factors, row.to_numpy(float), 1)[0]), axis=1)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the scale and the distribution of the entries change.
+
+    Attributes:
+        size: N.
+        condition: the largest change of log₁₀ κ of any product, by the gain that replaces 1.
+        distances: the largest distance of the singular values' distributions, by the entries that replace Gaussian
+            ones.
+    """
+
+    size: int
+    condition: Mapping[str, float]
+    distances: Mapping[str, float]
+
+
+def _universality(found: Changes) -> list[Check]:
+    bound = 5 / found.size
+    changes, distances = (list(values.values()) for values in (found.condition, found.distances))
+    return [
+        check(
+            "The condition number of every product is unchanged by the gain: log₁₀ κ to 1e-6.",
+            max(changes) <= 1e-6,
+            largest_change=max(changes),
+        ),
+        check(
+            f"Uniform entries and signs have the singular values of Gaussian ones: shares below any point, all runs "
+            f"together, differ by at most 5/N = {bound:g}.",
+            max(distances) <= bound,
+            largest_distance=max(distances),
+        ),
+    ]
+
+
+@artefact("understanding-bn/scale-and-distribution-do-not-matter", basis="measurement", checks=_universality)
+def universality(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    """Section 4: condition numbers do not depend on the gain, spectra not on the distribution of the entries."""
+    seed = context.seed
+    plain = extremes_table(factors, size, runs=runs, seed=seed)
+    changes = {}
+    for gain in _GAINS:
+        scaled = extremes_table(factors, size, runs=runs, gain=gain, seed=seed)
+        changes[str(gain)] = float((scaled["log10_condition"] - plain["log10_condition"]).abs().max())
+    gaussian = singular_value_table(factors, size, runs=runs, seed=seed)
+    distances: dict[str, float] = {}
+    tables = [conditioning_table(plain, size).assign(series="gaussian, xavier")]
+    for entries in _OTHERS:
+        others = singular_value_table(factors, size, runs=runs, entries=entries, seed=seed)
+        distances[entries] = float(distance_between(gaussian, others)["distance"].max())
+        spread = extremes_table(factors, size, runs=runs, entries=entries, seed=seed)
+        tables.append(conditioning_table(spread, size).assign(series=entries))
+    rows = [{"compared": f"gain {gain}", "change_of_log10_condition": change} for gain, change in changes.items()]
+    rows += [{"compared": f"{entries} entries", "distance": distance} for entries, distance in distances.items()]
+    return Evidence(
+        pd.DataFrame(rows),
+        Changes(size, changes, distances),
+        matrix_setup(context, size, factors, runs)
+        | {"gains": [str(gain) for gain in _GAINS], "entries": list(_OTHERS)},
+        draw=lambda: condition_against_factors(pd.concat(tables)),
+        remarks=("Xavier's gain is 1, Kaiming's √2, and `standard` entries have variance 1.",),
+        reduction=matrix_reduction(size),
+    )

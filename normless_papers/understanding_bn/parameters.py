@@ -1,0 +1,196 @@
+"""Single parameters of a kernel: figures 18, 22 and 23."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from normless.plots import gradient_against_channel_mean, summand_histogram, sums_of_parameters
+from normless.probes import observe
+from normless_papers.artefact import Context, artefact
+from normless_papers.estimates import within
+from normless_papers.evidence import Evidence
+from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
+from normless_papers.probes.summand_distribution import summand_statistics
+from normless_papers.trained import replicates
+from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, conv_path, decades
+from normless_papers.understanding_bn.passes import pass_of
+from normless_papers.verdict import Check, Estimate, larger
+
+# Skewed summands have a mean of more than this many standard deviations, centred ones of less.
+_SKEWED = 1 / 3
+
+
+def _gradient_and_channel_mean(found: Measured) -> list[Check]:
+    without, with_norm = found.both
+    correlations = [replicates(rows["mean_correlation"]) for rows in (without, with_norm)]
+    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in (without, with_norm)]
+    return [
+        larger(
+            "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
+            correlations[0],
+            Estimate(0.5),
+        ),
+        larger(
+            "Without it the tenth of weights with the most negative means has gradients at most a tenth of those of "
+            "the tenth with the largest (log₁₀ of the ratio below -1).",
+            Estimate(-1.0),
+            dead[0],
+        ),
+        within(
+            "With batch norm the dependence disappears: correlation between -0.25 and 0.25.",
+            correlations[1],
+            -0.25,
+            0.25,
+        ),
+        within(
+            "With batch norm all channels have equally large gradients on average: those of the two tenths are "
+            "within half a decade (log₁₀ of the ratio).",
+            dead[1],
+            -0.5,
+            0.5,
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-18", basis="measurement", checks=_gradient_and_channel_mean)
+def gradient_and_channel_mean(
+    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
+) -> Evidence:
+    """Figure 18: in layer 35 gradients follow the means of the channels they read, without batch norm alone."""
+    setting = Initializations(context, data, batch_size, draws, minibatches)
+    shown: list[pd.DataFrame] = []
+
+    def alignment(draw: Draw) -> pd.DataFrame:
+        parameters = _averaged(draw, 35)
+        if draw.number == 0:
+            shown.append(parameters.assign(scheme=INKS[draw.batch_norm]))
+        return gradient_alignment_table(parameters)[["mean_correlation", "dead_gradient", "live_gradient"]]
+
+    measured = setting.measured(alignment)
+    return Evidence(
+        measured,
+        Measured(measured),
+        setting.setup(layer=35, minibatches=minibatches),
+        draw=lambda: gradient_against_channel_mean(pd.concat(shown)),
+        remarks=(
+            f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
+            "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
+            "not 0 by definition. The figure shows the first draw.",
+        ),
+        reduction=setting.reduction,
+    )
+
+
+def _of_layer(draw: Draw, layer: int) -> pd.DataFrame:
+    """The parameters of one layer on the first minibatch."""
+    parameters = pass_of(draw).parameters
+    return parameters[parameters["order"] == layer].reset_index(drop=True)
+
+
+def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
+    """Every parameter's gradient and in-channel mean, averaged over the minibatches."""
+    tables = [_of_layer(draw, layer)]
+    for inputs, targets in draw.batches[1:]:
+        watcher = ParameterGradients([conv_path(layer)])
+        observe(draw.model, [watcher], inputs, targets)
+        tables.append(watcher.table())
+    averaged = tables[0].copy()
+    for name in ("gradient", "channel_mean"):
+        averaged[name] = sum(table[name] for table in tables) / len(tables)
+    return averaged.assign(abs_sum=averaged["gradient"].abs())
+
+
+def _summands_of_a_parameter(found: Measured) -> list[Check]:
+    rows = found.by_draw(batch_norm=False)
+    large, small = (rows[rows["chosen"] == chosen] for chosen in ("largest", "small"))
+    return [
+        larger(
+            "The parameter with the largest gradient has |Σd| of more than half of Σ|d|.",
+            replicates(large["input_independence"]),
+            Estimate(0.5),
+        ),
+        larger(
+            "Most of its summands that are not 0, more than two thirds, have one sign.",
+            replicates(large["one_sign_share"]),
+            Estimate(2 / 3),
+        ),
+        larger(
+            "They are skewed away from 0: their mean is more than a third of their standard deviation.",
+            replicates(large["mean_in_deviations"]),
+            Estimate(_SKEWED),
+        ),
+        larger(
+            "A parameter with a small gradient has summands centred around 0: |mean| below a third of the deviation.",
+            Estimate(_SKEWED),
+            replicates(small["mean_in_deviations"]),
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-22", basis="measurement", checks=_summands_of_a_parameter)
+def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
+    setting = Initializations(context, data, batch_size, draws)
+    columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
+    measured = setting.measured(lambda draw: summand_statistics(pass_of(draw).summands)[columns], batch_norm=(False,))
+    return Evidence(
+        measured,
+        Measured(measured),
+        setting.setup(layer=90),
+        draw=lambda: summand_histogram(
+            pd.concat(pass_of(draw).summands for draw in setting.first(batch_norm=(False,)))
+        ),
+        remarks=(
+            "`small` is the parameter above 5 % of all in |Σd|, those that read a dead channel left out. The figure "
+            "shows the first draw.",
+        ),
+        reduction=setting.reduction,
+    )
+
+
+def _gradients_on_a_line(found: Measured) -> list[Check]:
+    without, with_norm = found.both
+    return [
+        larger(
+            "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
+            "0.75.",
+            replicates(without["sum_correlation"]),
+            Estimate(0.75),
+        ),
+        larger(
+            "With batch norm the relation disappears: correlation below 0.5.",
+            Estimate(0.5),
+            replicates(with_norm["sum_correlation"]),
+        ),
+        larger(
+            "Gradients are much smaller with batch norm, by more than a factor of 10 (log₁₀ of the ratio).",
+            decades(without["mean_abs_gradient"] / with_norm["mean_abs_gradient"]),
+            Estimate(1.0),
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-23", basis="measurement", checks=_gradients_on_a_line)
+def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 23: in layer 54 many parameters have |Σd| = c·Σ|d| without batch norm; with it gradients are smaller."""
+    setting = Initializations(context, data, batch_size, draws)
+
+    def alignment(draw: Draw) -> pd.DataFrame:
+        parameters = _of_layer(draw, 54)
+        table = gradient_alignment_table(parameters)[["sum_correlation", "share_aligned"]]
+        return table.assign(mean_abs_gradient=parameters["abs_sum"].mean())
+
+    measured = setting.measured(alignment)
+    return Evidence(
+        measured,
+        Measured(measured),
+        setting.setup(layer=54),
+        draw=lambda: sums_of_parameters(
+            pd.concat(_of_layer(draw, 54).assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
+        ),
+        remarks=(
+            "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
+            "on the dotted line have summands of one sign.",
+        ),
+        reduction=setting.reduction,
+    )
