@@ -9,6 +9,8 @@ from typing import Any
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name`` or ``name(key=value, …)`` into the name and its keyword arguments.
 
+    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, stays part of it.
+
     Values are Python literals; anything else (``1/sqrt(L)``, ``weight``) is kept as a string without spaces.
     Nothing is ever evaluated.
 
@@ -16,17 +18,19 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         ValueError: the text is not of that form.
     """
     problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
+    head, opening, rest = text.strip().partition("(")
+    source, colon, name = head.rpartition(":")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(f"{name.strip()}{opening}{rest}", mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{problem}: {error.msg}.") from error
     if isinstance(tree, ast.Name):
-        return tree.id, {}
+        return f"{source}{colon}{tree.id}", {}
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
         raise ValueError(f"{problem}.")
     if tree.args or any(keyword.arg is None for keyword in tree.keywords):
         raise ValueError(f"{problem}: every argument needs its name, as in {tree.func.id}(key=value).")
-    return tree.func.id, {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
+    return f"{source}{colon}{tree.func.id}", {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
 
 
 def split_terms(text: str) -> list[str]:

@@ -1,0 +1,224 @@
+"""Open tables: schemes, edits, data sets, models, probes and artefacts by name, ours and those of others."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from normless.spec import parse_call
+
+Entry = TypeVar("Entry", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Description:
+    """One line of `normless list`: the name, the first line of the docstring, and the distribution it comes from."""
+
+    name: str
+    summary: str
+    origin: str
+
+
+class Registry(Mapping[str, Entry], Generic[Entry]):
+    """Functions or classes of one kind by name.
+
+    An entry is added by the decorator `register`, or by an entry point of an installed distribution in the group
+    `normless.PLURAL`. Wherever a name is taken, `FILE.py:NAME` and `MODULE:NAME` are taken too.
+
+    Args:
+        kind: what an entry is, in the singular, for messages: ``"scheme"``.
+        plural: the kind in the plural; names the group of entry points.
+    """
+
+    def __init__(self, kind: str, plural: str | None = None) -> None:
+        self.kind = kind
+        self.plural = plural or f"{kind}s"
+        self._own: dict[str, Entry] = {}
+
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        """A decorator that adds a function or class under a name.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+
+        def add(entry: Entry) -> Entry:
+            if name in self._own or name in self._points:
+                raise ValueError(f"There is a {self.kind} {name!r} already; choose another name.")
+            self._own[name] = entry
+            return entry
+
+        return add
+
+    @cached_property
+    def _points(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=f"normless.{self.plural}")}
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._own:
+            self._own[name] = self._points[name].load()
+        return self._own[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._points
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._own, *self._points]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def find(self, name: str) -> Entry:
+        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it.
+
+        Raises:
+            ValueError: there is no such entry, file, module or name in it.
+        """
+        if name in self:
+            return self[name]
+        if ":" in name:
+            return self._outside(*(part.strip() for part in name.rsplit(":", 1)))
+        raise ValueError(
+            f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
+            "one of your own is FILE.py:NAME or MODULE:NAME."
+        )
+
+    def _outside(self, source: str, name: str) -> Entry:
+        if source.endswith(".py"):
+            module = module_of_file(source)
+        else:
+            try:
+                module = import_module(source)
+            except ModuleNotFoundError as error:
+                raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
+        entry = getattr(module, name, None)
+        if not callable(entry):
+            raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
+        found: Entry = entry
+        return found
+
+    def make(self, text: str, **given: Any) -> Any:
+        """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given.
+
+        Raises:
+            ValueError: see `find`; or the entry does not take an argument or its value.
+        """
+        name, arguments = parse_call(text)
+        entry = self.find(name)
+        check_arguments(f"{self.kind} {name}", arguments, entry, given=given)
+        return entry(**given, **arguments)
+
+    def describe(self) -> tuple[Description, ...]:
+        """Every entry with the first line of its docstring and the distribution it comes from."""
+        return tuple(Description(name, summary_of(self[name]), self._origin(name)) for name in self)
+
+    def _origin(self, name: str) -> str:
+        point = self._points.get(name)
+        if point is not None and point.dist is not None:
+            return point.dist.name
+        return self[name].__module__.partition(".")[0]
+
+
+def module_of_file(path: str | Path) -> ModuleType:
+    """The module of a Python file, executed once per version of the file.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ValueError(f"There is no file {path}.")
+    version = sha256(f"{file}:{file.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    name = f"{file.stem}_{version}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        # Dataclasses and pickle look their module up by name.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def summary_of(entry: Any) -> str:
+    """The first line of a docstring; empty where there is none of its own."""
+    text = inspect.getdoc(entry) or ""
+    return text.partition("\n")[0]
+
+
+def check_arguments(
+    what: str, arguments: Mapping[str, Any], function: Callable[..., Any], *, given: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse arguments that a function does not take, or whose value is of another type than annotated.
+
+    Args:
+        what: kind and name of the function, for messages: ``"scheme fixup"``.
+        arguments: as read from text.
+        function: what they are for.
+        given: arguments that do not come from the text and are not checked.
+
+    Raises:
+        ValueError: says what the function takes.
+    """
+    given = given or {}
+    signature = inspect.signature(function).parameters
+    variadic = any(one.kind is one.VAR_KEYWORD for one in signature.values())
+    known = {
+        name: one
+        for name, one in signature.items()
+        if name not in given and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    }
+    unknown = [name for name in arguments if name not in known]
+    if unknown and not variadic:
+        takes = f"takes {', '.join(known)}" if known else "takes no arguments"
+        raise ValueError(f"The {what} {takes}; it does not take {', '.join(unknown)}.")
+    missing = [name for name, one in known.items() if one.default is one.empty and name not in arguments]
+    if missing:
+        raise ValueError(f"The {what} needs {', '.join(missing)}, as in {what.split()[-1]}({missing[0]}=…).")
+    types = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    for name, value in arguments.items():
+        if name in types and not _fits(value, types[name]):
+            raise ValueError(f"In the {what}, {name} is {_in_words(types[name])}, not {value!r}.")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value read from text is of an annotated type; True is no number, and a list is a tuple."""
+    if kind is Any:
+        return True
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, member) for member in get_args(kind))
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    kind = get_origin(kind) or kind
+    if kind in (bool, int, str, tuple, NoneType):
+        return type(value) is kind
+    return isinstance(value, kind)
+
+
+def _in_words(kind: Any) -> str:
+    """An annotation for a sentence: `a number`, `he, xavier or None`."""
+    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
+    words |= {tuple: "a tuple"}
+    if get_origin(kind) is Literal:
+        return ", ".join(str(value) for value in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_in_words(member) for member in get_args(kind))
+    kind = get_origin(kind) or kind
+    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
