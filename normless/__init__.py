@@ -4,9 +4,9 @@ The public names are listed in ``__init__.pyi``; each is imported from its file 
 ``import normless`` costs next to nothing over importing torch.
 """
 
-import lazy_loader
+from normless.lazy import attach_stub
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 __all__ += ["__version__"]

@@ -1,5 +1,5 @@
 """Labelled images, labelled text and parallel text; an epoch of them is a pure function of the seed and the epoch."""
 
-import lazy_loader
+from normless.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

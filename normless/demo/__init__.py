@@ -1,5 +1,5 @@
 """The depth sweep of `normless demo`: with and without normalization on the embedded digits."""
 
-import lazy_loader
+from normless.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

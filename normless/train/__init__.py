@@ -3,6 +3,6 @@
 The names below are imported on first use, so that the command line can show its help without importing torch.
 """
 
-import lazy_loader
+from normless.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

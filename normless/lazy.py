@@ -1,0 +1,39 @@
+"""Public names of a package that are imported on first use."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """A package's ``__getattr__``, ``__dir__`` and ``__all__``, read from the ``__init__.pyi`` beside its file.
+
+    The stub is what type checkers read too, so that each name is written once: ``from .conversion import convert as
+    convert``.
+
+    Args:
+        package: the package's ``__name__``.
+        file: its ``__file__``.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {
+        alias.asname or alias.name: (f"{package}.{line.module}", alias.name)
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom) and line.level == 1
+        for alias in line.names
+    }
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, original = homes[name]
+        value = getattr(import_module(module), original)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *homes}), list(homes)
