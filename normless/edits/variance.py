@@ -12,8 +12,7 @@ from normless.edits.weight_standardization import module_of
 from normless.nn.scaled_activation import ScaledActivation
 from normless.nn.standardized import ScaledStd
 from normless.residual import Layer, ResidualBlock
-from normless.signal.activation_gain import is_homogeneous
-from normless.signal.stream import Stream
+from normless.signal import Stream, is_homogeneous
 
 
 @dataclass(frozen=True)

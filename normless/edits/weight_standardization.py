@@ -13,7 +13,7 @@ from normless.errors import UnsupportedEdit
 from normless.nn.standardized import scaled_std
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import kind_of
-from normless.signal.activation_gain import activation_gain
+from normless.signal import activation_gain
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+_FIRST = (_ConvNd, _NormBase, nn.GroupNorm)
+_LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention)
 
 
 def per_channel(values: Tensor, x: Tensor) -> Tensor:
     """A vector (C,) shaped to broadcast over x of shape (B, C, …)."""
     return values.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def channel_axis(module: nn.Module, x: Tensor) -> int:
+    """Which axis of a layer's input or output holds its channels: 1 for images, the last for tokens.
+
+    Linear layers and layer norms work on the last axis, convolutions and batch norms on axis 1; of other layers the
+    length of their `weight` tells, and where it does not, or a name ends in `2d`, it is axis 1.
+    """
+    first, last = min(1, x.dim() - 1), x.dim() - 1
+    if isinstance(module, _FIRST) or type(module).__name__.endswith("2d"):
+        return first
+    weight = getattr(module, "weight", None)
+    length = weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 1 else None
+    fits_last_alone = length is not None and x.shape[last] == length != x.shape[first]
+    return last if isinstance(module, _LAST) or fits_last_alone else first
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

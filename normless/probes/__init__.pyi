@@ -16,10 +16,9 @@ from .forward.moments import GradientMoments as GradientMoments
 from .forward.moments import channel_moments as channel_moments
 from .forward.moments import gradient_moments as gradient_moments
 from .forward.predicted import measured_tables as measured_tables
+from .forward.predicted import predicted_moments as predicted_moments
 from .forward.signal import Signal as Signal
 from .forward.signal import signal_table as signal_table
-from .forward.theory import BlockMoments as BlockMoments
-from .forward.theory import predicted_moments as predicted_moments
 from .gammas.gamma_variance import StreamVariance as StreamVariance
 from .gammas.gamma_variance import gamma_variance_table as gamma_variance_table
 from .hooks.as_function import OWN as OWN

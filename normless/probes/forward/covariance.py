@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from normless.probes.forward.predicted import PredictedRows, measured_by_block
-from normless.probes.forward.theory import BlockMoments
 from normless.residual import ResidualBlock, ResidualMap
+from normless.signal import BlockMoments
 
 SIDES = ("skip", "branch", "sum")
 MEASURES = ("variance", "covariance", "correlation")

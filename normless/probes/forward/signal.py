@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from normless.probes.forward.predicted import PredictedRows, measured_by_block
-from normless.probes.forward.theory import BlockMoments
 from normless.probes.hooks.channels import channel_axis
 from normless.probes.hooks.watcher import Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.signal import BlockMoments
 
 COLUMNS = (
     "block",

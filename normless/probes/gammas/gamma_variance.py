@@ -14,13 +14,12 @@ from torch.nn import functional as F
 
 from normless.arguments import arguments_of
 from normless.nn import ResidualSum
-from normless.probes.forward.layer_moments import FUNCTIONS
 from normless.probes.forward.predicted import PredictedRows, measured_tables
 from normless.probes.forward.signal import variance_and_second_moment
-from normless.probes.forward.theory import BlockMoments
 from normless.probes.hooks.watcher import Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless.signal import FUNCTIONS, BlockMoments
 
 COLUMNS = (
     "block",

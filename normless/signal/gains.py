@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from normless.signal.channels import Channels
+from normless.signal.propagation import Propagation, mean_square
 from normless.signal.steps import Step, Steps
-from normless.signal.weights import Rows, rows_of
 
 # A factor behind an activation that is not homogeneous is found by repetition.
 _ROUNDS = 40
@@ -60,23 +58,22 @@ class _Walk:
     def __init__(self, model: nn.Module, steps: Steps) -> None:
         self.model = model
         self.steps = steps
-        self.values: list[Channels] = []
+        self.propagation = Propagation(model, steps)
+        self.values = self.propagation.values
+        self.factors = self.propagation.factors
         self.closed: list[bool] = []
-        self.factors: dict[str, float] = {}
         self.done: set[str] = set()
         self.gains: list[Gain] = []
-        self.rows: dict[tuple[str, ...], Rows] = {}
-        self.behind: dict[tuple[object, ...], Channels] = {}
         self.tied = _tied(model, steps)
         self.end = max((index for index, step in enumerate(steps.steps) if step.kind == "sum"), default=-1)
 
     def run(self) -> list[Gain]:
         for index, step in enumerate(self.steps.steps):
-            self.values.append(self._value(step))
+            self.values.append(self.propagation.value(step))
             self.closed.append(self._is_closed(step))
             if step.kind == "norm":
                 self._at_norm(index, step)
-                self.values[index] = self._value(step)
+                self.values[index] = self.propagation.value(step)
             elif index in self.steps.writers and self.steps.reads_norm(index) and self.steps.is_free[index]:
                 self._calibrate(index, 1.0, "of its output")
             elif index in self.steps.forks and not self.closed[index]:
@@ -88,7 +85,7 @@ class _Walk:
         target = _target(self.model, step)
         if not self.closed[read] and self._calibrate(read, target, f"before {step.path}"):
             return
-        second = self.values[read].second
+        second = self.propagation.of(read).power
         if index > self.end >= 0 and second > 0 and abs(second / target - 1) > _NEAR:
             self._at_readers(index, sqrt(target / second), second)
 
@@ -103,7 +100,7 @@ class _Walk:
             seen.add(index)
             if step.kind != "weight":
                 pending += self.steps.readers[index]
-            elif (name := self._rows(step).weight) is not None and name not in self.done | self.tied:
+            elif (name := self.propagation.rows_of(step).weight) is not None and name not in self.done | self.tied:
                 self._scale((name,), step.path, factor, f"its input has second moment {second:.3g} without its norm")
 
     def _calibrate(self, index: int, target: float, place: str) -> bool:
@@ -130,13 +127,13 @@ class _Walk:
         """Find the one factor of some writers by which the second moment at a step is the target."""
         parameters = tuple(dict.fromkeys(name for writer in writers for name in names[writer]))
         before = {name: self.factors.get(name, 1.0) for name in parameters}
-        factor, second = 1.0, self.values[index].second
+        factor, second = 1.0, self.propagation.of(index).power
         for _ in range(_ROUNDS):
             if not second > 0 or not isfinite(second) or abs(second / target - 1) < _CLOSE:
                 break
             factor *= sqrt(target / second)
             self._apply(before, factor, min(writers), index)
-            second = self.values[index].second
+            second = self.propagation.of(index).power
         if not abs(second / target - 1) < _NEAR:
             self._apply(before, 1.0, min(writers), index)
             return False
@@ -157,9 +154,9 @@ class _Walk:
         return True
 
     def _apply(self, before: dict[str, float], factor: float, start: int, end: int) -> None:
-        self.factors |= {name: old * factor for name, old in before.items()}
+        self.factors.update({name: old * factor for name, old in before.items()})
         for at in range(start, end + 1):
-            self.values[at] = self._value(self.steps[at])
+            self.values[at] = self.propagation.value(self.steps[at])
 
     def _fit_tokens(self, token: int, others: list[int], target: float) -> None:
         """Scale a learned token by itself, with the position embedding at its place: a norm looks at it alone."""
@@ -214,7 +211,7 @@ class _Walk:
 
     def _sources(self, step: Step) -> tuple[int, ...]:
         """What a step's scale is that of: of a gate and an attention the values."""
-        return step.reads[:1] if step.kind in ("gate", "attention", "sum", "other") else step.reads
+        return step.reads[:1] if step.kind in ("gate", "attention", "sum", "dropout", "other") else step.reads
 
     def _is_closed(self, step: Step) -> bool:
         """Whether the scale of a step's result is settled."""
@@ -230,94 +227,16 @@ class _Walk:
         step = self.steps[writer]
         if step.kind != "weight":
             return step.parameters
-        rows = self._rows(step)
+        rows = self.propagation.rows_of(step)
         return () if rows.weight is None else tuple(name for name in (rows.weight, rows.bias) if name is not None)
-
-    def _rows(self, step: Step) -> Rows:
-        if step.parameters not in self.rows:
-            self.rows[step.parameters] = rows_of(self.model, step)
-        return self.rows[step.parameters]
-
-    def _second_of(self, names: tuple[str, ...]) -> float:
-        """The second moment of learned tensors that are added up."""
-        return sum(self.factors.get(name, 1.0) ** 2 * _mean_square(self.model.get_parameter(name)) for name in names)
-
-    def _value(self, step: Step) -> Channels:
-        """The distribution of a step's result."""
-        read = [self.values[index] for index in step.reads]
-        first = read[0] if read else Channels.normal()
-        if step.kind == "parameter":
-            return Channels.normal(self._second_of(step.parameters))
-        if step.kind == "weight":
-            rows = self._rows(step)
-            factor, shift = (self.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
-            return rows.applied(first, factor, shift, step.size)
-        if step.kind == "activation" and step.module is not None:
-            return self._through(step.module, first)
-        if step.kind == "factor":
-            learned = sqrt(self._second_of(step.parameters)) if step.parameters else 1.0
-            return first.scaled(step.size * learned)
-        if step.kind == "greatest":
-            return first.greatest(step.size)
-        if step.kind in ("average", "attention"):
-            return first.averaged(step.size)
-        if step.kind == "padding":
-            return first.padded(step.size) if step.size < 1 else first
-        if step.kind == "join":
-            return self._joined(step)
-        if step.kind == "add":
-            for other in read[1:]:
-                first = first.added(other)
-            return first.added(Channels.normal(self._second_of(step.parameters))) if step.parameters else first
-        return first.gated(read[1]) if step.kind == "gate" and len(read) > 1 else first
-
-    def _joined(self, step: Step) -> Channels:
-        """A concatenation; learned tokens aside, each of which a norm looks at by itself."""
-        parts = [
-            (self.values[read], share)
-            for read, share in zip(step.reads, step.shares, strict=True)
-            if self.steps[read].kind != "parameter"
-        ]
-        if not parts:
-            return self.values[step.reads[0]]
-        sizes = [len(value.mean) for value, _ in parts]
-        whole = sum(share for _, share in parts)
-        if all(
-            abs(size / sum(sizes) - share / whole) < _CLOSE for size, (_, share) in zip(sizes, parts, strict=True)
-        ):
-            means, variances = (torch.cat(one) for one in zip(*((v.mean, v.variance) for v, _ in parts), strict=True))
-            return Channels(means, variances, all(value.rectified for value, _ in parts))
-        mixed = [(value.alone(), share / whole) for value, share in parts]
-        mean = sum((share * one.mean for one, share in mixed), torch.zeros(1, dtype=torch.float64))
-        second = sum(share * one.second for one, share in mixed)
-        return Channels(mean, second - mean.square())
-
-    def _through(self, activation: nn.Module, x: Channels) -> Channels:
-        """Behind an activation; many are of one kind and read the same."""
-        learned = tuple(id(parameter) for parameter in activation.parameters())
-        moments = (one.numpy().tobytes() for one in (x.mean, x.variance))
-        key = (type(activation), repr(activation), learned, x.rectified, *moments)
-        if key not in self.behind:
-            try:
-                self.behind[key] = x.through(activation)
-            except (RuntimeError, TypeError, ValueError, IndexError):
-                # A module that does not take one axis of channels is followed as if it changed nothing.
-                self.behind[key] = x
-        return self.behind[key]
 
 
 def _target(model: nn.Module, norm: Step) -> float:
     """The second moment γ² + β² of a norm's output, averaged over channels; 1 where γ is 0 or there is none."""
     gains = [name for name in norm.parameters if not name.endswith(("bias", "beta"))]
     shifts = [name for name in norm.parameters if name not in gains]
-    gamma = _mean_square(model.get_parameter(gains[0])) if len(gains) == 1 else 1.0
-    return (gamma + sum(_mean_square(model.get_parameter(name)) for name in shifts)) if gamma > 0 else 1.0
-
-
-def _mean_square(tensor: Tensor) -> float:
-    if tensor.is_meta:
-        raise RuntimeError("A learned tensor has no values.")
-    return float(tensor.detach().double().square().mean())
+    gamma = mean_square(model.get_parameter(gains[0])) if len(gains) == 1 else 1.0
+    return (gamma + sum(mean_square(model.get_parameter(name)) for name in shifts)) if gamma > 0 else 1.0
 
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:
