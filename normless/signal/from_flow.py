@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from normless.nn import ResidualSum
 from normless.residual.gates import passed_on
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerCall, find_layers
 from normless.residual.names import Names
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
 from normless.residual.sums import Sum, SumFinder
-from normless.nn import ResidualSum
 from normless.signal.operation import TorchOperation, each, windows_of
 from normless.signal.steps import Kind, Step, Steps
 
@@ -121,15 +121,15 @@ class _Reader:
             if module is None:
                 further = self._plain(operation)
                 module = nn.ReLU() if operation.name == "relu" else TorchOperation(operation.name, further)
-            return Step("activation", reads[:1], layer.path, layer.call, module=module)
+            return Step("activation", reads[:1], layer.path, module=module, call=layer.call)
         if layer.kind == "scale":
-            return Step("factor", reads, layer.path, layer.call, layer.parameters)
+            return Step("factor", reads, layer.path, layer.parameters, call=layer.call)
         share = 1.0
         if layer.kind == "weight" and operation.name in CONVOLUTION:
             share = self._inside(operation)
         reads = reads if layer.kind == "dropout" else reads[:1]
         called = module if layer.called else None
-        return Step(layer.kind, reads, layer.path, layer.call, layer.parameters, called, share)
+        return Step(layer.kind, reads, layer.path, layer.parameters, called, share, call=layer.call)
 
     def _inside(self, operation: Operation) -> float:
         """The share of a convolution's taps that lie inside its input, not on the zeros around it."""
@@ -198,7 +198,7 @@ class _Reader:
     @staticmethod
     def _windows(arguments: tuple[Any, ...], axes: int, *, is_max: bool) -> nn.Module | None:
         """The windows of a pooling from its arguments after the tensor, those left out at their defaults."""
-        defaults = ((), (), 0, 1, False) if is_max else ((), (), 0, False, True, None)
+        defaults: tuple[Any, ...] = ((), (), 0, 1, False) if is_max else ((), (), 0, False, True, None)
         kernel, stride, padding, *rest = (*arguments, *defaults[len(arguments) :])
         if is_max:
             return windows_of(kernel, stride, padding, rest[1], axes, dilation=rest[0])

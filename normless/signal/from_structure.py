@@ -102,7 +102,7 @@ class _Reader:
         kind = _KINDS.get(kind_of(module))
         if kind is not None:
             names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
-            return self.steps.append(Step(kind, (at,), path, 0, () if kind == "activation" else names, module))
+            return self.steps.append(Step(kind, (at,), path, () if kind == "activation" else names, module))
         if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
             axes = int(type(module).__name__[-2])
             geometry = (module.kernel_size, module.stride, module.padding, module.ceil_mode)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import nan
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -123,14 +124,14 @@ def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
     total = p.values[p.steps.totals[at]]
     last = block.after_sum[-1] if block.after_sum else None
     after = total if last is None else p.outputs.get((last.path, last.call), "")
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for name, known in (("skip", skip), ("branch", branch), ("total", total), ("behind", after)):
         if isinstance(known, Moments):
             found |= _named(known, name)
     if block.norms:
         found |= _statistics(p, block.norms[0])
     unknown = next((known for known in (skip, branch, total) if isinstance(known, str)), "")
-    return replace(BlockMoments(**found), unknown=unknown)
+    return replace(BlockMoments(unknown=unknown), **found)
 
 
 def _statistics(p: Propagation, path: str) -> dict[str, float]:
@@ -139,7 +140,9 @@ def _statistics(p: Propagation, path: str) -> dict[str, float]:
     if not isinstance(reads, Moments) or not reads.split:
         return {}
     axis = channel_axis(p.model.get_submodule(path.partition(":")[0]), reads.mean)
-    mean, second, noise = (part.movedim(axis, 0).flatten(1).mean(1) for part in (reads.mean, reads.second, reads.noise))
+    mean, second, noise = (
+        part.movedim(axis, 0).flatten(1).mean(1) for part in (reads.mean, reads.second, reads.noise)
+    )
     # A channel's mean is over its positions too.
     squares = mean.square() + noise * (mean.numel() / reads.mean.numel())
     return {"norm_mean_square": float(squares.mean()), "norm_variance": float((second - squares).mean())}

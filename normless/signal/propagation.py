@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import sqrt
+from math import exp, sqrt
 from typing import TypeVar
 
 import torch
@@ -252,14 +252,15 @@ def _average(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("attention")
 def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """The mean of T values v_j with weights a_j = softmax(l)_j, logits l = q·k / √d that are normal.
+    """The mean of T values v_j with weights a_j = softmax(l)_j, whose logits l = q·k / √d are normal.
 
     Each weight has mean 1/T and, with s² = E[q²] Var_j[k] the variance of logits over random q and k,
-    E[a_j²] = r/T², r = min(e^{s²}, T): weights are lognormal, and T ≫ e^{s²}. With values independent of the weights
+    E[a_j²] = r/T², r = min(e^{s²}, T): weights are lognormal, and T ≫ e^{s²}. Were values independent of weights,
 
         E[y] = v̄    E[y²] = (r/T) E[v²]‾ + (1 - r/T) (T v̄² - E[v]²‾) / (T - 1),
 
-    bars being means over positions; for small logits r = 1 and the values are averaged.
+    bars being means over positions. Keys and values read the same D features, which the weights e^l shift in the
+    direction of the query: that adds (1 - r/T) s² Var[v]‾ / D. For small logits y is the mean of the values.
     """
     if not p.by_position:
         return x.averaged(step.size)
@@ -272,10 +273,12 @@ def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
         return "an attention whose values have an unknown mean"
     count = x.mean.shape[1]
     spread = float((key.variance + (key.mean - key.mean.mean(1, keepdim=True)).square()).mean())
-    share = min(float(torch.tensor(query.power * spread).exp()), count) / count
+    logits = query.power * spread
+    share = min(exp(min(logits, 700.0)), count) / count
     mean = x.mean.mean(1, keepdim=True)
     between = (count * mean.square() - x.mean.square().mean(1, keepdim=True)) / max(count - 1, 1)
-    second = share * x.second.mean(1, keepdim=True) + (1 - share) * between
+    shift = logits / x.mean.shape[2] * x.variance.mean(1, keepdim=True)
+    second = share * x.second.mean(1, keepdim=True) + (1 - share) * (between + shift)
     variance = (second - mean.square()).clamp_min(0)
     wide = (1, query.mean.shape[1], x.mean.shape[2])
     return Moments(mean, variance, variance / p.examples).reshaped(lambda one: one.expand(wide))
@@ -367,7 +370,7 @@ def _joint(one: Moments, other: Moments) -> Moments:
 
 
 def _placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
-    """Moments in the layout of a traced shape, positions of another number included; None where that is impossible."""
+    """Moments in the layout of a traced shape, whose positions may be of another number; None where none fits."""
     if shape is None:
         return x
     have = x.mean.shape

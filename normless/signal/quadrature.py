@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import pairwise
 from math import inf, pi, sqrt
 
 import numpy as np
@@ -107,7 +108,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     # Moments about φ(mean): a variance far below the squared mean is not lost.
     centre = function(mean)
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         half = (end - start) / 2
         if not bool(half.any()):
             continue

@@ -27,12 +27,12 @@ class Step:
 
     Attributes:
         kind: `input` and `parameter` (a learned tensor, an embedding) begin a signal; `weight` is a convolution or
-            linear layer; `greatest` and `average` are poolings; `padding` adds channels of zeros; `join` concatenates;
-            `sum` is a residual one, whose skip path is read; `gate` and `attention` read their values first;
+            linear layer; `greatest` and `average` are poolings; `padding` adds channels of zeros; `join` is a
+            concatenation; `sum` is residual and reads its skip path; `gate` and `attention` read their values first;
             `factor` multiplies by a constant or a learned scale; `layout` leaves the values as they are.
         reads: indices of the steps it reads; of a `gate` the value and the factor, of an `attention` the value and,
             where they are known, query and key.
-        path: of the layer it is, else empty. `call`: which run of that layer, 0 for the first.
+        path: of the layer it is, else empty.
         parameters: names of the learned tensors it reads.
         module: what it applies: the layer's module, the elementwise function of an activation, the average over the
             windows of a pooling; None where that is unknown.
@@ -43,12 +43,12 @@ class Step:
         branches: for a `sum`, what it adds to the skip path.
         shape: of what it reads in the traced pass, where the layout matters; None where that is unknown.
         tokens: for a `parameter` that is joined to activations, its first position there and their number.
+        call: which run of the layer it is, 0 for the first.
     """
 
     kind: Kind
     reads: tuple[int, ...] = ()
     path: str = ""
-    call: int = 0
     parameters: tuple[str, ...] = ()
     module: nn.Module | None = None
     size: float = 1.0
@@ -56,6 +56,7 @@ class Step:
     branches: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None
     tokens: tuple[int, int] | None = None
+    call: int = 0
 
 
 @dataclass

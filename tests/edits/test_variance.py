@@ -17,7 +17,7 @@ from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.scaled_activation import ScaledActivation
 from normless.probes import signal_table
-from normless.signal.stream import Stream
+from normless.signal import Stream
 
 FREE = "nf_resnet(multiplier=False)"
 EDITS = (RemoveNorms(), StandardizeWeights(), PredictedVariance())

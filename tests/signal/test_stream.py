@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normless.signal.stream import Stream
+from normless.signal import Stream
 
 
 def test_without_activations_the_variance_adds_up_exactly() -> None:

@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from normless.nn.standardized import scaled_std
-from normless.probes.forward.layer_moments import Moments, activated, dropped, normalized
-from normless.probes.forward.layouts import fitted, per_axis
-from normless.probes.forward.rectified import rectified, rectified_sum
-from normless.probes.forward.weight_moments import weighted_moments
+from normless.signal.layouts import fitted, per_axis
+from normless.signal.moments import Moments, activated, dropped
+from normless.signal.norms import normalized
+from normless.signal.rectified import rectified, rectified_sum
+from normless.signal.weights import weighted_moments
 
 MANY = 40_000
 
