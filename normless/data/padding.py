@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from normless.data.special_tokens import SPECIAL_TOKENS
-from normless.data.token_buckets import Integers
+from normless.data.parallel.token_buckets import Integers
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from normless.data.augmentation import Augmentation
+from normless.data.images.augmentation import Augmentation
 from normless.data.epoch_randomness import Draws, draw_epoch
 
 EVERYTHING = Augmentation(crop=2, flip=True, cutout=3, mixup=0.7)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data import DataFormatError, DataNotFoundError
-from normless.data.labelled_files import Columns, read_labelled_files
-from normless.data.labelled_sources import load_labelled_text
-from normless.data.labelled_text import LabelledText
+from normless.data.text.labelled_tables import Columns, read_labelled_files
+from normless.data.text.sources import load_labelled_text
+from normless.data.text.labelled_text import LabelledText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
 DEV = [("a gem", "1"), ("no , thanks", "0")]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless.data import DataFormatError, DataNotFoundError, load_parallel_text
-from normless.data.parallel_text import ParallelText
-from normless.data.text_files import read_lines
+from normless.data.parallel.parallel_text import ParallelText
+from normless.data.parallel.line_files import read_lines
 
 SETS = {
     "train": (["Zwei Büsche.", "Ein Hund", "Drei"], ["Two bushes.", "A dog", "Three"]),

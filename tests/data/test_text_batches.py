@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data.byte_pairs import BytePairs
-from normless.data.images import Batch
-from normless.data.labelled_text import LabelledSentences, LabelledText
+from normless.data.images.image_data import Batch
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
 from normless.data.padding import ragged
-from normless.data.sentence_tokens import LearnedTokens
-from normless.data.sentiment import sentiment
-from normless.data.text_data import TextData
+from normless.data.text.sentence_tokens import LearnedTokens
+from normless.data.text.sentiment import sentiment
+from normless.data.text.text_batches import TextData
 
 
 class Letters:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normless.data.errors import DataFormatError
-from normless.data.labelled_text import LabelledSentences
-from normless.data.parquet_files import find_shards, read_table
-from normless.data.text_files import VALIDATION_STEMS, read_lines
+from normless.data.text.labelled_text import LabelledSentences
+from normless.data.parquet import find_shards, read_table
+from normless.data.parallel.line_files import VALIDATION_STEMS, read_lines
 
 ENDINGS = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from normless.data.errors import DataNotFoundError
-from normless.data.iwslt_files import read_iwslt
-from normless.data.parallel_parquet import read_parallel_parquet
-from normless.data.parallel_text import PairSets, ParallelText
-from normless.data.text_files import read_text_files
+from normless.data.parallel.iwslt import read_iwslt
+from normless.data.parallel.parquet_pairs import read_parallel_parquet
+from normless.data.parallel.parallel_text import PairSets, ParallelText
+from normless.data.parallel.line_files import read_text_files
 
 
 def parallel_text(

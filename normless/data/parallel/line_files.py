@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normless.data.errors import DataFormatError
-from normless.data.parallel_text import Pairs, PairSets, checked_pairs
+from normless.data.parallel.parallel_text import Pairs, PairSets, checked_pairs
 
 VALIDATION_STEMS = ("val", "valid", "validation", "dev")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from normless.data.grammar_lexicon import (
+from normless.data.parallel.grammar_lexicon import (
     DETERMINERS,
     HAVE,
     MODALS,

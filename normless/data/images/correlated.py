@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normless.data.generated import checked_shape, generated
-from normless.data.images import ImageData
+from normless.data.images.generated import checked_shape, generated
+from normless.data.images.image_data import ImageData
 
 
 def correlated(

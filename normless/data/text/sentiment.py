@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from normless.data.labelled_text import LabelledSentences, LabelledText
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
 from normless.data.seeded_choice import Dice
 
 CLASSES = ("negative", "positive")

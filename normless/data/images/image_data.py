@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normless.data.augmentation import Augmentation, cutout, flip, mixup
+from normless.data.images.augmentation import Augmentation, cutout, flip, mixup
 from normless.data.epoch_randomness import Draws, draw_epoch
 
 

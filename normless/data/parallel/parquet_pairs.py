@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from normless.data.errors import DataFormatError
-from normless.data.parallel_text import Pairs, PairSets, checked_pairs
-from normless.data.parquet_files import find_shards, read_table
+from normless.data.parallel.parallel_text import Pairs, PairSets, checked_pairs
+from normless.data.parquet import find_shards, read_table
 
 PAIR_COLUMN = "translation"
 

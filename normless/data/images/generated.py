@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from normless.data.augmentation import Augmentation
-from normless.data.images import ImageData
-from normless.data.tensor_images import Split, Splits, TensorImages
+from normless.data.images.augmentation import Augmentation
+from normless.data.images.image_data import ImageData
+from normless.data.images.tensor_images import Split, Splits, TensorImages
 
 
 def generated(

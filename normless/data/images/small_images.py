@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from normless.data.augmentation import Augmentation
+from normless.data.images.augmentation import Augmentation
 from normless.data.errors import DataNotFoundError
-from normless.data.hub_parquet import read_parquet
-from normless.data.images import ImageData
-from normless.data.tensor_images import Split, Splits, TensorImages
+from normless.data.images.parquet_images import read_parquet
+from normless.data.images.image_data import ImageData
+from normless.data.images.tensor_images import Split, Splits, TensorImages
 
 IMAGE_SHAPE = (3, 32, 32)
 

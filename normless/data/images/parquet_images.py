@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from normless.data.errors import DataFormatError
-from normless.data.parquet_files import find_shards, read_table
-from normless.data.tensor_images import Split, Splits, checked_split
+from normless.data.parquet import find_shards, read_table
+from normless.data.images.tensor_images import Split, Splits, checked_split
 from normless.machine import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")

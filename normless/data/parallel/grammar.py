@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from normless.data.grammar_lexicon import (
+from normless.data.parallel.grammar_lexicon import (
     ADJECTIVES,
     ADVERBS,
     ANIMATE,
@@ -21,8 +21,8 @@ from normless.data.grammar_lexicon import (
     TRANSITIVE,
     Noun,
 )
-from normless.data.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
-from normless.data.parallel_text import Pairs, ParallelText
+from normless.data.parallel.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
+from normless.data.parallel.parallel_text import Pairs, ParallelText
 from normless.data.seeded_choice import Dice
 
 # Clauses within clauses, at most; and words of the longer side, which hold a sentence in the length of a caption.

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from normless.data.cifar import cifar10, cifar100
-from normless.data.correlated import correlated
-from normless.data.digits import digits
-from normless.data.gaussian import gaussian
-from normless.data.image_folder import image_folder
-from normless.data.images import ImageData
-from normless.data.pets import pets
+from normless.data.images.cifar import cifar10, cifar100
+from normless.data.images.correlated import correlated
+from normless.data.images.digits import digits
+from normless.data.images.gaussian import gaussian
+from normless.data.images.image_folder import image_folder
+from normless.data.images.image_data import ImageData
+from normless.data.images.pets import pets
 from normless.data.registry import load_by_name
-from normless.data.svhn import svhn
+from normless.data.images.svhn import svhn
 
 
 def _of_any_size(source: Callable[..., ImageData]) -> Callable[..., ImageData]:

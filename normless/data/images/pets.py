@@ -6,8 +6,8 @@ from pathlib import Path
 
 from normless.data.downloads import fetch_archives
 from normless.data.errors import DataFormatError, DataNotFoundError
-from normless.data.file_images import CropSizes, FileImages, Files, Listing
-from normless.data.images import ImageData
+from normless.data.images.file_images import CropSizes, FileImages, Files, Listing
+from normless.data.images.image_data import ImageData
 
 _ADDRESS = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
 _MD5 = {

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from normless.data.errors import DataNotFoundError
-from normless.data.labelled_files import Columns, read_labelled_files
-from normless.data.labelled_text import LabelledText
+from normless.data.text.labelled_tables import Columns, read_labelled_files
+from normless.data.text.labelled_text import LabelledText
 from normless.data.registry import load_by_name
-from normless.data.sentiment import sentiment
+from normless.data.text.sentiment import sentiment
 
 
 def sst2(

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from normless.data.errors import DataFormatError, DataNotFoundError
-from normless.data.file_images import CropSizes, FileImages, Files, Listing
-from normless.data.images import ImageData
-from normless.data.pets import is_pets, read_pets
+from normless.data.images.file_images import CropSizes, FileImages, Files, Listing
+from normless.data.images.image_data import ImageData
+from normless.data.images.pets import is_pets, read_pets
 
 _TEST_FOLDERS = ("val", "test")
 

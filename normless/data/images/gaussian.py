@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from normless.data.generated import checked_shape, generated
-from normless.data.images import ImageData
+from normless.data.images.generated import checked_shape, generated
+from normless.data.images.image_data import ImageData
 
 
 def gaussian(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from normless.data.augmentation import Augmentation
+from normless.data.images.augmentation import Augmentation
 from normless.data.downloads import fetch_archive
 from normless.data.errors import DataFormatError
-from normless.data.images import ImageData
-from normless.data.small_images import IMAGE_SHAPE, Recipe, load_small_images
-from normless.data.tensor_images import Split, Splits, checked_split
-from normless.data.unpickling import read_batch
+from normless.data.images.image_data import ImageData
+from normless.data.images.small_images import IMAGE_SHAPE, Recipe, load_small_images
+from normless.data.images.tensor_images import Split, Splits, checked_split
+from normless.data.images.restricted_unpickling import read_batch
 
 _AUGMENTATION = Augmentation(crop=4, flip=True)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from normless.data.downloads import fetch_files
 from normless.data.errors import DataNotFoundError
-from normless.data.parallel_folder import find_pair_sets
-from normless.data.parallel_text import PairSets, ParallelText
+from normless.data.parallel.parallel_folder import find_pair_sets
+from normless.data.parallel.parallel_text import PairSets, ParallelText
 
 # The commit of github.com/multi30k/dataset whose files have the digests below.
 ADDRESS = (

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from normless.data.augmentation import Augmentation
-from normless.data.images import ImageData
-from normless.data.tensor_images import Split, Splits, TensorImages
+from normless.data.images.augmentation import Augmentation
+from normless.data.images.image_data import ImageData
+from normless.data.images.tensor_images import Split, Splits, TensorImages
 
 TEST_SIZE = 360
 SIDE = 8

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from normless.data.grammar import grammar
-from normless.data.multi30k import multi30k
-from normless.data.parallel_folder import parallel_text
-from normless.data.parallel_text import ParallelText
+from normless.data.parallel.grammar import grammar
+from normless.data.parallel.multi30k import multi30k
+from normless.data.parallel.parallel_folder import parallel_text
+from normless.data.parallel.parallel_text import ParallelText
 from normless.data.registry import load_by_name
 
 TRANSLATION_SOURCES: dict[str, Callable[..., ParallelText]] = {

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from normless.data.augmentation import Augmentation
+from normless.data.images.augmentation import Augmentation
 from normless.data.epoch_randomness import Draws
 from normless.data.errors import DataFormatError
-from normless.data.images import ImageData
+from normless.data.images.image_data import ImageData
 from normless.machine import available_cores
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
