@@ -25,3 +25,11 @@ class FixedArgumentError(NormlessError, ValueError):
 
 class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or not be loaded from them."""
+
+
+class DataNotFoundError(NormlessError, FileNotFoundError):
+    """A data set is not on this machine; the message says where it was looked for and where to put it."""
+
+
+class DataFormatError(NormlessError, ValueError):
+    """A file of a data set has another content than its layout promises; the message names the file."""

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
+from normless.data.downloads import fetch_images
 from normless.data.images.augmentation import Augmentation
-from normless.data.downloads import fetch_archive
-from normless.data.errors import DataFormatError
 from normless.data.images.image_data import ImageData
+from normless.data.images.restricted_unpickling import read_batch
 from normless.data.images.small_images import IMAGE_SHAPE, Recipe, load_small_images
 from normless.data.images.tensor_images import Split, Splits, checked_split
-from normless.data.images.restricted_unpickling import read_batch
-
-_AUGMENTATION = Augmentation(crop=4, flip=True)
+from normless.errors import DataFormatError
 
 
 def cifar10(*, root: Path, download: bool, side: int = 32) -> ImageData:
-    """Load CIFAR-10 from ``cifar-10-batches-py``, from Parquet, or by download.
+    """CIFAR-10 (Krizhevsky 2009) from ``cifar-10-batches-py``, from Parquet, or by download.
 
     ``side`` 16 or 8 averages the pixels of squares, for smaller images.
 
@@ -32,7 +30,7 @@ def cifar10(*, root: Path, download: bool, side: int = 32) -> ImageData:
 
 
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = 32) -> ImageData:
-    """Load CIFAR-100 from ``cifar-100-python``, from Parquet, or by download.
+    """CIFAR-100 (Krizhevsky 2009) from ``cifar-100-python``, from Parquet, or by download.
 
     ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` is as in `cifar10`.
 
@@ -64,9 +62,9 @@ def _read_split(place: Path, files: tuple[str, ...], label_key: str, classes: in
         batch = read_batch(path)
         data, values = batch.get("data"), batch.get(label_key)
         if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != np.prod(IMAGE_SHAPE):
-            raise DataFormatError(f"{path} holds no 'data' with a row of 3072 bytes for each image.")
+            raise DataFormatError(f"{path} has no 'data' with a row of 3072 bytes for each image.")
         if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
-            raise DataFormatError(f"{path} holds no list of numbers named {label_key!r}.")
+            raise DataFormatError(f"{path} has no list of numbers named {label_key!r}.")
         pixels.append(data.reshape(-1, *IMAGE_SHAPE))
         labels.extend(values)
     return checked_split(
@@ -74,44 +72,28 @@ def _read_split(place: Path, files: tuple[str, ...], label_key: str, classes: in
     )
 
 
-_CIFAR10 = Recipe(
-    name="cifar10",
-    classes=10,
-    layout="cifar-10-batches-py/ with data_batch_1 … data_batch_5 and test_batch",
-    read_official=partial(
-        _read_official,
-        inner="cifar-10-batches-py",
-        train=tuple(f"data_batch_{number}" for number in range(1, 6)),
-        test="test_batch",
-        label_key="labels",
-        classes=10,
-    ),
-    fetch=partial(fetch_archive, "CIFAR10"),
-    parquet_folders=("data", "plain_text"),
-    label_columns=("label", "labels"),
-    default_augmentation=_AUGMENTATION,
-)
-
-
-def _cifar100_recipe(kind: str, classes: int, columns: tuple[str, ...]) -> Recipe:
+def _recipe(name: str, inner: str, train: tuple[str, ...], test: str, label: str, classes: int) -> Recipe:
+    torchvision_name = name.upper()
     return Recipe(
-        name="cifar100",
+        name=name,
         classes=classes,
-        layout="cifar-100-python/ with train and test",
+        layout=f"{inner}/ with {' … '.join(dict.fromkeys((train[0], train[-1])))} and {test}",
         read_official=partial(
-            _read_official,
-            inner="cifar-100-python",
-            train=("train",),
-            test="test",
-            label_key=f"{kind}_labels",
-            classes=classes,
+            _read_official, inner=inner, train=train, test=test, label_key=f"{label}s", classes=classes
         ),
-        fetch=partial(fetch_archive, "CIFAR100"),
-        parquet_folders=("data", "cifar100"),
-        label_columns=(f"{kind}_label", f"{kind}_labels", *columns),
-        default_augmentation=_AUGMENTATION,
+        fetch=partial(
+            fetch_images,
+            files=lambda datasets: [
+                (known.url, known.filename, known.tgz_md5) for known in (getattr(datasets, torchvision_name),)
+            ],
+        ),
+        parquet_folders=("data", "plain_text", "cifar100"),
+        label_columns=(label, f"{label}s", *(("label", "labels") if label == "fine_label" else ())),
+        default_augmentation=Augmentation(crop=4, flip=True),
     )
 
 
-_CIFAR100 = _cifar100_recipe("fine", 100, ("label", "labels"))
-_CIFAR100_COARSE = _cifar100_recipe("coarse", 20, ())
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR10 = _recipe("cifar10", "cifar-10-batches-py", _BATCHES, "test_batch", "label", 10)
+_CIFAR100 = _recipe("cifar100", "cifar-100-python", ("train",), "test", "fine_label", 100)
+_CIFAR100_COARSE = _recipe("cifar100", "cifar-100-python", ("train",), "test", "coarse_label", 20)

@@ -1,4 +1,4 @@
-"""The embedded default: 1,797 scans of handwritten digits that come with scikit-learn."""
+"""The embedded default: 1,797 scans of handwritten digits (Alpaydin & Kaynak 1998), as in scikit-learn."""
 
 from __future__ import annotations
 
@@ -12,33 +12,30 @@ from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
 from normless.data.images.tensor_images import Split, Splits, TensorImages
 
-TEST_SIZE = 360
+FILE = Path(__file__).with_name("digits.npz")
 SIDE = 8
 
 
-def digits(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
-    """Load ``sklearn.datasets.load_digits``: 10 classes, 1×8×8, split once for all into 1,437 and 360.
+def digits(*, side: int = SIDE) -> ImageData:
+    """Scans of handwritten digits: 10 classes, 1×8×8, 1,437 for training and 360 for testing.
 
-    The stored values 0 … 16 become the bytes round(value · 255/16). A ``side`` above 8 enlarges the images
-    bilinearly, for networks that divide the resolution by more than 8. Neither ``root`` nor ``download`` has a use.
+    The data of ``sklearn.datasets.load_digits`` in one fixed stratified split; the stored values 0 … 16 become the
+    bytes round(value · 255/16). A ``side`` above 8 enlarges the images bilinearly, for networks that divide the
+    resolution by more than 8.
 
     Raises:
         ValueError: the side is below 8.
     """
     if side < SIDE:
         raise ValueError(f"The images of digits have a side of {SIDE} pixels and are only enlarged, got side={side}.")
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    bunch = load_digits()
-    images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
+    with np.load(FILE) as stored:
+        pixels, labels, testing = stored["images"], stored["labels"], torch.from_numpy(stored["test"])
+    images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     if side > SIDE:
         images = F.interpolate(images.float(), size=(side, side), mode="bilinear").round().to(torch.uint8)
-    whole = Split(images, torch.from_numpy(bunch.target.astype(np.int64)))
-    rows = train_test_split(np.arange(len(bunch.target)), test_size=TEST_SIZE, stratify=bunch.target, random_state=0)
-    train, test = (whole.take(torch.from_numpy(np.sort(part))) for part in rows)
+    whole = Split(images, torch.from_numpy(labels.astype(np.int64)))
     return TensorImages(
-        Splits(train, test),
+        Splits(*(whole.take(chosen.nonzero().flatten()) for chosen in (~testing, testing))),
         name="digits",
         classes=10,
         source="scikit-learn load_digits, fixed stratified split",

@@ -13,10 +13,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from normless.data.images.augmentation import Augmentation
 from normless.data.epoch_randomness import Draws
-from normless.data.errors import DataFormatError
+from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
+from normless.errors import DataFormatError
+from normless.extras import import_extra
 from normless.machine import available_cores
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -174,12 +175,7 @@ class _Decoder(Dataset[tuple[Tensor, int]]):
 
 
 def _transforms(sizes: CropSizes) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    try:
-        from torchvision.transforms import v2
-    except ImportError as error:
-        raise ImportError(
-            'Image files are cropped by torchvision, which is not installed: pip install "normless[zoo]".'
-        ) from error
+    v2 = import_extra("zoo", "Cropping image files", "torchvision.transforms.v2")
     training = v2.Compose([v2.RandomResizedCrop(sizes.size, scale=sizes.scale), v2.PILToTensor()])
     testing = v2.Compose([v2.Resize(sizes.resize), v2.CenterCrop(sizes.size), v2.PILToTensor()])
     return training, testing

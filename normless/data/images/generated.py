@@ -1,73 +1,128 @@
-"""Image sets that are drawn and not read: whatever the pixels are, labels are uniformly random."""
+"""Images that are drawn and not read: independent or correlated noise with uniformly random labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
 from normless.data.images.tensor_images import Split, Splits, TensorImages
 
+Statistics = tuple[Tensor, Tensor]
 
-def generated(
+
+def gaussian(
+    *,
+    image_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    train: int = 1024,
+    test: int = 256,
+    seed: int = 0,
+) -> ImageData:
+    """Images (C, H, W) or vectors (features,) of independent N(0, 1) with random labels, as theory assumes.
+
+    Inputs are passed on as drawn (mean 0, standard deviation 1 by construction).
+
+    Raises:
+        ValueError: the shape has not one or three positive lengths, or a count is below 1.
+    """
+    shape = _checked_shape("gaussian", image_shape, {3: "(C, H, W)", 1: "(features,)"})
+    return _generated(
+        "gaussian",
+        "independent N(0, 1)",
+        lambda count, generator: torch.randn(count, *shape, generator=generator, dtype=torch.float32),
+        lambda _: (torch.zeros(shape[0]), torch.ones(shape[0])),
+        counts={"classes": classes, "train": train, "test": test},
+        seed=seed,
+    )
+
+
+def correlated(
+    *,
+    image_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    train: int = 1024,
+    test: int = 256,
+    seed: int = 0,
+) -> ImageData:
+    """Images (C, H, W) with the long-range correlations of photographs: `correlated_noise` with random labels.
+
+    They replace photographs where a measurement needs correlated neighbouring pixels and images that differ in
+    brightness, without a download.
+
+    Raises:
+        ValueError: the shape has not three positive lengths, or a count is below 1.
+    """
+    channels, height, width = _checked_shape("correlated", image_shape, {3: "(C, H, W)"})
+    return _generated(
+        "correlated",
+        "noise on several scales",
+        lambda count, generator: correlated_noise(count, (channels, height, width), generator),
+        lambda pixels: (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)),
+        counts={"classes": classes, "train": train, "test": test},
+        seed=seed,
+    )
+
+
+def correlated_noise(count: int, image_shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """The sum of N(0, 1) noise on grids of 2, 4, 8, … points a side, enlarged bilinearly, and of a shift per image.
+
+    Args:
+        count: number of images.
+        image_shape: (C, H, W).
+        generator: source of random numbers.
+
+    Returns:
+        Shape (count, C, H, W), float32, not normalized.
+    """
+    channels, height, width = image_shape
+    side = max(height, width)
+    powers = [2**power for power in range(1, side.bit_length()) if 2**power < side]
+    images = torch.zeros(count, channels, height, width)
+    for scale in (*powers, side):
+        grid = (min(scale, height), min(scale, width))
+        noise = torch.randn(count, channels, *grid, generator=generator)
+        images += F.interpolate(noise, size=(height, width), mode="bilinear", align_corners=False)
+    return images + torch.randn(count, 1, 1, 1, generator=generator)
+
+
+def _generated(
     name: str,
     source: str,
     draw: Callable[[int, torch.Generator], Tensor],
-    statistics: Callable[[Tensor], tuple[Tensor, Tensor]],
+    statistics: Callable[[Tensor], Statistics],
     *,
-    classes: int,
-    train: int,
-    test: int,
+    counts: dict[str, int],
     seed: int,
 ) -> ImageData:
-    """Draw a training and a test set; first the pixels and then the labels of each, from one generator.
-
-    Args:
-        name: of the data set.
-        source: what the pixels are, in words.
-        draw: given a count and what is drawn from, the pixels (count, ...), float32.
-        statistics: given the training pixels, the mean and standard deviation of each channel to normalize by.
-        classes: labels are 0 to classes - 1.
-        train: images to learn from.
-        test: images to test on.
-        seed: of all of it.
-
-    Raises:
-        ValueError: a count is no whole number from 1.
-    """
-    for what, count in (("classes", classes), ("train", train), ("test", test)):
+    """Both sets from one generator, first the pixels and then the labels of each; `statistics` are of training."""
+    for what, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{what} of {name} is a whole number from 1, got {count!r}.")
     generator = torch.Generator().manual_seed(seed)
-    splits = Splits(
-        *(
-            Split(draw(count, generator), torch.randint(classes, (count,), generator=generator))
-            for count in (train, test)
-        )
+    train, test = (
+        Split(draw(counts[part], generator), torch.randint(counts["classes"], (counts[part],), generator=generator))
+        for part in ("train", "test")
     )
     return TensorImages(
-        splits,
+        Splits(train, test),
         name=name,
-        classes=classes,
+        classes=counts["classes"],
         source=f"{source}, random labels, seed {seed}",
         default_augmentation=Augmentation(),
-        statistics=statistics(splits.train.images),
+        statistics=statistics(train.images),
     )
 
 
-def checked_shape(name: str, image_shape: Sequence[int], lengths: dict[int, str]) -> tuple[int, ...]:
-    """The shape of an example, if it is one of those that a data set can have.
-
-    Args:
-        name: of the data set.
-        image_shape: what was asked for.
-        lengths: what a shape of so many lengths is called.
+def _checked_shape(name: str, image_shape: Sequence[int], lengths: dict[int, str]) -> tuple[int, ...]:
+    """The shape of an example; `lengths` names the possible numbers of axes.
 
     Raises:
-        ValueError: it has another number of lengths, or one that is not positive.
+        ValueError: it has another number of axes, or a length that is not positive.
     """
     whole = isinstance(image_shape, Sequence) and all(isinstance(n, int) and n >= 1 for n in image_shape)
     if not whole or len(image_shape) not in lengths:

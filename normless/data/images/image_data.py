@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from normless.data.images.augmentation import Augmentation, cutout, flip, mixup
 from normless.data.epoch_randomness import Draws, draw_epoch
+from normless.data.images.augmentation import Augmentation, cutout, flip, mixup
 
 
 class Batch(NamedTuple):
@@ -43,6 +43,9 @@ class ImageData(ABC):
         std: [C], in units of `full`.
         full: the stored value that stands for 1, 255 for bytes.
     """
+
+    kind: ClassVar[str] = "labelled images"
+    parts: ClassVar[tuple[str, ...]] = ("train", "test")
 
     def __init__(
         self,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from normless.data.errors import DataFormatError, DataNotFoundError
 from normless.data.images.file_images import CropSizes, FileImages, Files, Listing
 from normless.data.images.image_data import ImageData
 from normless.data.images.pets import is_pets, read_pets
+from normless.errors import DataFormatError, DataNotFoundError
+from normless.extras import import_extra
 
 _TEST_FOLDERS = ("val", "test")
 
@@ -16,13 +17,12 @@ _TEST_FOLDERS = ("val", "test")
 def image_folder(
     *,
     root: Path,
-    download: bool,
     size: int = 224,
     resize: int = 256,
     scale: tuple[float, float] = (0.08, 1.0),
     workers: int | None = None,
 ) -> ImageData:
-    """Load ``root/train/<class>/*`` and ``root/val/<class>/*`` (or ``test``), or Oxford-IIIT Pet's own files.
+    """Class folders ``root/train/<class>`` and ``root/val/<class>`` (or ``test``), or Oxford-IIIT Pet's own files.
 
     Training images are cropped at random (RandomResizedCrop), test images resized and cropped in the centre.
     Normalization is by ImageNet's mean and standard deviation. With both ``val`` and ``test``, ``val`` is the
@@ -30,7 +30,6 @@ def image_folder(
 
     Args:
         root: holds ``train`` and ``val``/``test``, or ``images`` and ``annotations``.
-        download: without effect.
         size: side in pixels of the images that come out.
         resize: shorter side in pixels to which a test image is resized before its centre is cut out.
         scale: the least and the greatest part of a training image's area that a crop takes.
@@ -67,38 +66,30 @@ def _class_folders(root: Path) -> Listing:
         raise DataNotFoundError(
             f"{root} has train/ but neither {' nor '.join(f'{name}/' for name in _TEST_FOLDERS)}."
         )
-    names = _class_names(root / "train")
-    other = _class_names(tests[0])
+    names, other = (_classes(folder) for folder in (root / "train", tests[0]))
     if names != other:
-        difference = ", ".join(sorted(set(names) ^ set(other))[:5])
+        difference = ", ".join(sorted(names.keys() ^ other.keys())[:5])
         raise DataFormatError(
             f"The class folders of {root / 'train'} and {tests[0]} differ, for instance in {difference}."
         )
-    train, test = (_files_by_class(folder, names) for folder in (root / "train", tests[0]))
+    train, test = (_files(folder, names) for folder in (root / "train", tests[0]))
     return Listing(train, test, len(names))
 
 
-def _class_names(folder: Path) -> list[str]:
+def _classes(folder: Path) -> dict[str, int]:
+    """Class names and their numbers."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise DataFormatError(f"{folder} holds no folders; expected one for each class.")
-    return names
+    return {name: number for number, name in enumerate(names)}
 
 
-def _files_by_class(folder: Path, names: list[str]) -> Files:
+def _files(folder: Path, classes: dict[str, int]) -> Files:
     from PIL import Image
 
-    suffixes = set(Image.registered_extensions())
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        found = sorted(
-            entry.path
-            for entry in os.scandir(folder / name)
-            if os.path.splitext(entry.name)[1].lower() in suffixes  # noqa: PTH122 - a Path for each of 10⁶ files is slow
-        )
-        if not found:
-            raise DataFormatError(f"{folder / name} holds no image.")
-        paths.extend(found)
-        labels.extend([label] * len(found))
-    return Files(tuple(paths), tuple(labels))
+    listing = import_extra("zoo", "Listing class folders", "torchvision.datasets.folder")
+    try:
+        files = listing.make_dataset(str(folder), classes, extensions=tuple(Image.registered_extensions()))
+    except FileNotFoundError as error:
+        raise DataFormatError(f"{folder} has a class without images: {str(error).partition('.')[0]}.") from error
+    return Files(tuple(path for path, _ in files), tuple(label for _, label in files))

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from normless.data.errors import DataFormatError
-from normless.data.parquet import find_shards, read_table
 from normless.data.images.tensor_images import Split, Splits, checked_split
+from normless.data.tables import find_shards, read_table
+from normless.errors import DataFormatError
 from normless.machine import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")
@@ -75,23 +76,18 @@ def read_parquet(
 
 
 def _read_file(file: Path, image_shape: tuple[int, ...], label_columns: Sequence[str]) -> _Part:
-    import pyarrow as pa
-
     table = read_table(file)
-    image_name = _column(file, table.column_names, IMAGE_COLUMNS, "images")
-    label_name = _column(file, table.column_names, label_columns, "labels")
-    encoded, labels = table[image_name], table[label_name]
-    if pa.types.is_struct(encoded.type) and encoded.type.get_field_index("bytes") >= 0:
-        encoded = pa.chunked_array(
-            [chunk.field("bytes") for chunk in encoded.chunks], encoded.type.field("bytes").type
-        )
-    if not (pa.types.is_binary(encoded.type) or pa.types.is_large_binary(encoded.type)):
-        raise DataFormatError(f"Column {image_name} of {file} is {encoded.type}; expected bytes or {{bytes, path}}.")
-    if not pa.types.is_integer(labels.type) or labels.null_count:
+    encoded = table[_column(file, list(table.columns), IMAGE_COLUMNS, "images")]
+    labels = table[_column(file, list(table.columns), label_columns, "labels")]
+    contents = [value.get("bytes", value) if isinstance(value, dict) else value for value in encoded]
+    wrong = next((value for value in contents if not isinstance(value, bytes | None)), None)
+    if wrong is not None:
         raise DataFormatError(
-            f"Column {label_name} of {file} is {labels.type}; expected whole numbers, none missing."
+            f"Column {encoded.name} of {file} has {wrong!r:.40}; expected bytes or {{bytes, path}}."
         )
-    images, formats = _decoded(encoded.to_pylist(), image_shape, f"column {image_name} of {file}")
+    if not pd.api.types.is_integer_dtype(labels):
+        raise DataFormatError(f"Column {labels.name} of {file} is {labels.dtype}; expected integers, none missing.")
+    images, formats = _decoded(contents, image_shape, f"column {encoded.name} of {file}")
     return _Part(images, labels.to_numpy(), formats)
 
 

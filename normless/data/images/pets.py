@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from normless.data.downloads import fetch_archives
-from normless.data.errors import DataFormatError, DataNotFoundError
+from normless.data.downloads import fetch_images, fetch_missing
 from normless.data.images.file_images import CropSizes, FileImages, Files, Listing
 from normless.data.images.image_data import ImageData
+from normless.errors import DataFormatError, DataNotFoundError
 
 _ADDRESS = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
 _MD5 = {
@@ -27,10 +27,10 @@ def pets(
     scale: tuple[float, float] = (0.08, 1.0),
     workers: int | None = None,
 ) -> ImageData:
-    """Load the breeds of Oxford-IIIT Pet from ``images`` and ``annotations``, or by download.
+    """The breeds of Oxford-IIIT Pet (Parkhi et al. 2012) from ``images`` and ``annotations``, or by download.
 
     The two folders lie in ``root/pets``, ``root/oxford-iiit-pet`` or ``root``. Images are cropped as by
-    `image_folder`, which tells of the other arguments; the trimaps have no use here.
+    `image_folder`, which explains the other arguments; the trimaps are not read.
 
     Raises:
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
@@ -39,11 +39,11 @@ def pets(
         ValueError: the sizes make no sense.
     """
     sizes = CropSizes(size=size, resize=resize, scale=(scale[0], scale[1]))
-    found = next((root / name for name in _FOLDERS if is_pets(root / name)), None)
-    if found is None:
-        found = root / "pets"
-        _fetch(root, found, download=download)
-    return FileImages(read_pets(found), name="pets", source="official files", sizes=sizes, workers=workers)
+    folder = next((root / name for name in _FOLDERS if is_pets(root / name)), None)
+    if folder is None:
+        folder = root / "pets"
+        _fetch(root, folder, download=download)
+    return FileImages(read_pets(folder), name="pets", source="official files", sizes=sizes, workers=workers)
 
 
 def is_pets(folder: Path) -> bool:
@@ -68,16 +68,16 @@ def _fetch(root: Path, folder: Path, *, download: bool) -> None:
         "trainval.txt and test.txt"
     )
     by_hand = "Put them there by hand, or name the folder that holds them with root."
-    if not download:
-        raise DataNotFoundError(f"{looked}, and downloading is switched off. {by_hand}")
-    try:
-        fetch_archives(folder, _ADDRESS, _MD5)
-    except DataNotFoundError as error:
-        raise DataNotFoundError(f"{looked}. {error} {by_hand}") from error
+    fetch_missing(
+        looked,
+        by_hand,
+        lambda: fetch_images(folder, lambda _: [(_ADDRESS + name, name, digest) for name, digest in _MD5.items()]),
+        download=download,
+    )
 
 
 def _listed(root: Path, file: Path) -> Files:
-    """Read lines ``Abyssinian_100 1 1 1``: image, class from 1, and two columns of no use here."""
+    """Read lines ``Abyssinian_100 1 1 1``: image, class from 1, and two columns that are not read."""
     if not file.is_file():
         raise DataNotFoundError(f"{file} is missing.")
     paths: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normless.data.errors import DataFormatError
+from normless.errors import DataFormatError
 
 
 class _Type:

@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from normless.data.downloads import fetch_missing
 from normless.data.images.augmentation import Augmentation
-from normless.data.errors import DataNotFoundError
-from normless.data.images.parquet_images import read_parquet
 from normless.data.images.image_data import ImageData
+from normless.data.images.parquet_images import read_parquet
 from normless.data.images.tensor_images import Split, Splits, TensorImages
+from normless.errors import DataNotFoundError
 
 IMAGE_SHAPE = (3, 32, 32)
 
@@ -61,7 +62,7 @@ def load_small_images(recipe: Recipe, root: Path, *, download: bool, side: int =
         raise ValueError(
             f"The side of {recipe.name}'s images must divide their {IMAGE_SHAPE[1]} pixels, got {side!r}."
         )
-    splits, source = _found(recipe, root) or _fetched(recipe, root, download=download)
+    splits, source = _stored(recipe, root) or _fetched(recipe, root, download=download)
     if side != IMAGE_SHAPE[1]:
         splits = Splits(*(_averaged(split, side) for split in splits))
         source = f"{source}, averaged to {side}×{side}"
@@ -80,22 +81,22 @@ def _averaged(split: Split, side: int) -> Split:
     return Split(torch.cat([mean.round().to(torch.uint8) for mean in means]), split.labels)
 
 
-def _found(recipe: Recipe, root: Path) -> tuple[Splits, str] | None:
+def _stored(recipe: Recipe, root: Path) -> tuple[Splits, str] | None:
     folders = (root / recipe.name, root)
     for folder in folders:
         splits = recipe.read_official(folder)
         if splits is not None:
             return splits, "official files"
     for folder in (folder / below for folder in folders for below in (".", *recipe.parquet_folders)):
-        found = read_parquet(
+        splits_and_source = read_parquet(
             folder,
             recipe.name,
             classes=recipe.classes,
             image_shape=IMAGE_SHAPE,
             label_columns=recipe.label_columns,
         )
-        if found is not None:
-            return found
+        if splits_and_source is not None:
+            return splits_and_source
     return None
 
 
@@ -106,12 +107,7 @@ def _fetched(recipe: Recipe, root: Path, *, download: bool) -> tuple[Splits, str
         f"({recipe.layout}) nor as Parquet (*train*.parquet and *test*.parquet)"
     )
     by_hand = f"Put either by hand into {folder}, or name the folder that holds them with root."
-    if not download:
-        raise DataNotFoundError(f"{looked}, and downloading is switched off. {by_hand}")
-    try:
-        recipe.fetch(folder)
-    except DataNotFoundError as error:
-        raise DataNotFoundError(f"{looked}. {error} {by_hand}") from error
+    fetch_missing(looked, by_hand, lambda: recipe.fetch(folder), download=download)
     splits = recipe.read_official(folder)
     if splits is None:
         raise DataNotFoundError(f"The download of {recipe.name} into {folder} lacks {recipe.layout}. {by_hand}")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from normless.data.downloads import fetch_images
 from normless.data.images.augmentation import Augmentation
-from normless.data.downloads import fetch_svhn
-from normless.data.errors import DataFormatError
 from normless.data.images.image_data import ImageData
 from normless.data.images.small_images import IMAGE_SHAPE, Recipe, load_small_images
 from normless.data.images.tensor_images import Split, Splits, checked_split
+from normless.errors import DataFormatError
 
 
 def svhn(*, root: Path, download: bool, side: int = 32) -> ImageData:
-    """Load SVHN, without 'extra', from ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download.
+    """Street View House Numbers (Netzer et al. 2011), cropped digits, without the set 'extra'.
+
+    From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download.
 
     ``side`` 16 or 8 averages the pixels of squares, for smaller images.
 
@@ -39,7 +42,7 @@ def _read_split(path: Path) -> Split:
 
     try:
         content = loadmat(path, variable_names=["X", "y"])
-    # A damaged file can fail in nearly any way inside SciPy; all of them mean the same to the user.
+    # SciPy raises whatever a damaged file leads to.
     except Exception as error:
         raise DataFormatError(f"{path} is not a MATLAB file: {error}.") from error
     pixels, labels = content.get("X"), content.get("y")
@@ -57,7 +60,7 @@ _SVHN = Recipe(
     classes=10,
     layout="train_32x32.mat and test_32x32.mat",
     read_official=_read_official,
-    fetch=fetch_svhn,
+    fetch=partial(fetch_images, files=lambda sets: [sets.SVHN.split_list[part] for part in ("train", "test")]),
     parquet_folders=("data", "cropped_digits"),
     label_columns=("label", "labels"),
     default_augmentation=Augmentation(),

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normless.data.images.augmentation import Augmentation, crop
 from normless.data.epoch_randomness import Draws
-from normless.data.errors import DataFormatError
+from normless.data.images.augmentation import Augmentation, crop
 from normless.data.images.image_data import ImageData
+from normless.errors import DataFormatError
 
 
 class Split(NamedTuple):

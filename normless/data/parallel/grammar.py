@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 from normless.data.parallel.grammar_lexicon import (
@@ -23,19 +22,15 @@ from normless.data.parallel.grammar_lexicon import (
 )
 from normless.data.parallel.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
 from normless.data.parallel.parallel_text import Pairs, ParallelText
-from normless.data.seeded_choice import Dice
+from normless.data.seeded_choice import SeededChoice, distinct
 
-# Clauses within clauses, at most; and words of the longer side, which hold a sentence in the length of a caption.
+# Clauses within clauses, at most; and words of the longer side, so that a sentence has the length of a caption.
 DEPTH = 2
 LONGEST = 20
-
-_PATIENCE = 1000
 
 
 def grammar(
     *,
-    root: Path,
-    download: bool,
     source: str = "en",
     target: str = "de",
     train: int = 6000,
@@ -43,15 +38,13 @@ def grammar(
     test: int = 300,
     seed: int = 0,
 ) -> ParallelText:
-    """Draw sentences of a grammar with relative clauses, agreement and two orders of words.
+    """English and German sentences of an embedded grammar with relative clauses, agreement and two orders of words.
 
     No sentence comes twice, within a set or in two of them, and all words of validation and test come in training.
     Each sentence has one translation and no two have the same, in either direction, so that BLEU 100 can be reached.
-    Neither ``root`` nor ``download`` has a use.
+
 
     Args:
-        root: without meaning here.
-        download: without meaning here.
         source: "en" or "de", the language to translate.
         target: the other one.
         train: number of training pairs.
@@ -69,12 +62,16 @@ def grammar(
         raise ValueError(f"Expected at least one pair in each set, got {train=}, {validation=}, {test=}.")
     generator = random.Random(seed)
     taken: set[str] = set()
-    pairs = _distinct(generator, train, taken)
-    words = {word for pair in pairs for word in _words(*pair)}
-    held_out = [_distinct(generator, size, taken, words) for size in (validation, test)]
-    sets = [Pairs(tuple(one for one, _ in drawn), tuple(other for _, other in drawn)) for drawn in (pairs, *held_out)]
+
+    def draw(_: int) -> tuple[str, ...]:
+        return sentence_pair(generator)
+
+    learned = distinct(draw, train, taken)
+    words = {word for pair in learned for side in pair for word in side.split()}
+    drawn = [learned, *(distinct(draw, size, taken, words) for size in (validation, test))]
+    sets = [Pairs(*(tuple(side) for side in zip(*pairs, strict=True))) for pairs in drawn]
     if source == "de":
-        sets = [drawn.swapped for drawn in sets]
+        sets = [pairs.swapped for pairs in sets]
     return ParallelText("grammar", (source, target), f"sentences of the embedded grammar, seed {seed}", *sets)
 
 
@@ -92,33 +89,7 @@ def sentence_pair(generator: random.Random) -> tuple[str, str]:
             return pair
 
 
-def _distinct(
-    generator: random.Random, size: int, taken: set[str], words: set[str] | None = None
-) -> list[tuple[str, str]]:
-    """Pairs not taken yet, of these words only if there are such; they are taken then."""
-    pairs: list[tuple[str, str]] = []
-    refused = 0
-    while len(pairs) < size:
-        pair = sentence_pair(generator)
-        if taken.isdisjoint(pair) and (words is None or words.issuperset(_words(*pair))):
-            pairs.append(pair)
-            taken.update(pair)
-            refused = 0
-        else:
-            refused += 1
-        if refused > _PATIENCE:
-            raise ValueError(
-                "The training pairs have too few words to make other sentences of; ask for more of them by train=…."
-            )
-    return pairs
-
-
-def _words(*sentences: str) -> list[str]:
-    """The words as they are written, a capital at the beginning and a comma behind included."""
-    return [word for sentence in sentences for word in sentence.split()]
-
-
-class _Draw(Dice):
+class _Draw(SeededChoice):
     """Draws parts of sentences."""
 
     def clause(self, depth: int) -> Clause:
@@ -147,21 +118,21 @@ class _Draw(Dice):
 
     def noun_phrase(self, nouns: Sequence[Noun], depth: int) -> NounPhrase:
         """A noun phrase within `depth` clauses."""
-        phrase = self.bare(nouns)
+        phrase = self.simple(nouns)
         if self.chance(0.1):
-            return replace(phrase, companion=self.bare((*ANIMATE, *THINGS)))
+            return replace(phrase, companion=self.simple((*ANIMATE, *THINGS)))
         if depth < DEPTH and self.chance(0.25):
             return replace(phrase, relative=self.relative(phrase, nouns is THINGS, depth + 1))
         return phrase
 
-    def bare(self, nouns: Sequence[Noun]) -> NounPhrase:
+    def simple(self, nouns: Sequence[Noun]) -> NounPhrase:
         plural = self.chance(0.4)
         kinds = [kind for kind, forms in DETERMINERS.items() if forms[plural] is not None]
         adjectives = (self.one_of(ADJECTIVES),) if self.chance(0.45) else ()
         return NounPhrase(self.one_of(kinds), adjectives, self.one_of(nouns), plural)
 
     def relative(self, head: NounPhrase, thing: bool, depth: int) -> RelativeClause:
-        """A clause about a noun that German does not say in two meanings; things do nothing themselves."""
+        """A relative clause that is unambiguous in German; things are never its subject."""
         while True:
             if thing or self.chance(0.4):
                 clause = RelativeClause(

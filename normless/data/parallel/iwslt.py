@@ -6,9 +6,9 @@ import html
 import re
 from pathlib import Path
 
-from normless.data.errors import DataFormatError
 from normless.data.parallel.parallel_text import Pairs, PairSets, checked_pairs
-from normless.data.parallel.line_files import read_lines
+from normless.data.tables import read_lines
+from normless.errors import DataFormatError
 
 # Every so many training pairs one is for validation, as in the preparation that Ott et al. (2018) trained on.
 VALIDATION_EVERY = 23

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from normless.data.errors import DataFormatError
 from normless.data.parallel.parallel_text import Pairs, PairSets, checked_pairs
+from normless.data.tables import read_lines
+from normless.errors import DataFormatError
 
 VALIDATION_STEMS = ("val", "valid", "validation", "dev")
 
@@ -45,24 +44,6 @@ def read_pairs(source: Path, target: Path) -> Pairs:
         DataFormatError: a file is not UTF-8 text, plain or gzip, or they differ in their number of lines.
     """
     return checked_pairs(f"{source} and {target}", read_lines(source), read_lines(target))
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, unpacked if its name ends in ``.gz``.
-
-    A line ends with a line feed and with nothing else: a line separator of Unicode within a sentence must not
-    shift all that follow it against their translations.
-
-    Raises:
-        DataFormatError: the file is damaged, or not such text.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = content.decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        kind = "text in UTF-8, compressed by gzip" if path.suffix == ".gz" else "text in UTF-8"
-        raise DataFormatError(f"{path} is not {kind}: {error}.") from error
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _files(folder: Path, stem: str, source: str, target: str) -> tuple[Path, Path] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from normless.data.downloads import fetch_files
-from normless.data.errors import DataNotFoundError
+from normless.data.downloads import fetch_files, fetch_missing
 from normless.data.parallel.parallel_folder import find_pair_sets
 from normless.data.parallel.parallel_text import PairSets, ParallelText
+from normless.errors import DataNotFoundError
 
 # The commit of github.com/multi30k/dataset whose files have the digests below.
 ADDRESS = (
@@ -26,7 +26,9 @@ TEST = "test_2016_flickr"
 
 
 def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "en", test: str = TEST) -> ParallelText:
-    """Load Multi30k from ``root/multi30k`` or ``root``: text files, Parquet, or by download (German and English).
+    """Multi30k (Elliott et al. 2016): captions of pictures in English, and their translations.
+
+    From text files or Parquet in ``root/multi30k`` or ``root``, or by download (German and English).
 
     Args:
         root: the folder of data sets, or the set's own.
@@ -39,20 +41,17 @@ def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "e
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    found = _found((root / "multi30k", root), source, target, test)
-    if found is None:
-        found = _fetched(root, source, target, test, download=download)
+    sets = _stored((root / "multi30k", root), source, target, test)
+    if sets is None:
+        sets = _fetched(root, source, target, test, download=download)
     return ParallelText(
-        "multi30k", (source, target), f"{found.kind}, test set {test}", found.train, found.validation, found.test
+        "multi30k", (source, target), f"{sets.kind}, test set {test}", sets.train, sets.validation, sets.test
     )
 
 
-def _found(folders: tuple[Path, ...], source: str, target: str, test: str) -> PairSets | None:
-    for folder in folders:
-        found = find_pair_sets(folder, source, target, name="multi30k", test=test)
-        if found is not None:
-            return found
-    return None
+def _stored(folders: tuple[Path, ...], source: str, target: str, test: str) -> PairSets | None:
+    candidates = (find_pair_sets(folder, source, target, name="multi30k", test=test) for folder in folders)
+    return next((sets for sets in candidates if sets is not None), None)
 
 
 def _fetched(root: Path, source: str, target: str, test: str, *, download: bool) -> PairSets:
@@ -63,18 +62,16 @@ def _fetched(root: Path, source: str, target: str, test: str, *, download: bool)
         "nor as Parquet (*train*.parquet, *val*.parquet and *test*.parquet)"
     )
     by_hand = f"Put either by hand into {folder}, or name the folder that holds them with root."
-    if not download:
-        raise DataNotFoundError(f"{looked}, and downloading is switched off. {by_hand}")
-    if {source, target} != {"de", "en"} or test != TEST:
-        raise DataNotFoundError(
-            f"{looked}. Only German and English (de, en) with {TEST} can be downloaded, not {source}, {target} and "
-            f"{test}. {by_hand}"
-        )
-    try:
+
+    def fetch() -> None:
+        if {source, target} != {"de", "en"} or test != TEST:
+            raise DataNotFoundError(
+                f"Only German and English (de, en) with {TEST} can be downloaded, not {source}, {target} and {test}."
+            )
         fetch_files(folder, ADDRESS, DIGESTS)
-    except DataNotFoundError as error:
-        raise DataNotFoundError(f"{looked}. {error} {by_hand}") from error
-    found = _found((folder,), source, target, test)
-    if found is None:
+
+    fetch_missing(looked, by_hand, fetch, download=download)
+    sets = _stored((folder,), source, target, test)
+    if sets is None:
         raise DataNotFoundError(f"The download of multi30k into {folder} lacks {files}. {by_hand}")
-    return found
+    return sets

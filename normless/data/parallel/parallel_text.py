@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from normless.data.errors import DataFormatError
+from normless.data.text_sets import TextSets
+from normless.errors import DataFormatError
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,21 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class ParallelText:
+class ParallelText(TextSets):
     """A training, a validation and a test set of sentence pairs.
 
     Attributes:
-        name: the name `load_parallel_text` knows it by.
+        name: the name it is loaded by.
         languages: short names of the source and the target language, such as ("de", "en").
         origin: where the text came from, in words.
         train: pairs to learn from.
         validation: pairs to choose settings by.
         test: pairs to report BLEU on.
     """
+
+    kind: ClassVar[str] = "parallel text"
+    parts: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    unit: ClassVar[str] = "pairs"
 
     name: str
     languages: tuple[str, str]
@@ -62,39 +66,13 @@ class ParallelText:
     validation: Pairs
     test: Pairs
 
-    @cached_property
-    def provenance(self) -> str:
-        """One line for a table of results: name, direction, origin, sizes and checksum."""
-        sizes = f"{self.train.size} train / {self.validation.size} validation / {self.test.size} test pairs"
-        direction = " to ".join(self.languages)
-        return f"{self.name}, {direction}: {self.origin}; {sizes}; sha256 {self.checksum[:12]}"
+    def _title(self) -> str:
+        return f"{self.name}, {' to '.join(self.languages)}"
 
-    @cached_property
-    def checksum(self) -> str:
-        """SHA-256, in hexadecimal, of all sentences, each with its line's end."""
-        digest = hashlib.sha256()
+    def _lines(self) -> Iterator[str]:
         for pairs in (self.train, self.validation, self.test):
-            for side in (pairs.source, pairs.target):
-                digest.update("".join(f"{sentence}\n" for sentence in side).encode())
-        return digest.hexdigest()
-
-    def subset(
-        self, *, train: int | None = None, validation: int | None = None, test: int | None = None
-    ) -> ParallelText:
-        """The same text with the first pairs of each set only; a size left out keeps the whole set.
-
-        Raises:
-            ValueError: a size is below 1 or above what there is.
-        """
-        sizes = {"train": train, "validation": validation, "test": test}
-        kept = {name: size for name, size in sizes.items() if size is not None}
-        for name, size in kept.items():
-            whole: int = getattr(self, name).size
-            if not 1 <= size <= whole:
-                raise ValueError(f"A subset of {self.name} has 1 to {whole} {name} pairs, not {size}.")
-        parts = [f"the first {size} of {getattr(self, name).size} {name}" for name, size in kept.items()]
-        origin = f"{self.origin}, {' and '.join(parts)}" if parts else self.origin
-        return replace(self, origin=origin, **{name: getattr(self, name).first(size) for name, size in kept.items()})
+            yield from pairs.source
+            yield from pairs.target
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from normless.data.byte_pairs import BytePairs
 from normless.data.padding import Ragged, ragged
 from normless.data.parallel.parallel_text import Pairs, ParallelText
-from normless.data.special_tokens import SPECIAL_TOKENS
 from normless.data.parallel.token_buckets import Integers, bucket_epoch, sorted_buckets, token_buckets
+from normless.data.special_tokens import SPECIAL_TOKENS
 
 SetName = Literal["train", "validation", "test"]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from normless.data.epoch_randomness import epoch_sequence
 from normless.data.images.image_data import Batch
-from normless.data.text.labelled_text import LabelledSentences, LabelledText
 from normless.data.padding import Ragged, ragged
-from normless.data.text.sentence_tokens import SentenceTokens
 from normless.data.parallel.token_buckets import Integers
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.text.sentence_tokens import SentenceTokens
 
 
 class TextData:
