@@ -38,7 +38,7 @@ def convert(
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
-        UnsupportedEdit: the network offers no place for an edit of the scheme.
+        UnsupportedEditError: the network offers no place for an edit of the scheme.
         UnresolvedStructureError: its residual structure could not be read.
         ValueError: the scheme's name or arguments are unknown.
     """
@@ -78,7 +78,7 @@ def scheme_of(model: nn.Module) -> str | None:
 
 def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
     """The scheme, where the network carries none yet."""
-    chosen = parse_scheme(scheme) if isinstance(scheme, str) else scheme
+    chosen = parse_scheme(scheme)
     earlier = scheme_of(model)
     if earlier is not None:
         raise AlreadyConvertedError(

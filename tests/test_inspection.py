@@ -74,7 +74,7 @@ def test_every_scheme_has_the_plan_or_the_reason_that_plan_gives(build) -> None:
             assert item.by_edit == Counter(change.edit for change in nl.plan(model, item.scheme, images))
         else:
             assert item.changes == ()
-            with pytest.raises(nl.UnsupportedEdit) as refused:
+            with pytest.raises(nl.UnsupportedEditError) as refused:
                 nl.plan(model, item.scheme, images)
             assert item.reason == str(refused.value)
 

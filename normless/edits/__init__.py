@@ -9,6 +9,7 @@ from normless.edits.branches import RemoveBranches as RemoveBranches
 from normless.edits.branches import RescaleBranches as RescaleBranches
 from normless.edits.deepnorm import DeepNorm as DeepNorm
 from normless.edits.deepnorm import TFixup as TFixup
+from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
 from normless.edits.head import HeadDropout as HeadDropout

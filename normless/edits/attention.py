@@ -16,7 +16,7 @@ def attention_at(surgery: Surgery, path: str) -> TakesInputBias | None:
     None for a layer of any other kind.
 
     Raises:
-        UnsupportedEdit: it runs at several places of the network.
+        UnsupportedEditError: it runs at several places of the network.
     """
     if ":" in path:
         return None

@@ -8,13 +8,14 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
 from normless.nn.affine import one_element, outputs_of
 from normless.residual import ResidualBlock
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class BranchMultiplier(Edit):
     """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
@@ -45,6 +46,7 @@ class BranchMultiplier(Edit):
         return float(self.init)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class LayerScale(Edit):
     """A learnable factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2).
@@ -64,6 +66,7 @@ class LayerScale(Edit):
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
@@ -107,6 +110,7 @@ class RescaleBranches(Edit):
                 surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RemoveBranches(Edit):
     """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""

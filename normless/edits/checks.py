@@ -9,7 +9,7 @@ def need_no_norms(surgery: Surgery) -> None:
     """Refuse a network that still has a normalization.
 
     Raises:
-        UnsupportedEdit: one is left.
+        UnsupportedEditError: one is left.
     """
     for path in surgery.map.norms:
         if surgery.is_left(surgery.map.by_path[path]):

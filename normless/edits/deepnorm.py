@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from normless.edits.checks import need_no_norms
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.embeddings import embedding_weights
 from normless.edits.transformer import Matrix, biases, draw, encoder_and_decoder, matrices
 from normless.residual import ResidualBlock
@@ -16,6 +16,7 @@ from normless.residual import ResidualBlock
 _READS_INPUT = ("query", "key")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class DeepNorm(Edit):
     """Post-norm transformers as norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2 and figure 2).
@@ -67,6 +68,7 @@ class DeepNorm(Edit):
                 nn.init.zeros_(bias)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class TFixup(Edit):
     """The initialization that lets transformers train without normalization and warm-up (Huang et al. 2020, 3.2).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -12,10 +12,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.attention import attention_at
 from normless.edits.lifted import Lifted
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.lifting import LiftError
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation, scalar_affine
 from normless.nn.affine import takes_scalars
+from normless.registry import Registry
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 
@@ -34,16 +35,28 @@ class Change:
 class Edit(ABC):
     """A change of a network at places that its residual map defines.
 
-    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied.
+    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied. One of another
+    package is written `FILE.py:NAME(…)` or `MODULE:NAME(…)` in the text of a scheme, or is registered in `EDITS`.
     """
+
+    @property
+    def text(self) -> str:
+        """How the edit is written in the text of a scheme."""
+        names = [one.name for one in fields(self)] if is_dataclass(self) else []
+        arguments = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{EDITS.text_of(type(self))}({arguments})"
 
     @abstractmethod
     def apply(self, surgery: Surgery) -> None:
         """Change `surgery.model` in place and record every change.
 
         Raises:
-            UnsupportedEdit: the network offers no place for the edit; names the module and the reason.
+            UnsupportedEditError: the network offers no place for the edit; names the module and the reason.
         """
+
+
+EDITS = Registry[type[Edit]]("edit")
+"""Edits by name; `EDITS.register()` decorates a subclass of `Edit`."""
 
 
 @dataclass
@@ -81,10 +94,10 @@ class Surgery:
         """Note a change of the module at `path`, made by the edit that is being applied."""
         self.changes.append(Change(repr(self.edit), path, what))
 
-    def unsupported(self, path: str, reason: str) -> UnsupportedEdit:
+    def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
         """The error that says which edit finds no place at which module, and why."""
         where = f"at {path}" if path else f"in this {type(self.model).__name__}"
-        return UnsupportedEdit(f"{self.edit!r} is not possible {where}: {reason}.")
+        return UnsupportedEditError(f"{self.edit!r} is not possible {where}: {reason}.")
 
     def get(self, path: str) -> nn.Module:
         """The module that is now at `path`."""
@@ -94,7 +107,7 @@ class Surgery:
         """The module at `path`, which runs once in a forward pass.
 
         Raises:
-            UnsupportedEdit: it runs more than once, so that a change for one place would change the others.
+            UnsupportedEditError: it runs more than once, so that a change for one place would change the others.
         """
         self.once(path)
         return self.get(path)
@@ -119,7 +132,7 @@ class Surgery:
         """The residual blocks.
 
         Raises:
-            UnsupportedEdit: the network has none.
+            UnsupportedEditError: the network has none.
         """
         if not self.map.blocks:
             raise self.unsupported("", "it has no residual block")
@@ -149,7 +162,7 @@ class Surgery:
         """The weight layer at `path`, made able to take scalar parts.
 
         Raises:
-            UnsupportedEdit: scalars cannot be folded into it, or it runs at several places.
+            UnsupportedEditError: scalars cannot be folded into it, or it runs at several places.
         """
         found = self.map.by_path.get(path)
         if ":" in path or (found is not None and not found.called):
@@ -157,7 +170,7 @@ class Surgery:
         layer = self.single(path)
         try:
             scalar = scalar_affine(layer)
-        except UnsupportedEdit as error:
+        except UnsupportedEditError as error:
             raise self.unsupported(path, str(error)) from error
         if scalar is not layer:
             self.replace(path, scalar)
@@ -167,7 +180,7 @@ class Surgery:
         """An activation made able to take biases around it; a function, or one call of a shared module, becomes one.
 
         Raises:
-            UnsupportedEdit: its place in the forward code cannot be made a module.
+            UnsupportedEditError: its place in the forward code cannot be made a module.
         """
         path = self.own_path(layer)
         module = self.get(path)
@@ -189,12 +202,12 @@ class Surgery:
         """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter.
 
         Raises:
-            UnsupportedEdit: the layer cannot take it, or has it already.
+            UnsupportedEditError: the layer cannot take it, or has it already.
         """
         layer = attention_at(self, path) or self.affine(path)
         try:
             layer.add_part(part, value)
-        except UnsupportedEdit as error:
+        except UnsupportedEditError as error:
             raise self.unsupported(path, str(error)) from error
 
     def not_in_place(self, layer: Layer) -> None:
@@ -208,7 +221,7 @@ class Surgery:
         """Take a norm away that is a function in forward code, and the parameters that only it reads.
 
         Raises:
-            UnsupportedEdit: it is written out in several operations, or its forward code cannot be rewritten.
+            UnsupportedEditError: it is written out in several operations, or its forward code cannot be rewritten.
         """
         try:
             self._lifted.drop(layer)
@@ -222,7 +235,7 @@ class Surgery:
         """The path of the weight layer that a block's branch ends in, gates aside.
 
         Raises:
-            UnsupportedEdit: the branch has no weight layer.
+            UnsupportedEditError: the branch has no weight layer.
         """
         weights = [layer.path for layer in block.branch_layers if layer.kind == "weight" and not layer.gating]
         if not weights:
@@ -237,12 +250,12 @@ class Surgery:
         """Give an activation a zero scalar bias, `input_bias` or `output_bias`.
 
         Raises:
-            UnsupportedEdit: the activation cannot take it, or has it already.
+            UnsupportedEditError: the activation cannot take it, or has it already.
         """
         activation = self.activation(layer)
         try:
             activation.add_part(part, next(self.model.parameters()))
-        except UnsupportedEdit as error:
+        except UnsupportedEditError as error:
             raise self.unsupported(layer.path, str(error)) from error
 
     def can_fold(self, layer: Layer) -> bool:
@@ -255,7 +268,7 @@ class Surgery:
         return isinstance(layer, _ConvNd)
 
     def once(self, path: str) -> None:
-        """Raise UnsupportedEdit where the layer at `path` runs more than once in a forward pass."""
+        """Raise UnsupportedEditError where the layer at `path` runs more than once in a forward pass."""
         if path in self.map.repeated:
             raise self.unsupported(
                 path, "this one module runs at several places of the network; give each place a module of its own"
@@ -269,7 +282,7 @@ class Surgery:
         """The modules that add the branches of a block, one for each; operators in forward code become modules.
 
         Raises:
-            UnsupportedEdit: the sum is something else, or its forward code cannot be rewritten.
+            UnsupportedEditError: the sum is something else, or its forward code cannot be rewritten.
         """
         try:
             paths = (block.sum,) if block.sum is not None else self._lifted.sums_of(block)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class HeadDropout(Edit):
     """Dropout on the features that the classifier reads (ZeroInit, part 3).

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.embeddings import tied_layers
 from normless.edits.transformer import parts_of
 from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
@@ -14,6 +14,7 @@ from normless.initialization import Kind as Kind
 from normless.residual import Layer
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class Reinitialize(Edit):
     """Every weight layer's weight is drawn anew; layer biases become zero.

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.residual import Layer
 from normless.residual.declared import StatesStructure
 from normless.signal.from_structure import steps_of_structure
@@ -19,6 +19,7 @@ from normless.signal.steps import Steps
 Weights = Literal["fresh", "all"]
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class KeepScale(Edit):
     """Weights are multiplied so that activations have, without norms, the second moment that the norms gave.

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.embeddings import tied_layers
 from normless.edits.initialization import Reinitialize
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class LSUV(Edit):
     """Every weight layer's output gets unit variance on a batch, layer by layer in execution order.

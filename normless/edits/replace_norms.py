@@ -9,8 +9,8 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.edits.edit import Edit, Surgery
-from normless.errors import UnsupportedEdit
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.errors import UnsupportedEditError
 from normless.nn import (
     AlternatingBatchNorm1d,
     AlternatingBatchNorm2d,
@@ -30,6 +30,7 @@ FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
 }
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ReplaceNorms(Edit):
     """Every batch normalization becomes one of another family, with its γ, β, ε and running statistics.
@@ -53,7 +54,7 @@ class ReplaceNorms(Edit):
                 raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch norm of vectors or images")
             try:
                 new = self._kin(old)
-            except (UnsupportedEdit, ValueError) as error:
+            except (UnsupportedEditError, ValueError) as error:
                 raise surgery.unsupported(path, str(error).rstrip(".")) from error
             _take_over(old, new)
             surgery.replace(path, new)
@@ -78,10 +79,10 @@ class ReplaceNorms(Edit):
 
 def _group_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> nn.GroupNorm:
     if groups < 1:
-        raise UnsupportedEdit(f"a layer has at least one group, got groups={groups}")
+        raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
     used = gcd(groups, old.num_features)
     if isinstance(old, nn.BatchNorm1d) and used == old.num_features:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"with groups={groups} each of its {old.num_features} features would be a group of its own, "
             "and a group of one value is normalized to nothing; take fewer groups"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from normless.edits.checks import need_no_norms
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.weight_standardization import module_of
 from normless.nn.scaled_activation import ScaledActivation
 from normless.nn.standardized import ScaledStd
@@ -16,6 +16,7 @@ from normless.signal.activation_gain import is_homogeneous
 from normless.signal.stream import Stream
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class PredictedVariance(Edit):
     """Every block becomes x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).

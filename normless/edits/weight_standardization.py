@@ -8,14 +8,15 @@ from math import isfinite
 
 from torch import nn
 
-from normless.edits.edit import Edit, Surgery
-from normless.errors import UnsupportedEdit
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.errors import UnsupportedEditError
 from normless.nn.standardized import scaled_std
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import kind_of
 from normless.signal.activation_gain import activation_gain
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class StandardizeWeights(Edit):
     """Every weight is standardized per output channel, with a learnable gain (Brock et al. 2021, equation 1).
@@ -43,7 +44,7 @@ class StandardizeWeights(Edit):
         old = surgery.affine(layer.path)
         try:
             new = scaled_std(old)
-        except UnsupportedEdit as error:
+        except UnsupportedEditError as error:
             raise surgery.unsupported(layer.path, str(error)) from error
         surgery.replace(layer.path, new)
         gain = 1.0 if activation is None else _gain(surgery, activation)

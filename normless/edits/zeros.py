@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.embeddings import tied_layers
 from normless.residual import Layer, ResidualBlock
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ZeroBranchEnds(Edit):
     """The last weight layer of every branch starts at zero, its bias too (Fixup, rule 1)."""
@@ -25,6 +26,7 @@ class ZeroBranchEnds(Edit):
                 _zero(surgery, weights[-1].path)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ZeroClassifier(Edit):
     """The classifier starts at zero, so that the initial loss is exactly the log of the number of classes.
@@ -46,6 +48,7 @@ class ZeroClassifier(Edit):
             _zero(surgery, path)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ZeroLastGamma(Edit):
     """γ of the norm at the end of every branch starts at zero (Goyal et al. 2017, section 5.1)."""

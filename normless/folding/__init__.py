@@ -34,7 +34,7 @@ def fold(model: Model, *inputs: Any, **kwargs: Any) -> tuple[Model, FoldReport]:
         The copy, and what became of every norm, printable.
 
     Raises:
-        UnsupportedEdit: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
         UnresolvedStructureError: the network cannot be exported on these inputs.
     """
     # torch.export takes a second to import; freezing must not pay for it.

@@ -16,7 +16,7 @@ from opacus.grad_sample import register_grad_sampler
 from torch import nn
 
 from normless.edits.edit import Surgery
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.integrations.per_example import scalar_layer_gradients, sum_gradients
 from normless.nn import ResidualSum
 from normless.nn.affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear
@@ -44,10 +44,10 @@ def prepare(model: Model, *inputs: Any, **kwargs: Any) -> Model:
     """
     surgery = Surgery(deepcopy(model), residual_map(model, *inputs, **kwargs), inputs, kwargs)
     for layer in surgery.map.layers():
-        with suppress(UnsupportedEdit):
+        with suppress(UnsupportedEditError):
             surgery.not_in_place(layer)
     for block in surgery.map.walk():
-        with suppress(UnsupportedEdit):
+        with suppress(UnsupportedEditError):
             surgery.sums(block)
     assert isinstance(surgery.model, type(model))
     return surgery.model

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import Graph, Node
 
-from normless.lifting.arguments import Arguments, LiftError
+from normless.errors import LiftError
+from normless.lifting.arguments import Arguments
 from normless.lifting.calls import Call, evaluating
 from normless.lifting.fused import unfused
 from normless.lifting.rewritten import rewrite

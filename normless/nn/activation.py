@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn.affine import one_element
 
 
@@ -37,10 +37,10 @@ class ShiftedActivation(nn.Module):
         """Add `input_bias` or `output_bias`, zero, with the dtype and device of `like`.
 
         Raises:
-            UnsupportedEdit: the activation has that bias already.
+            UnsupportedEditError: the activation has that bias already.
         """
         if getattr(self, name) is not None:
-            raise UnsupportedEdit(f"the activation already has its {name.replace('_', ' ')}")
+            raise UnsupportedEditError(f"the activation already has its {name.replace('_', ' ')}")
         self.register_parameter(name, nn.Parameter(one_element(0.0).to(like)))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 
 
 class ScalarAffine(nn.Module):
@@ -56,11 +56,11 @@ class ScalarAffine(nn.Module):
         A value that already is a parameter is shared, not copied.
 
         Raises:
-            UnsupportedEdit: the layer has that part already.
+            UnsupportedEditError: the layer has that part already.
         """
         assert name in self.PARTS
         if getattr(self, name) is not None:
-            raise UnsupportedEdit(f"the layer already has its {name.replace('_', ' ')}")
+            raise UnsupportedEditError(f"the layer already has its {name.replace('_', ' ')}")
         parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
         self.register_parameter(name, parameter)
 
@@ -180,7 +180,7 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     A layer that already is one comes back as it is; any other stays what it was.
 
     Raises:
-        UnsupportedEdit: the layer is of a type whose weight cannot simply be multiplied (its message ends in
+        UnsupportedEditError: the layer is of a type whose weight cannot simply be multiplied (its message ends in
             the type; the caller knows the path).
     """
     if isinstance(layer, ScalarAffine):
@@ -188,7 +188,7 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     kind = _scalar_kind(layer)
     if kind is None:
         known = ", ".join(known_type.__name__ for known_type in _SCALAR_LAYERS)
-        raise UnsupportedEdit(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
+        raise UnsupportedEditError(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
     scalar: Any = kind.__new__(kind)
     scalar.__dict__.update(layer.__dict__)
     scalar.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))

@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 
 
 class TakesInputBias(nn.Module):
@@ -19,12 +19,12 @@ class TakesInputBias(nn.Module):
         """Give it its `input_bias`, a new parameter on the weights' device and of their dtype, or a given one.
 
         Raises:
-            UnsupportedEdit: it is another part, or there is one already.
+            UnsupportedEditError: it is another part, or there is one already.
         """
         if name != "input_bias":
-            raise UnsupportedEdit(f"an attention takes an input bias, no {name.replace('_', ' ')}")
+            raise UnsupportedEditError(f"an attention takes an input bias, no {name.replace('_', ' ')}")
         if self.input_bias is not None:
-            raise UnsupportedEdit("the layer already has its input bias")
+            raise UnsupportedEditError("the layer already has its input bias")
         like = cast(Tensor, next(self.parameters()))
         self.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 

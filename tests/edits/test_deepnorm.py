@@ -240,18 +240,18 @@ BARE = [
 
 @pytest.mark.parametrize(("edit", "build", "x", "sentence"), REFUSALS)
 def test_refusals(edit: nl.Edit, build: Any, x: Tensor, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=sentence):
+    with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(build(), edit, inputs=(x,))
 
 
 @pytest.mark.parametrize(("build", "x", "sentence"), BARE)
 def test_t_fixup_is_for_transformers(build: Any, x: Tensor, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=sentence):
+    with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(build(), RemoveNorms(), TFixup(), inputs=(x,))
 
 
 def test_a_stack_that_is_no_whole_layers_is_refused() -> None:
     model = EncoderDecoder(1, 1)
     model.decoder["l1"] = TransformerLayer()
-    with pytest.raises(nl.UnsupportedEdit, match="a layer of the decoder was expected to have 3 residual sums"):
+    with pytest.raises(nl.UnsupportedEditError, match="a layer of the decoder was expected to have 3 residual sums"):
         edited(model, DeepNorm(), inputs=(TOKENS, TOKENS))
