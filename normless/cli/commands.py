@@ -46,7 +46,7 @@ _OWN = {
     ),
     "list": Command(
         "list the schemes, edits, models, data sets, probes and artefacts, ours and those of other packages",
-        "normless.cli.list",
+        "normless.cli.listing",
         "normless list schemes",
     ),
     "inspect": Command(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from importlib import import_module
 from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from normless.extras import import_extra
 from normless.models.dense import dense as dense
 from normless.models.layers import MODELS
 from normless.models.resnet import resnet as resnet
@@ -54,7 +54,7 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
 
     Raises:
         ValueError: the text is of no such form, names an unknown model or an argument it does not take.
-        ModuleNotFoundError: torchvision or timm is needed and not installed.
+        MissingExtraError: torchvision, timm or transformers is needed and not installed.
     """
     return _build(spec, classes, image_shape)[0]
 
@@ -76,7 +76,6 @@ def build_with_inputs(
 
     Raises:
         ValueError: images are asked of a network that takes none; else as `build_model` does.
-        ModuleNotFoundError: as `build_model` does.
     """
     source, call = _split(spec)
     fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
@@ -197,12 +196,7 @@ _ZOOS: dict[str, tuple[str, Callable[[Any, str], bool], str, str]] = {
 
 def _of_zoo(source: str, name: str, arguments: dict[str, Any]) -> nn.Module:
     module, is_model, create, listing = _ZOOS[source]
-    try:
-        library = import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{source} is not installed; install it with: pip install 'normless[zoo]'", name=source
-        ) from error
+    library = import_extra("zoo", f"{source}:{name}", module)
     if not is_model(library, name):
         raise ValueError(f"{source} has no model {name!r}; {listing}.")
     try:
