@@ -33,4 +33,8 @@ class LiftError(NormlessError, ValueError):
     """A module's forward code cannot be rewritten; the message says why, without the module's name."""
 
 
+class MissingValuesError(NormlessError, RuntimeError):
+    """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
+
+
 __getattr__ = with_moved(__name__)

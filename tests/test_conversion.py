@@ -10,8 +10,7 @@ from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.edits import BranchMultiplier, Edit, HeadDropout, KeepScale, RemoveNorms
-from normless.edits.edit import Surgery
+from normless.edits import BranchMultiplier, Edit, HeadDropout, KeepScale, RemoveNorms, Surgery
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme, parse_scheme
 
@@ -201,3 +200,34 @@ def test_text_is_never_evaluated() -> None:
 def test_every_scheme_parses_without_arguments() -> None:
     for name in SCHEMES:
         assert parse_scheme(name).text == name
+
+
+class Failing(Edit):
+    """Fails for a reason that has nothing to do with weights without values."""
+
+    def apply(self, surgery: Surgery) -> None:
+        raise RuntimeError("no reason")
+
+
+class Reading(Edit):
+    """Reads a weight, as an edit of another package may."""
+
+    def apply(self, surgery: Surgery) -> None:
+        surgery.record("stem", f"norm {float(surgery.get('stem').weight.norm()):.3f}")
+
+
+def test_plan_reads_weights_where_an_edit_does_and_hides_no_other_error() -> None:
+    model = wide_resnet(10, 1)
+    (change,) = nl.plan(model, Scheme("reading", (Reading(),)))
+    assert change.what == f"norm {float(model.stem.weight.detach().norm()):.3f}"
+    with pytest.raises(RuntimeError, match="no reason") as caught:
+        nl.plan(model, Scheme("failing", (Failing(),)))
+    assert caught.value.__context__ is None
+
+
+def test_former_names_warn() -> None:
+    with pytest.warns(DeprecationWarning, match=r"normless.UnsupportedEdit moved to normless.errors.Unsupported"):
+        assert nl.UnsupportedEdit is nl.UnsupportedEditError
+    with pytest.warns(DeprecationWarning, match="moved"):
+        from normless.errors import UnsupportedEdit
+    assert UnsupportedEdit is nl.UnsupportedEditError

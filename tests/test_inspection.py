@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless.edits import Edit
-from normless.edits.edit import Surgery
+from normless.edits import Edit, Surgery
 from normless.inspection import GroupSize, inspect_network
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme

@@ -7,11 +7,13 @@ from normless.edits.branches import BranchMultiplier as BranchMultiplier
 from normless.edits.branches import LayerScale as LayerScale
 from normless.edits.branches import RemoveBranches as RemoveBranches
 from normless.edits.branches import RescaleBranches as RescaleBranches
+from normless.edits.branches import ScaleSums as ScaleSums
 from normless.edits.deepnorm import DeepNorm as DeepNorm
 from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
+from normless.edits.edit import Surgery as Surgery
 from normless.edits.head import HeadDropout as HeadDropout
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.keep_scale import KeepScale as KeepScale
@@ -22,7 +24,6 @@ from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import RemoveNorms as RemoveNorms
 from normless.edits.replace_norms import ReplaceNorms as ReplaceNorms
-from normless.edits.sums import ScaleSums as ScaleSums
 from normless.edits.variance import PredictedVariance as PredictedVariance
 from normless.edits.weight_standardization import StandardizeWeights as StandardizeWeights
 from normless.edits.zeros import ZeroBranchEnds as ZeroBranchEnds

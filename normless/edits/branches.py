@@ -1,4 +1,4 @@
-"""Edits of the residual branches: multipliers at their end, their weights' scale, their removal."""
+"""Edits of residual branches and sums: multipliers, the scale of weights and sums, the removal of branches."""
 
 from __future__ import annotations
 
@@ -128,8 +128,28 @@ class RemoveBranches(Edit):
                 if ":" in layer.path or not layer.called:
                     raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
                 surgery.remove(layer.path, nn.Identity())
-            surgery.take_out(block, SkipOnlySum())
+            surgery.replace_sum(block, SkipOnlySum())
             surgery.record(block.name, "branch removed")
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class ScaleSums(Edit):
+    """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
+
+    With 1/√2 the variance stays constant over depth, but branch and skip path contribute equally.
+
+    Args:
+        factor: the constant.
+    """
+
+    factor: float = 1 / sqrt(2)
+
+    def apply(self, surgery: Surgery) -> None:
+        """Set the factor of every sum."""
+        for block in surgery.blocks():
+            surgery.sum(block).factor *= self.factor
+            surgery.record(block.name, f"sum × {self.factor:.4g}")
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:

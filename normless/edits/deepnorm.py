@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from normless.edits.checks import need_no_norms
 from normless.edits.edit import EDITS, Edit, Surgery
-from normless.edits.embeddings import embedding_weights
+from normless.edits.queries import embedding_weights
 from normless.edits.transformer import Matrix, biases, draw, encoder_and_decoder, matrices
 from normless.residual import ResidualBlock
 
@@ -88,7 +87,7 @@ class TFixup(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Draw every weight and scale those the paper names."""
-        need_no_norms(surgery)
+        surgery.need_no_norms()
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
         uses = {block: matrices(surgery, block) for block in (*encoder, *decoder)}
         _need_attention(surgery, uses)

@@ -22,9 +22,7 @@ class HeadDropout(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Put the dropout in front of the classifier."""
-        path = surgery.map.classifier
-        if path is None:
-            raise surgery.unsupported("", "no classifier was found behind its blocks")
+        path = surgery.classifier()
         if not 0 <= self.probability < 1:
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
         classifier = surgery.affine(path)

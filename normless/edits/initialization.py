@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from normless.edits.edit import EDITS, Edit, Surgery
-from normless.edits.embeddings import tied_layers
 from normless.edits.transformer import parts_of
 from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.initialization import Kind as Kind
@@ -32,7 +31,7 @@ class Reinitialize(Edit):
         """Draw every weight from torch's global generator."""
         if self.kind not in INITIALIZATIONS:
             raise surgery.unsupported("", f"{self.kind!r} is none of {', '.join(INITIALIZATIONS)}")
-        tied_paths = tied_layers(surgery)
+        tied_paths = surgery.tied_layers()
         for layer in surgery.weight_layers():
             tied = layer.path in tied_paths
             for weight in () if tied else _weights(surgery, layer):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import EDITS, Edit, Surgery
+from normless.errors import MissingValuesError
 from normless.residual import Layer
 from normless.residual.declared import StatesStructure
 from normless.signal.from_structure import steps_of_structure
@@ -69,7 +70,7 @@ class KeepScale(Edit):
             return
         if any(parameter.is_meta for parameter in surgery.model.parameters()):
             if surgery.values_withheld:
-                raise RuntimeError("The factors are those of weights with values.")
+                raise MissingValuesError("The factors are those of weights with values.")
             surgery.record("", "left: its weights have no values on the device meta")
             return
         trained = next((layer.path for layer in norms if is_trained(surgery.model, layer)), None)

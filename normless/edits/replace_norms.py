@@ -1,4 +1,4 @@
-"""Batch normalizations replaced by their kin."""
+"""Batch normalizations replaced by variants."""
 
 from __future__ import annotations
 
@@ -52,15 +52,13 @@ class ReplaceNorms(Edit):
             old = surgery.get(path)
             if not isinstance(old, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch norm of vectors or images")
-            try:
-                new = self._kin(old)
-            except (UnsupportedEditError, ValueError) as error:
-                raise surgery.unsupported(path, str(error).rstrip(".")) from error
+            with surgery.refusing_at(path):
+                new = self._variant(old)
             _take_over(old, new)
             surgery.replace(path, new)
             surgery.record(path, f"{describe(old)} → {describe(new)}")
 
-    def _kin(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    def _variant(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
         options = dict(self.options)
         if self.family == "group":
             return _group_norm(old, **options)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from normless.edits.checks import need_no_norms
 from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.weight_standardization import module_of
-from normless.nn.scaled_activation import ScaledActivation
+from normless.nn.activation import ScaledActivation
 from normless.nn.standardized import ScaledStd
 from normless.residual import Layer, ResidualBlock
 from normless.signal.activation_gain import is_homogeneous
@@ -38,7 +37,7 @@ class PredictedVariance(Edit):
         if not self.alpha > 0:
             raise surgery.unsupported("", f"α is a number above 0, got {self.alpha}")
         blocks = surgery.blocks()
-        need_no_norms(surgery)
+        surgery.need_no_norms()
         _check_trunk(surgery)
         for block in blocks:
             _check(surgery, block)

@@ -21,8 +21,8 @@ def verify(surgery: Surgery) -> None:
     """Run the network on the surgery's inputs, in its own mode; buffers and random state stay as they are.
 
     Raises:
-        UnsupportedEditError: it does not run any more, a module that an edit put into it does not run exactly once, or a
-            multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
+        UnsupportedEditError: it does not run any more, a module that an edit put into it does not run exactly once,
+            or a multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
     """
     runs: Counter[str] = Counter()
     handles = [_count(surgery.get(path), path, runs) for path in surgery.replaced]

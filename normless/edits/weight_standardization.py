@@ -9,7 +9,6 @@ from math import isfinite
 from torch import nn
 
 from normless.edits.edit import EDITS, Edit, Surgery
-from normless.errors import UnsupportedEditError
 from normless.nn.standardized import scaled_std
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import kind_of
@@ -42,10 +41,8 @@ class StandardizeWeights(Edit):
 
     def _standardize(self, surgery: Surgery, layer: Layer, activation: Layer | None) -> None:
         old = surgery.affine(layer.path)
-        try:
+        with surgery.refusing_at(layer.path):
             new = scaled_std(old)
-        except UnsupportedEditError as error:
-            raise surgery.unsupported(layer.path, str(error)) from error
         surgery.replace(layer.path, new)
         gain = 1.0 if activation is None else _gain(surgery, activation)
         new.scale *= gain

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from normless.edits.edit import EDITS, Edit, Surgery
-from normless.edits.embeddings import tied_layers
 from normless.residual import Layer, ResidualBlock
 
 
@@ -36,10 +35,8 @@ class ZeroClassifier(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Zero the classifier's weight and bias."""
-        path = surgery.map.classifier
-        if path is None:
-            raise surgery.unsupported("", "no classifier was found behind its blocks")
-        if path in tied_layers(surgery):
+        path = surgery.classifier()
+        if path in surgery.tied_layers():
             bias = getattr(surgery.get(path), "bias", None)
             if isinstance(bias, Tensor):
                 nn.init.zeros_(bias)

@@ -1,5 +1,6 @@
 """The few layers normless needs beyond torch's own."""
 
+from normless.nn.activation import ScaledActivation as ScaledActivation
 from normless.nn.activation import ShiftedActivation as ShiftedActivation
 from normless.nn.affine import ScalarAffine as ScalarAffine
 from normless.nn.affine import scalar_affine as scalar_affine
@@ -10,7 +11,6 @@ from normless.nn.ghost import GhostBatchNorm1d as GhostBatchNorm1d
 from normless.nn.ghost import GhostBatchNorm2d as GhostBatchNorm2d
 from normless.nn.partial import PartialBatchNorm1d as PartialBatchNorm1d
 from normless.nn.partial import PartialBatchNorm2d as PartialBatchNorm2d
-from normless.nn.scaled_activation import ScaledActivation as ScaledActivation
 from normless.nn.standardized import ScaledStdConv1d as ScaledStdConv1d
 from normless.nn.standardized import ScaledStdConv2d as ScaledStdConv2d
 from normless.nn.standardized import ScaledStdConv3d as ScaledStdConv3d

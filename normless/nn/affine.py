@@ -1,17 +1,17 @@
 """Convolutions and linear layers with scalar multipliers and biases that cost next to nothing.
 
-With a multiplier α, a bias b₁ before the layer and a bias b₂ behind it, the layer computes
+With a multiplier α, a bias b₁ before the layer and a bias b₂ after it, the layer computes
 
     α·(W ∗ (x + b₁) + b) + b₂ = (αW) ∗ (x + b₁) + (αb + b₂)
 
-so α touches the weight and never the activations, and b₂ rides in the layer's own bias. Both sides have the
+so α multiplies the weight and not the activations, and b₂ is added to the layer's own bias. Both sides have the
 same gradients. Zero padding is applied after b₁ is added.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,10 +59,7 @@ class ScalarAffine(nn.Module):
             UnsupportedEditError: the layer has that part already.
         """
         assert name in self.PARTS
-        if getattr(self, name) is not None:
-            raise UnsupportedEditError(f"the layer already has its {name.replace('_', ' ')}")
-        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
-        self.register_parameter(name, parameter)
+        register_part(self, name, value, self.weight)
 
     def prepared(self, x: Tensor) -> Tensor:
         """The input after `before` and `input_bias`."""
@@ -189,12 +186,31 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     if kind is None:
         known = ", ".join(known_type.__name__ for known_type in _SCALAR_LAYERS)
         raise UnsupportedEditError(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
-    scalar: Any = kind.__new__(kind)
-    scalar.__dict__.update(layer.__dict__)
-    scalar.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
-    assert isinstance(scalar, ScalarAffine)
+    scalar = of_class(layer, kind)
     scalar._start_without_parts()
     return scalar
+
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
+    """A layer as one of another class, with the same parameters, children, hooks and mode."""
+    other = kind.__new__(kind)
+    other.__dict__.update(layer.__dict__)
+    other.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
+    return other
+
+
+def register_part(layer: nn.Module, name: str, value: Tensor, like: Tensor) -> None:
+    """Give a layer a parameter of a name, with the device and dtype of `like`; a parameter is shared, not copied.
+
+    Raises:
+        UnsupportedEditError: the layer has it already.
+    """
+    if getattr(layer, name) is not None:
+        raise UnsupportedEditError(f"the layer already has its {name.replace('_', ' ')}")
+    layer.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 
 
 def one_element(value: float) -> Tensor:

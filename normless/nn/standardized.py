@@ -21,6 +21,7 @@ from normless.nn.affine import (
     ScalarConv2d,
     ScalarConv3d,
     ScalarLinear,
+    of_class,
     scalar_affine,
 )
 
@@ -123,9 +124,6 @@ def scaled_std(layer: nn.Module) -> ScaledStd:
         raise UnsupportedEditError(
             f"weights are standardized in convolutions and linear layers, not in a {type(layer).__name__}"
         )
-    new: Any = kind.__new__(kind)
-    new.__dict__.update(scalar.__dict__)
-    new.__dict__.update(_parameters=dict(scalar._parameters), _modules=dict(scalar._modules))
-    assert isinstance(new, ScaledStd)
+    new = of_class(scalar, kind)
     new._start_standardized()
     return new

@@ -229,7 +229,7 @@ REFUSALS = [
     (DeepNorm(), lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), r"blocks\.0: DeepNorm is for transformers"),
     (DeepNorm(), PreNorm, TOKENS, r"its branch has one, layers\.0\.attention\.0"),
     (DeepNorm(), Unnamed, TOKENS, "layers side by side, .*whose names do not tell which make queries and keys"),
-    (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms takes it away before"),
+    (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms removes it before"),
 ]
 BARE = [
     (lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), "it is no linear layer but a conv 3×3"),

@@ -107,7 +107,9 @@ def test_where_a_layer_takes_no_scalars_the_multiplier_goes_into_the_sum() -> No
 def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
     model = Operator(nn.Linear(4, 4))
     model.first = OwnLinear(4, 4)
-    with pytest.raises(nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first: .*into a OwnLinear"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first: .*into a OwnLinear"
+    ):
         edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
 
 

@@ -67,5 +67,5 @@ def test_a_network_without_classifier_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.first(x)
 
-    with pytest.raises(nl.UnsupportedEditError, match="in this Headless: no classifier was found behind its blocks"):
+    with pytest.raises(nl.UnsupportedEditError, match="in this Headless: no classifier was found after its blocks"):
         edited(Headless(), HeadDropout(), inputs=(torch.randn(2, 4),))

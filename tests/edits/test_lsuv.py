@@ -137,7 +137,9 @@ def test_the_batch_is_left_as_it_is() -> None:
 
 
 def test_a_layer_of_zero_variance_is_named() -> None:
-    with pytest.raises(nl.UnsupportedEditError, match="at stem: its output's variance does not come to 1, the last was 0"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match="at stem: its output's variance does not come to 1, the last was 0"
+    ):
         edited(Backwards(), LSUV(), inputs=(torch.zeros(64, 8),))
 
 

@@ -350,7 +350,9 @@ def test_a_norm_that_is_a_function_goes_and_its_parameters_with_it() -> None:
 
 def test_a_norm_that_bends_its_input_by_itself_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Bending())
-    with pytest.raises(nl.UnsupportedEditError, match=r"at 1: a Bending normalizes and bends its input .*, with 1\.v"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"at 1: a Bending normalizes and bends its input .*, with 1\.v"
+    ):
         nl.convert(model, "none", torch.randn(5, 4))
 
 

@@ -82,5 +82,7 @@ def test_refusals() -> None:
 def test_a_norm_that_holds_an_activation_is_refused() -> None:
     timm = pytest.importorskip("timm")
     model = timm.create_model("resnetv2_50")
-    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0\.norm1: an activation was part of this normalization"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"blocks\.0\.norm1: an activation was part of this normalization"
+    ):
         edited(model, RemoveNorms(), StandardizeWeights(), inputs=(torch.randn(2, 3, 32, 32),))
