@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -38,7 +38,9 @@ class Edit(ABC):
     @property
     def text(self) -> str:
         """How the edit is written in the text of a scheme."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)} if is_dataclass(self) else {}
+        values: dict[str, Any] = {}
+        if is_dataclass(self):
+            values = {one.name: getattr(self, one.name) for one in fields(self)}
         arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
         return f"{EDITS.text_of(type(self))}({arguments})"
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from normless.errors import MissingValuesError
+
 Values = NDArray[np.float64]
 
 
