@@ -34,7 +34,7 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         kwargs: what its forward takes by name.
 
     Returns:
-        The copy, and what became of every norm, printable.
+        The copy, and the outcome for every norm, printable.
 
     Raises:
         UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
