@@ -14,7 +14,7 @@ from normless.arguments import forward_arguments
 from normless.edits import Change, Surgery
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError
-from normless.lifting.fused import never_fuse
+from normless.lifting.calls import never_fuse
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.schemes import Scheme, parse_scheme
