@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normless.cli.wide_tables import tabular
 from normless.plots.page import Column, Table
+from normless_papers.cli.wide_tables import tabular
 
 NAMES = ["model", "accuracy, published", "accuracy, measured", "deviation"]
 COLUMNS = [Column(name, numeric=name != "model") for name in NAMES]

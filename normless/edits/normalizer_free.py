@@ -1,21 +1,88 @@
-"""The edit that gives every branch an input of unit variance, by the variance that theory predicts."""
+"""The edits of normalizer-free networks: standardized weights, and branches whose inputs have unit variance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 
-from normless.edits.checks import need_no_norms
-from normless.edits.edit import Edit, Surgery
-from normless.edits.weight_standardization import module_of
-from normless.nn.scaled_activation import ScaledActivation
-from normless.nn.standardized import ScaledStd
-from normless.residual import Layer, ResidualBlock
-from normless.signal.activation_gain import is_homogeneous
+from torch import nn
+
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.nn.activation import ScaledActivation
+from normless.nn.standardized import ScaledStd, scaled_std
+from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual.classify import kind_of
+from normless.signal.activation_gain import activation_gain, is_homogeneous
 from normless.signal.stream import Stream
 
 
+@EDITS.register()
+@dataclass(frozen=True)
+class StandardizeWeights(Edit):
+    """Every weight is standardized per output channel, with a learnable gain (Brock et al. 2021, equation 1).
+
+        Ŵ_i = γ · g_i · (W_i - μ_i) / (σ_i · √fan-in),   γ = 1 / √Var[φ(z)], z ~ N(0, 1)
+
+    with γ the gain of the activation φ that the layer reads on its own path, and 1 where it reads none. The weight
+    carries γ, so that it costs nothing. The classifier and the gating layers of squeeze-excite stay as they are.
+    """
+
+    def apply(self, surgery: Surgery) -> None:
+        """Standardize the weight layers and record the gain of each."""
+        _check_removed(surgery)
+        for path, ahead in _paths(surgery.map):
+            # Of the path so far: one module may be an activation here and, further on, of the residual stream.
+            inside = {layer.path for layer in ahead}
+            for layer in path:
+                if layer.kind == "weight" and not layer.gating and layer.path != surgery.map.classifier:
+                    source = surgery.input_of(layer)
+                    reads = source is not None and source.kind == "activation" and source.path in inside
+                    self._standardize(surgery, layer, source if reads else None)
+                inside.add(layer.path)
+
+    def _standardize(self, surgery: Surgery, layer: Layer, activation: Layer | None) -> None:
+        old = surgery.affine(layer.path)
+        with surgery.refusing_at(layer.path):
+            new = scaled_std(old)
+        surgery.replace(layer.path, new)
+        gain = 1.0 if activation is None else _gain(surgery, activation)
+        new.scale *= gain
+        surgery.record(layer.path, "weight standardized" if gain == 1 else f"weight standardized, × {gain:.4g}")
+
+
+def _check_removed(surgery: Surgery) -> None:
+    """Refuse a norm that held an activation, as those of timm do: no layer of the map stands for that."""
+    for path in surgery.map.norms:
+        rest = [] if ":" in path or path not in surgery.removed else list(surgery.get(path).modules())
+        if any(kind_of(module) == "activation" for module in rest):
+            raise surgery.unsupported(
+                path, "an activation was part of this normalization, and the map does not say what reads it"
+            )
+
+
+def _gain(surgery: Surgery, activation: Layer) -> float:
+    gain = activation_gain(_module_of(surgery, activation))
+    if not isfinite(gain):
+        raise surgery.unsupported(activation.path, "the activation is constant, and no gain gives it a variance of 1")
+    return gain
+
+
+def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:
+    """The module of an activation, whether it runs here alone or elsewhere too; a function becomes one."""
+    return surgery.get(surgery.own_path(activation) if ":" in activation.path else activation.path)
+
+
+def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer, ...]]]:
+    """The layers of every path, and those ahead of it whose output feeds it and not the residual stream."""
+    for outside in (found.stem_layers, found.trunk_layers, found.head_layers):
+        yield outside, ()
+    for block in found.blocks:
+        yield block.shared_layers + block.branch_layers, ()
+        yield block.skip_layers, block.shared_layers
+
+
+@EDITS.register()
 @dataclass(frozen=True)
 class PredictedVariance(Edit):
     """Every block becomes x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).
@@ -37,7 +104,7 @@ class PredictedVariance(Edit):
         if not self.alpha > 0:
             raise surgery.unsupported("", f"α is a number above 0, got {self.alpha}")
         blocks = surgery.blocks()
-        need_no_norms(surgery)
+        surgery.need_no_norms()
         _check_trunk(surgery)
         for block in blocks:
             _check(surgery, block)
@@ -50,7 +117,7 @@ class PredictedVariance(Edit):
             width = _standardized(surgery, surgery.last_weight(block)).weight.shape[0]
             stream = _behind_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
             for activation in _left(surgery, block.after_sum, "activation"):
-                stream = stream.through(module_of(surgery, activation))
+                stream = stream.through(_module_of(surgery, activation))
             channels = width
 
 
@@ -61,7 +128,7 @@ def _behind_stem(surgery: Surgery) -> tuple[Stream, int]:
         if layer.kind == "weight" and not layer.gating:
             stream, channels = Stream.standard(), _standardized(surgery, layer.path).weight.shape[0]
         elif layer.kind == "activation" and surgery.is_left(layer):
-            stream = stream.through(module_of(surgery, layer))
+            stream = stream.through(_module_of(surgery, layer))
     return stream, channels
 
 
@@ -90,7 +157,7 @@ def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> N
     readers = [one for one in skip[:1] if not _reads_shared(surgery, block, one)]
     if first.kind == "weight":
         readers.append(first)
-    elif first.path not in surgery.map.repeated and is_homogeneous(module_of(surgery, first)):
+    elif first.path not in surgery.map.repeated and is_homogeneous(_module_of(surgery, first)):
         readers += [layer for layer in (*layers, *skip) if _reads(surgery, layer, first)]
     else:
         path = surgery.own_path(first)

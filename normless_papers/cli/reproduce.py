@@ -58,7 +58,7 @@ def run(namespace: Namespace) -> int:
         found = [one.to_dict() | {"files": str(_folder(one, namespace.out))} for one in results]
         print_json({"out": str(namespace.out), "results": found})
     else:
-        from normless.cli.reproduction_text import in_full, summary
+        from normless_papers.cli.text import in_full, summary
 
         texts = [in_full(one, _folder(one, namespace.out)) for one in results] if namespace.ids else []
         texts += [summary(results)] if len(results) > 1 else []
@@ -87,7 +87,7 @@ def _of_paper(paper: str | None) -> list[Published]:
 
 def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Reproduction]:
     """One after another, with one laboratory for the runs of all."""
-    from normless.cli.reproduction_progress import ReproductionProgress
+    from normless_papers.cli.progress import ReproductionProgress
     from normless_papers.reproduce import laboratory_in, reproduce
 
     # What an artefact prints is not part of what is printed here.
@@ -116,8 +116,8 @@ def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Repro
 
 def _list(namespace: Namespace) -> int:
     """Every artefact with its verdict at each budget, as far as there is one."""
-    from normless.cli.reproduction_text import listing
     from normless_papers.budgets import BUDGETS
+    from normless_papers.cli.text import listing
     from normless_papers.storage import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normless.cli.network import GAP, as_text, table
+from normless.cli import GAP, as_text, table
 from normless.plots import Table
 from normless_papers.formatting import NOTHING, is_published
 

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from normless.cli import main
-from normless.cli.reproduction_progress import ReproductionProgress
 from normless.plots import accuracy_against_depth
 from normless.sweeps.row import RunRow
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context
+from normless_papers.cli.progress import ReproductionProgress
 from normless_papers.evidence import Evidence
 from normless_papers.published import published, published_as
 from normless_papers.reproduction import Reproduction
@@ -144,7 +144,7 @@ def row(name: str) -> RunRow:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_tells_of_runs(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normless.cli.reproduction_progress.SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("normless_papers.cli.progress.SECONDS_BETWEEN_LINES", 0)
     written = StringIO()
     console = Console(force_terminal=terminal, width=100, color_system=None, file=written)
     with ReproductionProgress(2, console) as progress:

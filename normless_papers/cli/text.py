@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from normless.cli.network import as_text, table, terminal_width
-from normless.cli.wide_tables import tabular
+from normless.cli import as_text, table, terminal_width
 from normless.plots import VERDICT_INKS
+from normless_papers.cli.wide_tables import tabular
 from normless_papers.formatting import spoken, table_of, text_of
 from normless_papers.published import Published
 from normless_papers.reproduction import Reproduction
