@@ -1,5 +1,3 @@
-from normless.errors import DataFormatError as DataFormatError
-from normless.errors import DataNotFoundError as DataNotFoundError
 
 from .byte_pairs import BytePairs as BytePairs
 from .byte_pairs import stored_byte_pairs as stored_byte_pairs
@@ -11,8 +9,8 @@ from .parallel.translation_batches import SetName as SetName
 from .parallel.translation_batches import TranslationBatch as TranslationBatch
 from .parallel.translation_batches import TranslationData as TranslationData
 from .parallel.translation_batches import joint_vocabulary as joint_vocabulary
-from .registry import DATA as DATA
 from .registry import default_root as default_root
+from .sources import DATA as DATA
 from .sources import SOURCES as SOURCES
 from .sources import TEXT_SOURCES as TEXT_SOURCES
 from .sources import TRANSLATION_SOURCES as TRANSLATION_SOURCES
@@ -27,3 +25,5 @@ from .text.sentence_tokens import LearnedTokens as LearnedTokens
 from .text.sentence_tokens import SentenceTokens as SentenceTokens
 from .text.sentence_tokens import has_tokenizer as has_tokenizer
 from .text.text_batches import TextData as TextData
+from normless.errors import DataFormatError as DataFormatError
+from normless.errors import DataNotFoundError as DataNotFoundError
