@@ -47,7 +47,7 @@ def gains(model: nn.Module, steps: Steps) -> list[Gain]:
     for those that read the last norm where nothing before it can be scaled: a mean over positions.
 
     Raises:
-        RuntimeError: weights have no values.
+        MissingValuesError: weights have no values.
     """
     return _Walk(model, steps).run()
 

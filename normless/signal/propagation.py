@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from normless.errors import MissingValuesError
 from normless.residual.classify import NORMS
 from normless.signal.layouts import fitted, per_axis
 from normless.signal.moments import Moments, activated, dropped, greatest
@@ -129,10 +130,10 @@ def mean_square(tensor: Tensor) -> float:
     """The mean square of a learned tensor.
 
     Raises:
-        RuntimeError: it has no values, as on torch's device `meta`.
+        MissingValuesError: it has no values, as on torch's device `meta`.
     """
     if tensor.is_meta:
-        raise RuntimeError("A learned tensor has no values.")
+        raise MissingValuesError("A learned tensor has no values.")
     return float(tensor.detach().double().square().mean())
 
 

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normless.errors import MissingValuesError
+
 Values = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
 
@@ -29,12 +31,12 @@ def in_double(activation: nn.Module | Function, device: torch.device | str = "cp
     """An elementwise activation as a function of float64 tensors, in evaluation mode; the module is copied.
 
     Raises:
-        RuntimeError: its parameters have no values, as on torch's device `meta`.
+        MissingValuesError: its parameters have no values, as on torch's device `meta`.
     """
     if not isinstance(activation, nn.Module):
         return activation
     if any(parameter.is_meta for parameter in activation.parameters()):
-        raise RuntimeError(f"The parameters of this {type(activation).__name__} have no values.")
+        raise MissingValuesError(f"The parameters of this {type(activation).__name__} have no values.")
     # `forward` runs no hooks: those are for real activations.
     function: Function = deepcopy(activation).to(device, torch.float64).eval().forward
     return lambda x: function(x.clone())
@@ -46,7 +48,7 @@ def applied(activation: nn.Module, values: Values) -> Values:
     A PReLU with a slope per channel is applied by each of them: shape (n,) to (channels, n).
 
     Raises:
-        RuntimeError: its parameters have no values, as on torch's device `meta`.
+        MissingValuesError: its parameters have no values, as on torch's device `meta`.
     """
     channels = _channels(activation)
     with torch.no_grad():
@@ -92,7 +94,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
         mean, variance: float64, shape (1, C, …).
 
     Raises:
-        RuntimeError: the parameters of φ have no values.
+        MissingValuesError: the parameters of φ have no values.
     """
     function = in_double(activation, mean.device)
     channels = _channels(activation) if isinstance(activation, nn.Module) else 1
@@ -139,7 +141,7 @@ def activation_gain(activation: nn.Module) -> float:
         The gain; infinity for an activation that is constant.
 
     Raises:
-        RuntimeError: its parameters have no values, as on torch's device `meta`.
+        MissingValuesError: its parameters have no values, as on torch's device `meta`.
     """
     standard = torch.zeros(1, _channels(activation), dtype=torch.float64)
     mean, variance = normal_moments(activation, standard, standard + 1)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
+from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
 from normless.nn.affine import is_transposed
 from normless.signal.moments import Moments
@@ -142,13 +143,13 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     """The rows of the weight layer that a step is.
 
     Raises:
-        RuntimeError: its weight has no values, as on torch's device `meta`.
+        MissingValuesError: its weight has no values, as on torch's device `meta`.
     """
     named = {name: model.get_parameter(name).detach() for name in step.parameters}
     name = max(named, key=lambda one: named[one].numel())
     parameter = named[name]
     if parameter.is_meta:
-        raise RuntimeError(f"The weight {name} has no values.")
+        raise MissingValuesError(f"The weight {name} has no values.")
     module = model.get_submodule(step.path) if ":" not in step.path else None
     used = _used(module, parameter) if isinstance(module, (_ConvNd, nn.Linear)) else parameter
     rows = used.cpu().float()
