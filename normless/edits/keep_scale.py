@@ -1,4 +1,4 @@
-"""The edit that gives the weights of a network without norms the scale that its norms gave."""
+"""The edit that gives activations without norms the scale they have with norms."""
 
 from __future__ import annotations
 
@@ -20,37 +20,35 @@ Weights = Literal["fresh", "all"]
 @EDITS.register()
 @dataclass(frozen=True)
 class KeepScale(Edit):
-    """Weights are multiplied so that activations have, without norms, the second moment that the norms gave.
+    """Multiplies weights so that activations have the same second moment without norms as with them.
 
-    A norm makes the scale of what it reads irrelevant, so that without it a network's activations and logits start
-    many times too small or too large. Each weight layer that a norm reads gets the factor
+    A norm makes the scale of its input irrelevant; without it a network's activations and logits start many times
+    too small or too large. Each weight layer that a norm reads gets the factor
 
         g = √((γ² + β²) / E[y²]),    E[y²] = mean over outputs of (m Σw + b)² + v Σw²,
 
-    by its own weights w and bias b, with m and v the mean and variance of its input where that comes from what the
-    norms before it gave: for He's weights behind a ReLU, m² + v = 1/2 and Σw² = 2, it is 1 (He et al. 2015, section
-    2.2: every layer keeps the variance). With it the skip path's second moment is about 1 all along where branches
-    start at zero, doubles with every block where nothing is done about them, and comes to e where they start at
-    1/√L (De & Smith, sections 3 and 4). These are not the statistics of a batch, which grow along the stream:
-    no data is looked at.
+    with its weights w and bias b, and m and v the mean and variance of its input. For He's weights after a ReLU,
+    m² + v = 1/2 and Σw² = 2, it is 1 (He et al. 2015, section 2.2: every layer keeps the variance). With these
+    factors the second moment of the skip path stays about 1 where branches start at zero, doubles with every block
+    where they have no multiplier, and grows to e where they start at 1/√L (De & Smith, sections 3 and 4). It is not
+    the statistic of a batch, which grows along the stream; no data is used.
 
-    A layer that begins a stream which norms read further along (stem, projection, embeddings with the positions added
-    to them, a class token) gets an output of second moment 1, and so does a layer at the end of a branch that reads a
-    norm. What norms did not make irrelevant stays: a classifier, gates, attention, the feed-forward layers of a
-    transformer. A γ of 0, which multipliers replace, counts as 1. An embedding that makes the logits too is scaled by
-    √g, which leaves the logits their scale and the stream too small.
+    A layer that begins a stream which norms read further on (stem, projection, embeddings and their positions, a
+    class token) gets an output of second moment 1, and so does a layer at the end of a branch that reads a norm.
+    Weights whose scale matters with norms are unchanged: a classifier, gates, attention, the feed-forward layers of a
+    transformer. A γ of 0, which multipliers replace, counts as 1. An embedding tied to the classifier is multiplied
+    by √g, which keeps the scale of the logits and leaves the stream too small.
 
-    Inputs are taken to have second moment 1, and elements to be independent, channel by channel. Neighbours under a
-    pooling are halfway between independent and equal: n of them count as √n; a mean over all positions is one of
-    independent ones. Zeros around an image count at the example inputs' size. Of gates, attention and products the
-    mean squares are followed. What is not exact adds up where a stream passes many SiLU and gates, which make a
-    deviation larger from layer to layer: an EfficientNet-B0's logits came out 0.45 to 47 times the normalized ones.
+    Inputs have second moment 1, and elements are independent, channel by channel (`normless.signal.Propagation`). n
+    neighbours in a pooling count as √n independent ones, halfway between independent and equal; a mean over all
+    positions is over independent ones. The zeros around an image count at the example inputs' size. Errors add up
+    where a stream passes many SiLU and gates, which amplify deviations from layer to layer: the logits of an
+    EfficientNet-B0 were 0.45 to 47 times those of the normalized network.
 
-    It comes before the norms are removed. A network whose norms have been trained is left as it is, and the record
-    says so.
+    It comes before the norms are removed. A network with trained norms is left unchanged, and the record says so.
 
     Args:
-        weights: `fresh` leaves a trained network as it is, `all` does not.
+        weights: `fresh` leaves a trained network unchanged, `all` does not.
     """
 
     weights: Weights = "fresh"
@@ -97,9 +95,9 @@ class KeepScale(Edit):
 
 
 def is_trained(model: nn.Module, norm: Layer) -> bool:
-    """Whether a norm is no longer as it was made: a γ that differs between channels, or a β that is not zero.
+    """Whether a norm has been trained: its γ differs between channels, or its β is not zero.
 
-    Running statistics, which a forward pass alone moves, count where the norm has nothing to learn.
+    Running statistics, which a forward pass updates, count where the norm has no parameters.
     """
     gamma, beta = _affine(model, norm)
     learnable = [one for one in (gamma, beta) if one is not None and one.requires_grad]
@@ -117,7 +115,7 @@ def _affine(model: nn.Module, norm: Layer) -> tuple[Tensor | None, Tensor | None
 
 
 def _statistics(model: nn.Module, norm: Layer) -> Iterator[tuple[Tensor, float]]:
-    """A norm's running statistics, and what they start from."""
+    """A norm's running statistics and their initial values."""
     module = None if ":" in norm.path else model.get_submodule(norm.path)
     for name, fresh in (("running_mean", 0.0), ("running_var", 1.0)):
         value = getattr(module, name, None)

@@ -15,6 +15,7 @@ from .forward.moments import ChannelMoments as ChannelMoments
 from .forward.moments import GradientMoments as GradientMoments
 from .forward.moments import channel_moments as channel_moments
 from .forward.moments import gradient_moments as gradient_moments
+from .forward.predicted import BlockMoments as BlockMoments
 from .forward.predicted import measured_tables as measured_tables
 from .forward.predicted import predicted_moments as predicted_moments
 from .forward.signal import Signal as Signal

@@ -33,7 +33,7 @@ class _Reader:
         self.flow = flow
         self.names = Names(model)
         self.layers = find_layers(model, flow)
-        self.sums: dict[int, Sum] = {found.at: found for found in SumFinder(flow, self.layers).find()}
+        self.sums: dict[int, Sum] = {total.at: total for total in SumFinder(flow, self.layers).find()}
         self.steps = Steps(outputs=set(flow.outputs))
 
     def read(self) -> Steps:
@@ -43,14 +43,14 @@ class _Reader:
                 self.steps.append(Step("parameter", parameters=self._named(operation), tokens=tokens.get(index)))
             else:
                 self.steps.append(self._step(index, operation))
-        for found in self.sums.values():
-            self.steps.forks.add(found.fork)
-            self.steps.branch_ends.update(dict.fromkeys(found.branches, found.at))
-            self.steps.totals[found.at] = self._total(found.at)
+        for total in self.sums.values():
+            self.steps.forks.add(total.fork)
+            self.steps.branch_ends.update(dict.fromkeys(total.branches, total.at))
+            self.steps.totals[total.at] = self._result(total.at)
         return self.steps
 
-    def _total(self, at: int) -> int:
-        """The result of a residual sum: what its module multiplies the total by included."""
+    def _result(self, at: int) -> int:
+        """The result of a residual sum, a factor of its module included."""
         for reader in self.flow.consumers[at]:
             inside = isinstance(self.model.get_submodule(self.flow[reader].module), ResidualSum)
             if inside and self.flow[reader].name == "mul":
@@ -88,17 +88,15 @@ class _Reader:
                 return Step("factor", reads, parameters=named, size=1 / factor if name == "div" else factor)
         return Step("other", reads)
 
-    def _sum(self, operation: Operation, found: Sum) -> Step:
-        """A residual sum; of an addition of two the second has a factor, as in `torch.add(x, y, alpha=2)`."""
-        second = 1.0 if operation.name != "sub" else -1.0
-        if operation.name in ("add", "sub") and len(found.branches) == 1:
-            terms = [one.index for one in operation.arguments if isinstance(one, Operand)]
-            second *= next((float(one) for one in self._plain(operation) if isinstance(one, (int, float))), 1.0)
-        else:
-            terms = [found.skip, *found.branches]
-            second = 1.0
-        shares = tuple(second if read == terms[-1] else 1.0 for read in (found.skip, *found.branches))
-        return Step("sum", (found.skip,), branches=found.branches, shares=shares)
+    def _sum(self, operation: Operation, total: Sum) -> Step:
+        """A residual sum; the second of two terms has a factor, as in `torch.add(x, y, alpha=2)`."""
+        terms, last, factor = (total.skip, *total.branches), None, 1.0
+        if operation.name in ("add", "sub") and len(terms) == 2:
+            last = [one.index for one in operation.arguments if isinstance(one, Operand)][-1]
+            factor = next((float(one) for one in self._plain(operation) if isinstance(one, (int, float))), 1.0)
+            factor = -factor if operation.name == "sub" else factor
+        shares = tuple(factor if term == last else 1.0 for term in terms)
+        return Step("sum", terms[:1], branches=terms[1:], shares=shares)
 
     @staticmethod
     def _plain(operation: Operation) -> tuple[Any, ...]:
@@ -163,7 +161,7 @@ class _Reader:
 
     def _tokens(self) -> dict[int, tuple[int, int]]:
         """The positions of learned tensors among the activations that they are concatenated with."""
-        found: dict[int, tuple[int, int]] = {}
+        places: dict[int, tuple[int, int]] = {}
         for operation in self.flow.operations:
             if operation.name != "cat" or not operation.arguments or not isinstance(operation.arguments[0], tuple):
                 continue
@@ -174,9 +172,9 @@ class _Reader:
                 if shape is None or not isinstance(axis, int):
                     break
                 if self.flow[part.index].name == "parameter":
-                    found[part.index] = (position, shape[axis])
+                    places[part.index] = (position, shape[axis])
                 position += shape[axis]
-        return found
+        return places
 
     def _pooling(self, operation: Operation) -> Step:
         (source, *_), name = operation.parents, operation.name
@@ -211,11 +209,11 @@ class _Reader:
         others = tuple(parent for parent in operation.parents if parent != first)
         shape = self.flow[first].shape
         if operation.name != "mul" and len(value) == 1:
-            # A mask, a dropout or a causal attention: not every position is averaged over.
+            # With a mask, a dropout or a causal attention the logits are not those of all positions.
             plain = operation.name in ATTENTION and not any(self._plain(operation)) and not operation.fixed
-            asks = tuple(parent for parent in operation.parents if parent != first) if plain else ()
+            logits = others if plain and len(others) == 2 else ()
             size = 1.0 if shape is None or len(shape) < 2 else float(shape[-2])
-            return Step("attention", (first, *asks) if len(asks) == 2 else (first,), size=size, shape=shape)
+            return Step("attention", (first, *logits), size=size)
         if operation.name == "mul" and others:
             return Step("gate", (first, *others[:1]), shape=self.flow[others[0]].shape)
         return Step("other", (first,))

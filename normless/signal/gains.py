@@ -1,4 +1,4 @@
-"""By how much weights are to be multiplied so that activations keep the scale that norms gave them."""
+"""Factors of weights that give activations without norms the scale they have with norms."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import nn
 from normless.signal.propagation import Propagation, mean_square
 from normless.signal.steps import Step, Steps
 
-# A factor behind an activation that is not homogeneous is found by repetition.
+# Where an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40
 _CLOSE = 1e-6
-# A second moment this near to the norm's needs no factor in what reads it.
+# The readers of a second moment this close to the norm's need no factor.
 _NEAR = 0.02
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What some parameters are to be multiplied by.
+    """The factor of some parameters.
 
     Attributes:
         path: of the layer or the parameter, for a record.
         parameters: their names.
         factor: the number.
-        why: what it does, for a record.
-        rows: first row and number of rows, along the second last axis, where only those are meant.
+        why: its purpose, for a record.
+        rows: first row and number of rows along the second last axis; None for all.
     """
 
     path: str
@@ -37,14 +37,14 @@ class Gain:
 
 
 def gains(model: nn.Module, steps: Steps) -> list[Gain]:
-    """Factors by which a network without its norms has the second moments of activations that they gave.
+    """Factors of weights for which a network without norms has the second moments of activations it has with norms.
 
-    The signal is followed along the steps, with residual sums taken at their skip path alone, and with means and
-    variances of independent elements. Where a norm reads it, the layers that made it (the last weight layer, or those
-    embeddings and learned tensors that are added up) get one factor √((γ² + β²)/E[x²]), after which its second moment
-    is the norm's; a γ of 0 counts as 1. A stream that norms read further on, and a weight layer at the end of a
-    branch that reads a norm, get 1. A layer whose scale makes a difference to the network with its norms is left, but
-    for those that read the last norm where nothing before it can be scaled: a mean over positions.
+    Moments are those of channels (`Propagation`), residual sums equal to their skip paths. Where a norm reads a
+    signal, the layers that produce it (the last weight layer, or the embeddings and learned tensors that are summed)
+    get one factor √((γ² + β²)/E[x²]), which gives it the second moment of the norm's output; a γ of 0 counts as 1. A
+    stream that norms read further on and a weight layer at the end of a branch that reads a norm get second moment 1.
+    A layer whose scale matters with the norms is unchanged, except the readers of the last norm where nothing before
+    it can be scaled: a mean over positions.
 
     Raises:
         MissingValuesError: weights have no values.
@@ -53,7 +53,7 @@ def gains(model: nn.Module, steps: Steps) -> list[Gain]:
 
 
 class _Walk:
-    """Follows the signal, and finds factors on the way."""
+    """Propagates moments and computes factors on the way."""
 
     def __init__(self, model: nn.Module, steps: Steps) -> None:
         self.model = model
@@ -90,7 +90,7 @@ class _Walk:
             self._at_readers(index, sqrt(target / second), second)
 
     def _at_readers(self, norm: int, factor: float, second: float) -> None:
-        """Multiply the weights that read a norm, since what the norm reads cannot be scaled."""
+        """Multiply the weights that read a norm whose input cannot be scaled."""
         pending, seen = list(self.steps.readers[norm]), set[int]()
         while pending:
             index = pending.pop()
@@ -104,7 +104,7 @@ class _Walk:
                 self._scale((name,), step.path, factor, f"its input has second moment {second:.3g} without its norm")
 
     def _calibrate(self, index: int, target: float, place: str) -> bool:
-        """Scale what made the signal at a step, so that its second moment is `target`; False where that is not so."""
+        """Scale what produces the signal at a step, so that its second moment is `target`; False where that fails."""
         writers, mixed = self._writers(index)
         if not writers or not all(self.steps.is_free[writer] for writer in writers):
             return False
@@ -124,7 +124,7 @@ class _Walk:
     def _fit(
         self, writers: list[int], names: dict[int, tuple[str, ...]], index: int, target: float, place: str
     ) -> bool:
-        """Find the one factor of some writers by which the second moment at a step is the target."""
+        """Give some writers one common factor, such that the second moment at a step is the target."""
         parameters = tuple(dict.fromkeys(name for writer in writers for name in names[writer]))
         before = {name: self.factors.get(name, 1.0) for name in parameters}
         factor, second = 1.0, self.propagation.of(index).power
@@ -159,7 +159,7 @@ class _Walk:
             self.values[at] = self.propagation.value(self.steps[at])
 
     def _fit_tokens(self, token: int, others: list[int], target: float) -> None:
-        """Scale a learned token by itself, with the position embedding at its place: a norm looks at it alone."""
+        """Scale a learned token and the position embedding at its place: a norm normalizes it by itself."""
         step = self.steps[token]
         assert step.tokens is not None
         (name,) = step.parameters[:1]
@@ -191,8 +191,8 @@ class _Walk:
         self.gains.append(Gain(path, parameters, factor, why))
 
     def _writers(self, index: int) -> tuple[list[int], bool]:
-        """The steps that begin the signal at a step and are not fixed yet, and whether fixed ones have part in it."""
-        found, mixed, pending, seen = set[int](), False, [index], set[int]()
+        """The steps that begin the signal at a step and can be scaled, and whether others contribute to it."""
+        writers, mixed, pending, seen = set[int](), False, [index], set[int]()
         while pending:
             at = pending.pop()
             if at in seen:
@@ -202,19 +202,19 @@ class _Walk:
             if self.closed[at]:
                 mixed = True
             elif step.kind in ("weight", "parameter"):
-                found.add(at)
+                writers.add(at)
             else:
                 if step.kind == "add" and not self.done.issuperset(step.parameters):
-                    found.add(at)
+                    writers.add(at)
                 pending += self._sources(step)
-        return sorted(found), mixed
+        return sorted(writers), mixed
 
     def _sources(self, step: Step) -> tuple[int, ...]:
-        """What a step's scale is that of: of a gate and an attention the values."""
+        """The steps that determine the scale of a step: of a gate and an attention the values."""
         return step.reads[:1] if step.kind in ("gate", "attention", "sum", "dropout", "other") else step.reads
 
     def _is_closed(self, step: Step) -> bool:
-        """Whether the scale of a step's result is settled."""
+        """Whether the scale of a step's result is final."""
         if step.kind in ("input", "norm") or (step.kind == "other" and not step.reads):
             return True
         if step.kind in ("weight", "parameter"):
@@ -223,7 +223,7 @@ class _Walk:
         return added and all(self.closed[read] for read in self._sources(step))
 
     def _scaled_by(self, writer: int) -> tuple[str, ...]:
-        """The parameters that a writer's output is proportional to; none where there are no such."""
+        """The parameters that a writer's output is proportional to; empty where there are none."""
         step = self.steps[writer]
         if step.kind != "weight":
             return step.parameters
@@ -240,7 +240,7 @@ def _target(model: nn.Module, norm: Step) -> float:
 
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:
-    """The names of learned tensors that begin a signal and are a layer's weight too."""
+    """The names of embeddings and learned tensors that are the weight of a layer as well."""
     looked_up = {
         id(model.get_parameter(name)) for one in steps.steps if one.kind == "parameter" for name in one.parameters
     }

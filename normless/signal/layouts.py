@@ -11,7 +11,7 @@ from normless.signal.moments import Moments
 def fitted(moments: Moments, shape: torch.Size) -> Moments | None:
     """Moments in the layout of a batch with the same values and another shape; None where there is no such layout.
 
-    Channels move after the positions or before them, positions or all axes are flattened, axes of length 1 come and go.
+    Channels move after the positions or before them, positions or all axes are flattened, axes of length 1 are added.
 
     Args:
         moments: of shape (1, …).

@@ -12,28 +12,11 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from normless.signal.quadrature import Function, normal_moments
-from normless.signal.rectified import (
-    greatest_normal,
-    greatest_rectified,
-    rectified,
-    rectified_sum,
-    underlying,
-)
+from normless.signal.rectified import greatest_normal, greatest_rectified, rectified, rectified_sum, underlying
 
 # Elementwise functions of forward code, by operation.
-FUNCTIONS: dict[str, Function] = {
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "selu": F.selu,
-    "mish": F.mish,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "softsign": F.softsign,
-}
+_NAMES = "relu relu6 gelu silu selu mish tanh sigmoid hardswish hardsigmoid softsign"
+FUNCTIONS: dict[str, Function] = {name: getattr(F, name) for name in _NAMES.split()}
 
 
 @dataclass(frozen=True)
@@ -64,8 +47,8 @@ class Moments:
     @classmethod
     def of(cls, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> Moments:
         """These moments, without noise; `rectified` says that they are those of a ReLU's output."""
-        found = cls(mean, variance, torch.zeros_like(mean))
-        return replace(found, positive=found) if rectified else found
+        moments = cls(mean, variance, torch.zeros_like(mean))
+        return replace(moments, positive=moments) if rectified else moments
 
     @classmethod
     def standard(cls, second: float = 1.0) -> Moments:
@@ -166,8 +149,8 @@ def activated(function: nn.Module | Function, moments: Moments, examples: int = 
         rest = (moments.variance - part.variance).clamp_min(0)
         mean, second = rectified_sum(part.mean, part.second, moments.mean - part.mean, rest)
     variance = (second - mean.square()).clamp_min(0)
-    found = Moments(mean, variance, variance / examples, split=moments.split)
-    return replace(found, positive=found)
+    output = Moments(mean, variance, variance / examples, split=moments.split)
+    return replace(output, positive=output)
 
 
 def greatest(moments: Moments, count: Tensor | float, examples: int = 1) -> Moments:
@@ -192,8 +175,8 @@ def greatest(moments: Moments, count: Tensor | float, examples: int = 1) -> Mome
         first, spread = greatest_normal(counts)
         mean = moments.mean + first * moments.variance.sqrt()
         variance = spread * moments.variance
-    found = Moments(mean, variance, variance / examples, split=moments.split)
-    return replace(found, positive=found) if moments.is_rectified else found
+    output = Moments(mean, variance, variance / examples, split=moments.split)
+    return replace(output, positive=output) if moments.is_rectified else output
 
 
 def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | None:

@@ -39,10 +39,7 @@ def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, tr
         if float(gamma.max() - gamma.min()) > 0 or bool(beta.any()):
             return None
         return Moments(flat, flat + gamma.square() + beta.square(), flat, split=False)
-    if _is_untrained(module, training):
-        centre, scale = _running(module, len(shape))
-    else:
-        centre, scale = _statistics(module, moments, shape)
+    centre, scale = _statistics(module, moments, shape, training)
     factor = gamma * scale if getattr(module, "use_variance", True) else gamma
     shift = centre if getattr(module, "use_mean", True) else torch.zeros_like(centre)
     noise = moments.noise * factor.square()
@@ -75,17 +72,14 @@ def _is_untrained(module: nn.Module, training: bool) -> bool:
     return isinstance(module, _NormBase) and not training and tracked is not None and int(tracked) == 0
 
 
-def _running(module: nn.Module, axes: int) -> tuple[Tensor, Tensor]:
-    assert isinstance(module, _NormBase)
-    assert module.running_mean is not None
-    assert module.running_var is not None
-    sizes = (1, -1, *[1] * (axes - 2))
-    scale = (module.running_var.double() + module.eps).rsqrt()
-    return module.running_mean.double().reshape(sizes), scale.reshape(sizes)
-
-
-def _statistics(module: nn.Module, moments: Moments, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """μ and 1/√(σ² + ε) over what the norm averages besides examples, shaped to broadcast."""
+def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, training: bool) -> tuple[Tensor, Tensor]:
+    """μ and 1/√(σ² + ε): running statistics, or those over the axes that the norm averages besides examples."""
+    epsilon = getattr(module, "eps", None)
+    small = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+    if _is_untrained(module, training):
+        sizes = (1, -1, *[1] * (len(shape) - 2))
+        centre, square = (module.get_buffer(f"running_{name}").double().reshape(sizes) for name in ("mean", "var"))
+        return centre, (square + small).rsqrt()
     mean, second = moments.mean, moments.second
     grouped = mean.shape
     if isinstance(module, nn.GroupNorm):
@@ -105,6 +99,4 @@ def _statistics(module: nn.Module, moments: Moments, shape: torch.Size) -> tuple
         return wide.mean(axes, keepdim=True).expand(grouped).reshape(values.shape)
 
     centre = torch.zeros_like(mean) if isinstance(module, nn.RMSNorm) else average(mean)
-    epsilon = getattr(module, "eps", None)
-    small = torch.finfo(torch.float32).eps if epsilon is None else epsilon
     return centre, (average(second) - centre.square() + small).rsqrt()

@@ -12,7 +12,7 @@ Poolings, gates and attention have the rules of `normless.signal.propagation`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
 from typing import Any
 
@@ -124,14 +124,14 @@ def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
     total = p.values[p.steps.totals[at]]
     last = block.after_sum[-1] if block.after_sum else None
     after = total if last is None else p.outputs.get((last.path, last.call), "")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, known in (("skip", skip), ("branch", branch), ("total", total), ("behind", after)):
         if isinstance(known, Moments):
-            found |= _named(known, name)
+            values |= _named(known, name)
     if block.norms:
-        found |= _statistics(p, block.norms[0])
+        values |= _statistics(p, block.norms[0])
     unknown = next((known for known in (skip, branch, total) if isinstance(known, str)), "")
-    return replace(BlockMoments(unknown=unknown), **found)
+    return BlockMoments(unknown=unknown, **values)
 
 
 def _statistics(p: Propagation, path: str) -> dict[str, float]:

@@ -92,17 +92,17 @@ class Propagation:
             if isinstance(known, Moments) and shape is not None:
                 known = fitted(known, shape) or f"the layout that {step.path} reads"
             self.reads[key] = known
-        found = self._apply(step, known)
+        output = self._apply(step, known)
         if step.path:
-            self.outputs[key] = found
-        return found
+            self.outputs[key] = output
+        return output
 
     def _apply(self, step: Step, known: Moments | str) -> Moments | str:
-        found = next((RULES[one] for one in type(step.module).__mro__ if one in RULES), RULES[step.kind])
         if isinstance(known, str):
             return _recovered(self, step) or known
+        apply = next((RULES[one] for one in type(step.module).__mro__ if one in RULES), RULES[step.kind])
         try:
-            return found(self, step, known)
+            return apply(self, step, known)
         except (RuntimeError, TypeError, ValueError, IndexError):
             # A module that takes no float64, or no tensor of this shape.
             if step.kind in ("weight", "parameter", "factor"):
@@ -111,9 +111,9 @@ class Propagation:
 
     def of(self, index: int) -> Moments:
         """The known moments of a step."""
-        found = self.values[index]
-        assert isinstance(found, Moments)
-        return found
+        moments = self.values[index]
+        assert isinstance(moments, Moments)
+        return moments
 
     def rows_of(self, step: Step) -> Rows:
         """The rows of a weight layer."""
@@ -138,7 +138,7 @@ def mean_square(tensor: Tensor) -> float:
 
 
 def _recovered(p: Propagation, step: Step) -> Moments | None:
-    """What a norm's output has whatever it reads."""
+    """The moments of a norm's output that do not depend on its input."""
     shape = (p.shapes or {}).get((step.path, step.call))
     if step.kind != "norm" or shape is None or not isinstance(step.module, NORMS):
         return None
@@ -176,8 +176,8 @@ def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
         rows = p.rows_of(step)
         factor, shift = (p.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
         return rows.applied(x, factor, shift, step.size)
-    found = None if step.module is None else weighted_moments(step.module, x.stacked())
-    return f"the weights of {step.path}" if found is None else Moments.unstacked(found, split=x.split)
+    output = None if step.module is None else weighted_moments(step.module, x.stacked())
+    return f"the weights of {step.path}" if output is None else Moments.unstacked(output, split=x.split)
 
 
 @rule("norm")
@@ -209,8 +209,8 @@ def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
 def _dropout(p: Propagation, step: Step, x: Moments) -> Moments | str:
     if not p.by_position or not p.training:
         return x
-    found = None if step.module is None else dropped(step.module, x, p.examples)
-    return found or f"the dropout {step.path}"
+    output = None if step.module is None else dropped(step.module, x, p.examples)
+    return output or f"the dropout {step.path}"
 
 
 @rule("factor")
@@ -325,7 +325,7 @@ def _sum(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("join")
 def _join(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """A concatenation of channels; learned tokens aside, which norms normalize one by one."""
+    """A concatenation of channels, without learned tokens: a norm normalizes each token by itself."""
     if p.by_position:
         return "a concatenation"
     parts = [

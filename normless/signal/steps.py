@@ -23,7 +23,7 @@ _UNSCALED = ("dropout", "layout", "other")
 
 @dataclass(frozen=True)
 class Step:
-    """One step: what it does, and the earlier steps that it reads.
+    """One operation, and the earlier steps that it reads.
 
     Attributes:
         kind: `input` and `parameter` (a learned tensor, an embedding) begin a signal; `weight` is a convolution or
@@ -91,24 +91,24 @@ class Steps:
     @cached_property
     def readers(self) -> list[list[int]]:
         """For every step those that read it, residual sums that read a branch included."""
-        found: list[list[int]] = [[] for _ in self.steps]
+        readers: list[list[int]] = [[] for _ in self.steps]
         for index, step in enumerate(self.steps):
             for read in step.reads:
-                found[read].append(index)
+                readers[read].append(index)
         for end, total in self.branch_ends.items():
-            found[end].append(total)
-        return found
+            readers[end].append(total)
+        return readers
 
     @cached_property
     def is_free(self) -> list[bool]:
         """Whether a step's scale makes no difference: every path from it to the network's end passes a norm."""
-        found = [True] * len(self.steps)
+        free = [True] * len(self.steps)
         for index in reversed(range(len(self.steps))):
-            found[index] = index not in self.outputs and all(
-                self.steps[reader].kind == "norm" or (self.steps[reader].kind in _SCALES_ALONG and found[reader])
+            free[index] = index not in self.outputs and all(
+                self.steps[reader].kind == "norm" or (self.steps[reader].kind in _SCALES_ALONG and free[reader])
                 for reader in self.readers[index]
             )
-        return found
+        return free
 
     @cached_property
     def writers(self) -> set[int]:
@@ -121,7 +121,7 @@ class Steps:
         return index if self.steps[index].kind == "weight" else None
 
     def reads_norm(self, index: int) -> bool:
-        """Whether what a step reads is a norm's output, with at most an activation, dropout or pooling between."""
+        """Whether a step reads a norm's output, with at most activations, dropout or poolings between them."""
         between = ("activation", "factor", "greatest", "average", "padding", *_UNSCALED)
         while self.steps[index].reads:
             (index,) = self.steps[index].reads[:1]
@@ -137,10 +137,10 @@ class Steps:
 
     def _without_weights(self, index: int) -> set[int]:
         """The steps that a step is computed from, up to the weight layers that are met first."""
-        found, pending = set[int](), [index]
+        sources, pending = set[int](), [index]
         while pending:
             at = pending.pop()
-            if at not in found:
-                found.add(at)
+            if at not in sources:
+                sources.add(at)
                 pending += () if self.steps[at].kind == "weight" else self.steps[at].reads + self.steps[at].branches
-        return found
+        return sources

@@ -1,4 +1,4 @@
-"""What a weight layer does to the mean and variance of its inputs."""
+"""Mean and variance of the output of a weight layer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,6 @@ _ARGUMENTS = {
     "linear": ("input", "weight", "bias"),
     **{f"conv{n}d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups") for n in (1, 2, 3)},
 }
-_AS_THEY_ARE = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 
 
 def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
@@ -176,7 +167,8 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
 
 def _used(module: _ConvNd | nn.Linear, parameter: Tensor) -> Tensor:
     """The weight that a layer multiplies by, read from its forward pass on zeros of one position."""
-    if type(module) in _AS_THEY_ARE:
+    if type(module).__module__.startswith("torch.nn.modules"):
+        # Torch's own layers multiply by the parameter itself.
         return parameter
     size: list[int] = [1, module.in_features] if isinstance(module, nn.Linear) else [1, module.in_channels]
     if isinstance(module, _ConvNd):

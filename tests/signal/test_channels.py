@@ -20,17 +20,17 @@ def of(mean: float, variance: float) -> Moments:
 @pytest.mark.parametrize(("count", "mean", "variance"), [(2, 1 / sqrt(pi), 1 - 1 / pi), (9, 1.485013, 0.357353)])
 def test_the_greatest_of_normal_numbers(count: int, mean: float, variance: float) -> None:
     """Harter (1961), table 1, and Teichroew (1956): moments of the largest of n standard normal numbers."""
-    found = greatest(of(3.0, 4.0), count)
-    assert float(found.mean) == pytest.approx(3 + 2 * mean, rel=1e-6)
-    assert float(found.variance) == pytest.approx(4 * variance, rel=1e-5)
+    result = greatest(of(3.0, 4.0), count)
+    assert float(result.mean) == pytest.approx(3 + 2 * mean, rel=1e-6)
+    assert float(result.variance) == pytest.approx(4 * variance, rel=1e-5)
 
 
 def test_the_greatest_of_rectified_numbers() -> None:
     torch.manual_seed(0)
     drawn = torch.randn(400_000, 4).relu().amax(1)
-    found = greatest(activated(nn.ReLU(), of(0.0, 1.0)), 4)
-    assert found.power == pytest.approx(float(drawn.square().mean()), rel=0.02)
-    assert float(found.mean) == pytest.approx(float(drawn.mean()), rel=0.02)
+    result = greatest(activated(nn.ReLU(), of(0.0, 1.0)), 4)
+    assert result.power == pytest.approx(float(drawn.square().mean()), rel=0.02)
+    assert float(result.mean) == pytest.approx(float(drawn.mean()), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_activations_of_channels_that_differ(activation: nn.Module) -> None:
     torch.manual_seed(0)
     mean, variance = torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([0.5, 1.0, 9.0]).double()
     drawn = activation(mean + variance.sqrt() * torch.randn(400_000, 3, dtype=torch.float64))
-    found = activated(activation, Moments.of(mean[None], variance[None]))
-    torch.testing.assert_close(found.mean[0], drawn.mean(0), rtol=0.02, atol=0.01)
-    torch.testing.assert_close(found.variance[0], drawn.var(0), rtol=0.03, atol=0.01)
+    result = activated(activation, Moments.of(mean[None], variance[None]))
+    torch.testing.assert_close(result.mean[0], drawn.mean(0), rtol=0.02, atol=0.01)
+    torch.testing.assert_close(result.variance[0], drawn.var(0), rtol=0.03, atol=0.01)
 
 
 def test_the_relu_of_a_rectified_signal_is_the_signal() -> None:
@@ -77,19 +77,19 @@ def test_weight_layers_on_independent_inputs(name: str) -> None:
     drawn = layer.double()(x).detach().movedim(1, 0).flatten(1)
     model = nn.Sequential(layer)
     step = Step("weight", (0,), "0", ("0.weight", "0.bias"))
-    found = rows_of(model, step).applied(Moments.of(mean[None], variance[None]), 1.0, 1.0, 1.0)
+    result = rows_of(model, step).applied(Moments.of(mean[None], variance[None]), 1.0, 1.0, 1.0)
     second = (drawn.square()).mean(1)
-    torch.testing.assert_close(found.second[0], second, rtol=0.05, atol=0.01)
+    torch.testing.assert_close(result.second[0], second, rtol=0.05, atol=0.01)
 
 
 def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
     torch.manual_seed(0)
     layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
     drawn = layer(torch.randn(2_000, 6, 5, 5)).detach().movedim(1, 0).flatten(1)
-    found = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",))).applied(
+    result = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",))).applied(
         Moments.standard(), 1.0, 1.0, 1.0
     )
-    torch.testing.assert_close(found.variance[0], drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
+    torch.testing.assert_close(result.variance[0], drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
 
 
 def test_channels_of_zeros() -> None:

@@ -53,16 +53,16 @@ def test_moments_of_the_greatest_of_rectified_variables_are_integrals(standard: 
         start = max(-standard, -12.0)
         return float(mpmath.quad(integrand, [start, *(z for z in (-6, -3, 0, 3, 6, 12) if z > start)]))
 
-    found = greatest_rectified(number(standard), number(count))
-    assert [float(one) for one in found] == pytest.approx([moment(1), moment(2)], rel=1e-9)
+    result = greatest_rectified(number(standard), number(count))
+    assert [float(one) for one in result] == pytest.approx([moment(1), moment(2)], rel=1e-9)
 
 
 def test_the_greatest_of_one_is_the_variable() -> None:
     t = torch.linspace(-4, 20, 25, dtype=torch.float64)[None]
-    for found, expected in zip(
+    for result, expected in zip(
         greatest_rectified(t, torch.ones_like(t)), rectified(t, torch.ones_like(t)), strict=True
     ):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_greatest_of_samples() -> None:
@@ -70,9 +70,9 @@ def test_the_greatest_of_samples() -> None:
     x = 0.7 + 2 * torch.randn(200_000, 9, dtype=torch.float64)
     normal = Moments.of(number(0.7), number(4.0))
     for moments, drawn in ((normal, x), (activated(nn.ReLU(), normal), x.relu())):
-        found = greatest(moments, 9)
-        assert float(found.mean) == pytest.approx(drawn.amax(1).mean().item(), rel=0.01)
-        assert float(found.variance) == pytest.approx(drawn.amax(1).var().item(), rel=0.02)
+        result = greatest(moments, 9)
+        assert float(result.mean) == pytest.approx(drawn.amax(1).mean().item(), rel=0.01)
+        assert float(result.variance) == pytest.approx(drawn.amax(1).var().item(), rel=0.02)
 
 
 class Pooled(nn.Module):
@@ -150,9 +150,9 @@ def test_gates_are_products_of_independent_factors(kind: str) -> None:
 
 def test_a_product_with_a_function_of_itself_is_unknown() -> None:
     model, x = Gated("its own"), torch.randn(4, 256, 8, 8)
-    (found,) = predicted_moments(model, nl.residual_map(model, x), x)
-    assert isnan(found.branch)
-    assert found.unknown == "a product of factors that are not independent"
+    (result,) = predicted_moments(model, nl.residual_map(model, x), x)
+    assert isnan(result.branch)
+    assert result.unknown == "a product of factors that are not independent"
 
 
 class Attention(nn.Module):
@@ -185,9 +185,9 @@ def test_attention_averages_over_positions(scale: float, mean: float) -> None:
 
 def test_a_causal_attention_is_unknown() -> None:
     model, x = Attention(32, 1.0, causal=True), torch.randn(2, 6, 32)
-    (found,) = predicted_moments(model, nl.residual_map(model, x), x)
-    assert isnan(found.branch)
-    assert found.unknown == "an attention with unknown logits"
+    (result,) = predicted_moments(model, nl.residual_map(model, x), x)
+    assert isnan(result.branch)
+    assert result.unknown == "an attention with unknown logits"
 
 
 def test_rules_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ FUNCTIONS: dict[str, tuple[nn.Module, Callable[[Any], Any], list[float]]] = {
 def test_expectations_are_exact_to_ten_digits(name: str, mean: float, deviation: float) -> None:
     """Against adaptive quadrature of mpmath, split at the kinks."""
     activation, function, places = FUNCTIONS[name]
-    found = normal_moments(activation, *torch.tensor([[[mean]], [[deviation**2]]], dtype=torch.float64))
+    result = normal_moments(activation, *torch.tensor([[[mean]], [[deviation**2]]], dtype=torch.float64))
     corners = [mean + k * deviation for k in range(-12, 13, 2)] + [-8.0, -2.0, 0.0, 2.0, 8.0, *places]
     corners = sorted(place for place in set(corners) if abs(place - mean) <= 12 * deviation)
 
@@ -129,8 +129,8 @@ def test_expectations_are_exact_to_ten_digits(name: str, mean: float, deviation:
 
     first = expected(function)
     variance = expected(lambda x: (function(x) - first) ** 2)
-    assert float(found[0]) == pytest.approx(first, rel=1e-10, abs=1e-13)
-    assert float(found[1]) == pytest.approx(variance, rel=1e-10, abs=1e-13)
+    assert float(result[0]) == pytest.approx(first, rel=1e-10, abs=1e-13)
+    assert float(result[1]) == pytest.approx(variance, rel=1e-10, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", ["relu", "leaky relu", "relu6", "hard tanh", "hard swish", "hard shrink", "gelu"])

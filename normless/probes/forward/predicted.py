@@ -20,7 +20,8 @@ from normless.probes.hooks.watch import first_tensor
 from normless.probes.hooks.watcher import Setting, Watcher
 from normless.residual import Layer, ResidualMap
 from normless.residual import residual_map as find_residual_map
-from normless.signal import BlockMoments, block_moments
+from normless.signal import BlockMoments as BlockMoments
+from normless.signal import block_moments
 
 
 class PredictedRows(BlockRows):
