@@ -101,7 +101,10 @@ class _Walk:
             if step.kind != "weight":
                 pending += self.steps.readers[index]
             elif (name := self.propagation.rows_of(step).weight) is not None and name not in self.done | self.tied:
-                self._scale((name,), step.path, factor, f"its input has second moment {second:.3g} without its norm")
+                self.done.add(name)
+                self.factors[name] = self.factors.get(name, 1.0) * factor
+                why = f"its input has second moment {second:.3g} without its norm"
+                self.gains.append(Gain(step.path, (name,), factor, why))
 
     def _calibrate(self, index: int, target: float, place: str) -> bool:
         """Scale what produces the signal at a step, so that its second moment is `target`; False where that fails."""
@@ -146,7 +149,7 @@ class _Walk:
         for writer in writers:
             if not recorded.issuperset(names[writer]):
                 own = tuple(name for name in names[writer] if name not in recorded)
-                self._record(own, self.steps[writer].path or own[0], factor, why)
+                self.gains.append(Gain(self.steps[writer].path or own[0], own, factor, why))
                 recorded.update(own)
         self.done.update(parameters)
         for at in range(min(writers), index + 1):
@@ -176,19 +179,10 @@ class _Walk:
         if not second > 0:
             return
         factor, why = sqrt(target / second), f"second moment {target:.3g} of the token at its position"
-        self._record((name,), name, factor, why)
+        self.gains.append(Gain(name, (name,), factor, why))
         for position in positions:
             rest = factor / self.factors.get(position, 1.0)
             self.gains.append(Gain(position, (position,), rest, why, (start, count)))
-
-    def _scale(self, parameters: tuple[str, ...], path: str, factor: float, why: str) -> None:
-        self.done.update(parameters)
-        for name in parameters:
-            self.factors[name] = self.factors.get(name, 1.0) * factor
-        self._record(parameters, path, factor, why)
-
-    def _record(self, parameters: tuple[str, ...], path: str, factor: float, why: str) -> None:
-        self.gains.append(Gain(path, parameters, factor, why))
 
     def _writers(self, index: int) -> tuple[list[int], bool]:
         """The steps that begin the signal at a step and can be scaled, and whether others contribute to it."""
