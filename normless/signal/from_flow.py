@@ -70,6 +70,8 @@ class _Reader:
             return Step("layout", reads)
         if name == "embedding" and operation.parameters:
             return Step("parameter", parameters=self._named(operation))
+        if name == "glu":
+            return Step("other", reads, module=nn.GLU(*self._plain(operation)))
         if name in ("add", "sub") and operation.floating:
             return Step("add", reads, parameters=self._named(operation))
         if name in ("cat", "stack"):

@@ -24,7 +24,7 @@ Shapes = Mapping[tuple[str, int], torch.Size]
 Rule = Callable[["Propagation", Step, Moments], Moments | str]
 Some = TypeVar("Some", bound=Rule)
 
-# By kind of step or, for what modules of other kinds do, by class of module.
+# By kind of step or, before that, by class of module.
 RULES: dict[str | type[nn.Module], Rule] = {}
 
 _LAYERS = ("weight", "norm", "activation", "dropout", "factor", "other")
@@ -299,6 +299,16 @@ def _gate(p: Propagation, step: Step, x: Moments) -> Moments | str:
         return "a product of factors that are not independent"
     placed = _broadcast(factor, x.mean.shape)
     return "a product of different shapes" if placed is None else x.product(placed, p.examples)
+
+
+@rule(nn.GLU)
+def _linear_unit(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """a ⊙ σ(b) of the halves a and b, outputs of different weights and so independent."""
+    if not p.by_position or not isinstance(step.module, nn.GLU):
+        return x
+    dim = step.module.dim
+    value, gate = x.reshaped(lambda one: one.chunk(2, dim)[0]), x.reshaped(lambda one: one.chunk(2, dim)[1])
+    return value.product(activated(nn.Sigmoid(), gate), p.examples)
 
 
 @rule("padding")

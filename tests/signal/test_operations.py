@@ -129,6 +129,7 @@ class Gated(nn.Module):
         self.conv = nn.Conv2d(width, width, 3, padding=1)
         self.down, self.up = nn.Conv2d(width, 64, 1), nn.Conv2d(64, width, 1)
         self.value = nn.Conv2d(width, width, 1)
+        self.halves = nn.Conv2d(width, 2 * width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv(self.norm(x))
@@ -137,10 +138,12 @@ class Gated(nn.Module):
             return x + h * torch.sigmoid(factor)
         if self.kind == "linear unit":
             return x + F.silu(h) * self.value(self.norm(x))
+        if self.kind == "linear unit of halves":
+            return x + F.glu(self.halves(h), dim=1)
         return x + h * torch.sigmoid(1.5 * h)
 
 
-@pytest.mark.parametrize("kind", ["squeeze-excite", "linear unit"])
+@pytest.mark.parametrize("kind", ["squeeze-excite", "linear unit", "linear unit of halves"])
 def test_gates_are_products_of_independent_factors(kind: str) -> None:
     torch.manual_seed(0)
     table = signal_table(Gated(kind), torch.randn(16, 256, 8, 8))
