@@ -104,7 +104,7 @@ class ScalarBiases(Edit):
 class BiasAfterSum(Edit):
     """A scalar bias, zero, between every residual sum and the activation after it (ZeroInit, section 5).
 
-    For ResNet-V1, whose skip path passes that activation.
+    For ResNet-V1, in which that activation is on the skip path.
     """
 
     def apply(self, surgery: Surgery) -> None:

@@ -19,17 +19,17 @@ Weights = Literal["fresh", "all"]
 @EDITS.register()
 @dataclass(frozen=True)
 class KeepScale(Edit):
-    """Weights are multiplied so that activations have, without norms, the second moment that the norms gave.
+    """Weights are scaled so that activations keep the second moment that norms gave (He et al. 2015, section 2.2).
 
     A norm makes the scale of its input irrelevant, so that without it activations and logits start many times too
     small or too large. Each weight layer that a norm reads gets the factor
 
         g = √((γ² + β²) / E[y²]),    E[y²] = mean over outputs of (m Σw + b)² + v Σw²,
 
-    with its own weights w and bias b, and the mean m and variance v of its input as the norms before it gave them: for
-    He's weights after a ReLU, m² + v = 1/2 and Σw² = 2, it is 1 (He et al. 2015, section 2.2). The skip path's second
-    moment then stays about 1 where branches start at zero, doubles with every block where they are left as they are,
-    and grows to e where they start at 1/√L (De & Smith, sections 3 and 4). No data is read.
+    with its own weights w and bias b, and the mean m and variance v of its input as the norms before it gave them:
+    for He's weights after a ReLU, m² + v = 1/2 and Σw² = 2, it is 1 (He et al. 2015, section 2.2). The skip path's
+    second moment then stays about 1 where branches start at zero, doubles with every block where they are left as
+    they are, and grows to e where they start at 1/√L (De & Smith, sections 3 and 4). No data is read.
 
     A layer that begins a stream which norms read later (stem, projection, embeddings with positions, a class token)
     gets an output of second moment 1, as does a layer at the end of a branch that reads a norm. Classifier, gates,
@@ -37,8 +37,8 @@ class KeepScale(Edit):
     logits too is multiplied by √g, which keeps the scale of the logits and leaves the stream too small.
 
     Inputs are taken to have second moment 1, and elements to be independent, channel by channel. Of n neighbours
-    under a pooling √n count as independent, of all positions under a mean all do. Zero padding counts at the size of the
-    example inputs. Of gates, attention and products the mean squares are followed. Errors add up in a stream that
+    under a pooling √n count as independent, of all positions under a mean all do. Zero padding counts at the size of
+    the example inputs. Of gates, attention and products the mean squares are followed. Errors add up in a stream that
     passes many SiLU and gates: an EfficientNet-B0's logits are 0.45 to 47 times the normalized ones.
 
     It comes before the norms are removed. A network whose norms have been trained is left as it is, and the record

@@ -16,7 +16,7 @@ from normless.residual.classify import describe
 @EDITS.register()
 @dataclass(frozen=True)
 class RemoveNorms(Edit):
-    """Every normalization goes, and its γ and β with it."""
+    """Every normalization is removed, with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Put an identity in the place of every norm."""
@@ -27,7 +27,7 @@ class RemoveNorms(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class KeepLayerNorms(Edit):
-    """Nothing changes; a network whose norms are no layer norms but batch norms is refused."""
+    """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Look at every norm."""
@@ -48,7 +48,7 @@ class NormOnSkip(Edit):
     """A further batch normalization in every block (De & Smith, table 4).
 
     Args:
-        place: `after_sum`: on the merged stream, behind the addition, as the table's heading says;
+        place: `after_sum`: after the addition, as the table's heading says;
             `skip_path`: on the skip path before the addition, the text's other reading.
     """
 
@@ -72,7 +72,7 @@ class NormOnSkip(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class OnlyFinalNorm(Edit):
-    """All norms go and one batch normalization comes before the classifier (De & Smith, table 4 and D.2)."""
+    """All norms are removed, one batch normalization is put before the classifier (De & Smith, table 4 and D.2)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Remove every norm; put one on the features that the classifier reads."""
@@ -91,7 +91,7 @@ class OnlyFinalNorm(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class OnlyTopNorm(Edit):
-    """All norms go but one, right behind the last residual block (Bjorck et al., section 3.1 and appendix G).
+    """All norms are removed but one, after the last residual block (Bjorck et al., section 3.1 and appendix G).
 
     A pre-activation network has that norm already and keeps it; elsewhere it comes after the last sum and the
     activation that follows it, before the pooling.
@@ -114,7 +114,7 @@ class OnlyTopNorm(Edit):
         else:
             path = surgery.own_path(next(layer for layer in last.after_sum if layer.kind == "activation"))
             surgery.replace(path, nn.Sequential(surgery.get(path), norm))
-            surgery.record(path, f"{describe(norm)} behind it")
+            surgery.record(path, f"{describe(norm)} after it")
 
 
 def _remove(surgery: Surgery, path: str) -> None:

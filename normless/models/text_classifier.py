@@ -1,4 +1,4 @@
-"""The transformers of Hugging Face that tell classes of sentences, from a configuration or a local checkpoint."""
+"""Text classifiers of Hugging Face's transformers, from a configuration or a local checkpoint."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
     """Build the classifier that a text names, without asking the network for anything.
 
     Args:
-        text: behind ``transformers:``: a kind of model with settings of its configuration, as
+        text: after ``transformers:``: a kind of model with settings of its configuration, as
             ``bert(num_hidden_layers=2, hidden_size=64)``; the JSON file of a configuration; or the folder of a
             checkpoint, whose weights are read (safetensors alone).
         classes: number of logits; the configuration's own if None.
@@ -105,7 +105,7 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
 
 
 def is_path(text: str) -> bool:
-    """Whether the text behind ``transformers:`` is a file or folder, and no kind of model."""
+    """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
     stripped = text.strip()
     return stripped.endswith(".json") or "/" in stripped.partition("(")[0] or Path(stripped).is_dir()
 
