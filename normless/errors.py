@@ -29,6 +29,14 @@ class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or not be loaded from them."""
 
 
+class DataNotFoundError(NormlessError, FileNotFoundError):
+    """A data set is not on this machine; the message says where it was looked for and where to put it."""
+
+
+class DataFormatError(NormlessError, ValueError):
+    """A file of a data set has another content than its layout promises; the message names the file."""
+
+
 class LiftError(NormlessError, ValueError):
     """A module's forward code cannot be rewritten; the message says why, without the module's name."""
 

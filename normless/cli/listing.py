@@ -23,7 +23,7 @@ REGISTRIES = MappingProxyType(
         "schemes": ("normless.schemes:SCHEMES",),
         "edits": ("normless.edits:EDITS",),
         "models": ("normless.models:MODELS",),
-        "data": ("normless.data:IMAGES", "normless.data:TEXT", "normless.data:PARALLEL"),
+        "data": ("normless.data:DATA",),
         "probes": ("normless.probes:PROBES",),
         "artefacts": ("normless_papers:ARTEFACTS",),
     }
