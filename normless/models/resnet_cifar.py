@@ -62,7 +62,7 @@ class BasicBlock(nn.Module):
 
 @MODELS.register("resnet_cifar")
 class ResNetCifar(BlockNetwork):
-    """ResNet-V1 for small images: depth 6b + 2, 16 to 64 channels, option-A skip paths (He et al. 2016a, section 4.2).
+    """ResNet-V1 for small images: depth 6b + 2, 16 to 64 channels, option A (He et al. 2016a, section 4.2).
 
     Args:
         depth: counted in layers: 20, 32, 44, 56, 110, 1202 in the original.
