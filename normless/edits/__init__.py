@@ -14,7 +14,7 @@ from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
 from normless.edits.edit import Surgery as Surgery
-from normless.edits.head import HeadDropout as HeadDropout
+from normless.edits.norms import HeadDropout as HeadDropout
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.initialization import ZeroClassifier as ZeroClassifier
