@@ -42,8 +42,8 @@ def budget_table() -> Mapping[str, Mapping[str, Any]]:
     """The file: for each artefact `why`, and its settings at each budget as plain data."""
     text = files("normless_papers").joinpath("budgets.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    # Only there to be referred to.
-    del table["efforts"]
+    # Only there to be referenced.
+    del table["protocols"], table["efforts"]
     return MappingProxyType(table)
 
 
