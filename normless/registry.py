@@ -45,15 +45,19 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self.plural = plural or f"{kind}s"
         self._own: dict[str, Entry] = {}
 
-    def register(self, name: str) -> Callable[[Entry], Entry]:
+    def register(self, name: str, *, replace: bool = False) -> Callable[[Entry], Entry]:
         """A decorator that adds a function or class under a name.
+
+        Args:
+            name: of the entry.
+            replace: whether an entry of this name is replaced.
 
         Raises:
             ValueError: the name is taken.
         """
 
         def add(entry: Entry) -> Entry:
-            if name in self._own or name in self._points:
+            if not replace and (name in self._own or name in self._points):
                 raise ValueError(f"There is a {self.kind} {name!r} already; choose another name.")
             self._own[name] = entry
             return entry

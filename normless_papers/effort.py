@@ -102,7 +102,7 @@ class Effort:
         Args:
             context: whose data and first seed are taken.
             name: of the sweep.
-            axes: as in `Sweep`; schemes as their papers print them.
+            axes: as in `Sweep`; schemes of image networks leave the weights as the papers draw them.
             rates: learning rates in place of the effort's; those given as a tuple are not extended.
             settings: of every run, before those of the axes.
         """
@@ -121,7 +121,7 @@ class Effort:
         return Sweep(
             name,
             {setting: value for setting, value in base.items() if value is not None},
-            axes_as_printed(axes),
+            axes_as_printed(axes) if self.run == "train" else axes,
             grid,
             self.replicates,
             self.best or self.replicates,

@@ -14,7 +14,7 @@ from normless_papers.formatting import spoken, table_of, text_of
 from normless_papers.published import Published
 from normless_papers.reproduction import Reproduction
 from normless_papers.storage import PICTURE, TABLE
-from normless_papers.verdict import BASES
+from normless_papers.claims import BASES
 
 # Rows of a result that are printed; the file has all.
 ROWS = 16

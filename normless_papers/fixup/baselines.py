@@ -17,11 +17,11 @@ from normless.plots import growth_against_block
 from normless.probes import signal_table
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, over_draws, within
+from normless_papers.run_summary import failures
+from normless_papers.runs import summary
+from normless_papers.seeded_inputs import seeded, training_batch
 from normless_papers.fixup.depth import (
     LIMIT,
     Depths,
@@ -31,8 +31,6 @@ from normless_papers.fixup.depth import (
     setup_of_depths,
     trains_as_batch_norm,
 )
-from normless_papers.run_summary import failures, summary
-from normless_papers.verdict import Check, Estimate, check
 
 _COMPARED = {"BatchNorm": "batch_norm", "Fixup": "fixup"}
 

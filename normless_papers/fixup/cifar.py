@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from normless.plots import accuracy_against_epoch, beside_published, series_ink
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.fixup.effort import RATE, Effort, reduction_of, with_curves
-from normless_papers.run_summary import chosen, estimate, failures, final_table, setup_of, summary, with_published
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, larger
+from normless_papers.run_summary import failures, final_table, setup_of
+from normless_papers.runs import chosen, estimate, summary, with_published
 from normless_papers.trained import runs_do_not_train, runs_train
-from normless_papers.verdict import Check, Estimate, at_scale, larger
+from normless_papers.fixup.effort import RATE, Effort, reduction_of, with_curves
 
 METHODS: Mapping[str, str] = {"batch_norm": "batch_norm", "xavier_init": "xavier", "fixup": "fixup"}
 

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 
 from normless.plots import inks_of, optimum_against
 from normless.sweeps import RateGrid, Sweep, SweepResult, axes_as_printed
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.fixup.effort import DECAY_POLICY, RATE, wide_resnet_text
-from normless_papers.run_summary import chosen, failures, final_table, setup_of, summary
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, larger
+from normless_papers.run_summary import failures, final_table, setup_of
+from normless_papers.runs import chosen, summary
 from normless_papers.trained import best_accuracy, runs_do_not_train, runs_train
-from normless_papers.verdict import Check, larger
+from normless_papers.fixup.effort import DECAY_POLICY, RATE, wide_resnet_text
 
 
 @dataclass(frozen=True)

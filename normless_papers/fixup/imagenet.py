@@ -10,8 +10,10 @@ import pandas as pd
 
 from normless.plots import beside_published
 from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, larger
+from normless_papers.run_summary import final_table, setup_of
+from normless_papers.runs import chosen, summary, with_published
 from normless_papers.fixup.effort import Effort, reduction_of
 from normless_papers.fixup.imagenet_setup import (
     BATCH_NORM,
@@ -25,8 +27,6 @@ from normless_papers.fixup.imagenet_setup import (
     remarks_on,
     trained,
 )
-from normless_papers.run_summary import chosen, final_table, setup_of, summary, with_published
-from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 METHODS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "resnet_50": {

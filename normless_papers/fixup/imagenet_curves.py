@@ -10,9 +10,11 @@ from matplotlib.axes import Axes
 
 from normless.plots import accuracy_against_epoch, series_ink
 from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import difference, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, difference, larger, within
+from normless_papers.run_summary import final_table, setup_of
+from normless_papers.runs import chosen, summary
+from normless_papers.trained import best_accuracy, chance_of, trains
 from normless_papers.fixup.effort import reduction_of
 from normless_papers.fixup.imagenet_setup import (
     BATCH_NORM,
@@ -28,9 +30,6 @@ from normless_papers.fixup.imagenet_setup import (
     remarks_on,
     trained,
 )
-from normless_papers.run_summary import chosen, final_table, setup_of, summary
-from normless_papers.trained import best_accuracy, chance_of, trains
-from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 
 def _curves(result: SweepResult, title: str, columns: Sequence[str]) -> Axes:

@@ -10,10 +10,10 @@ import pandas as pd
 
 from normless.sweeps import SweepResult
 from normless_papers.artefact import Context
-from normless_papers.estimates import single_run
+from normless_papers.claims import Estimate, single_run
+from normless_papers.run_summary import failures
+from normless_papers.runs import chosen, estimate
 from normless_papers.fixup.effort import RATE, Effort
-from normless_papers.run_summary import chosen, estimate, failures
-from normless_papers.verdict import Estimate
 
 BATCH_NORM: Mapping[str, Any] = {"scheme": "batch_norm", "mixup": 0.0}
 BATCH_NORM_MIXUP: Mapping[str, Any] = {"scheme": "batch_norm", "mixup": 0.2}

@@ -10,12 +10,12 @@ import pandas as pd
 
 from normless.plots import beside_published
 from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.fixup.effort import RATE, Effort, reduction_of
-from normless_papers.run_summary import chosen, estimate, failures, final_table, setup_of, summary, with_published
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, at_scale, larger
+from normless_papers.run_summary import failures, final_table, setup_of
+from normless_papers.runs import chosen, estimate, summary, with_published
 from normless_papers.trained import runs_train
-from normless_papers.verdict import Check, at_scale, larger
+from normless_papers.fixup.effort import RATE, Effort, reduction_of
 
 _METHODS: Mapping[str, Mapping[str, Any]] = {
     "batch_norm + mixup + cutout": {"scheme": "batch_norm"},

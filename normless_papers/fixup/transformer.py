@@ -18,15 +18,14 @@ from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless.train import TranslationConfig
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.runs import chosen
+from normless_papers.seeded_inputs import seeded
+from normless_papers.trained import runs_train
 from normless_papers.fixup.effort import DECAY_POLICY
 from normless_papers.fixup.translation import stable
-from normless_papers.run_summary import chosen
 from normless_papers.texts import text_or
-from normless_papers.trained import runs_train
-from normless_papers.verdict import Check, check
 
 # Of an attention, its value and output projections; of a feed-forward branch, its two layers.
 WEIGHT_LAYERS = 2

@@ -13,15 +13,14 @@ from matplotlib.axes import Axes
 from normless.data import TRANSLATION_SOURCES
 from normless.plots import Ink, number_against_epoch, scheme_ink
 from normless.sweeps import RateGrid, Sweep, SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, at_scale, check, in_every, larger
+from normless_papers.run_summary import failures, setup_of
+from normless_papers.runs import chosen, estimate
+from normless_papers.trained import runs_train
 from normless_papers.fixup.effort import DECAY_POLICY, with_curves
 from normless_papers.published import published_as
-from normless_papers.run_summary import chosen, estimate, failures, setup_of
 from normless_papers.texts import text_or
-from normless_papers.trained import runs_train
-from normless_papers.verdict import Check, at_scale, check, larger
 
 SCHEMES = MappingProxyType({"layer_norm": "layer_norm", "fixup": "fixup", "skipinit": "skipinit"})
 # What a difference of BLEU is called a match, where the paper's own differ by 0.3 and 0.

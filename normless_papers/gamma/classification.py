@@ -13,12 +13,11 @@ import pandas as pd
 from normless.data import TEXT_SOURCES, default_root
 from normless.plots import ROLE_INKS, differences_to_baseline
 from normless.sweeps import RateGrid, Sweep, SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
 from normless_papers.run_summary import failures, setup_of
+from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
 from normless_papers.texts import text_or
-from normless_papers.verdict import Check
 
 BOTH, EMBEDDING = "gamma_1, gamma_2", "gamma_0"
 # In BERT both norms of a block end it, so that the two γ are those of role `last`, and the embeddings' is `stem`.

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from normless.sweeps import SweepResult, is_minimized
-from normless_papers.run_summary import chosen
-from normless_papers.trained import best_accuracy, chance_of, replicates, trains
-from normless_papers.verdict import Check, Estimate, larger
+from normless_papers.claims import Check, Estimate, larger, replicates
+from normless_papers.runs import chosen
+from normless_papers.trained import best_accuracy, chance_of, trains
 
 L2 = "l2"
 BASELINE = "W"

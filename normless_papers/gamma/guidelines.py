@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from normless.data import load_data
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison
 from normless_papers.gamma.roles import (
     Effort,
@@ -22,8 +22,6 @@ from normless_papers.gamma.roles import (
 )
 from normless_papers.gamma.trained import branch_shares
 from normless_papers.published import published_as
-from normless_papers.trained import replicates
-from normless_papers.verdict import Check, Estimate, check, larger
 
 
 @dataclass(frozen=True)

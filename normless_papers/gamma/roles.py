@@ -12,12 +12,11 @@ from matplotlib.axes import Axes
 
 from normless.plots import ROLE_INKS, differences_to_baseline
 from normless.sweeps import RateGrid, Sweep, SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
+from normless_papers.run_summary import failures, setup_of
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
 from normless_papers.published import published_as
-from normless_papers.run_summary import failures, setup_of
-from normless_papers.verdict import Check
 
 # The columns of table 2: what decays beside the weights, and the role of γ that it is.
 COLUMNS = MappingProxyType({"gamma_last": "last", "gamma_down": "down", "gamma_0": "stem", "gamma_others": "other"})

@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 
 from normless.plots import differences_to_baseline
 from normless.sweeps import Sweep
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
 from normless_papers.gamma.roles import INKS, Effort, reduction_of, remarks_of, roles_setup
-from normless_papers.verdict import Check
 
 DOWN = "gamma_down"
 

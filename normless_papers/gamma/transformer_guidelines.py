@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import differences_to_baseline, new_panels
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
 from normless_papers.gamma import classification, translation
 from normless_papers.gamma.classification import (
     EMBEDDING,
@@ -28,7 +28,6 @@ from normless_papers.gamma.translation import (
     translation_setup,
     translations_compared,
 )
-from normless_papers.verdict import Check
 
 OTHER = "gamma_other"
 # Points of accuracy: what guideline 1T gains in table 4 of the paper.

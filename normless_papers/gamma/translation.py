@@ -12,12 +12,11 @@ import pandas as pd
 from normless.data import TRANSLATION_SOURCES
 from normless.plots import ROLE_INKS, differences_to_baseline
 from normless.sweeps import RateGrid, Sweep, SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
 from normless_papers.run_summary import failures, setup_of
+from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
 from normless_papers.texts import text_or
-from normless_papers.verdict import Check
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
 FIRST, SECOND = "gamma_1", "gamma_2"

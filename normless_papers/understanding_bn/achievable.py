@@ -15,14 +15,14 @@ from normless.nn import AlternatingBatchNorm2d
 from normless.plots import Ink, accuracy_against_rate, series_ink
 from normless.sweeps import SweepResult
 from normless_papers.agreement import ROUNDING, Agreement, agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import chosen, failures, final_table, setup_of
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, check, larger
+from normless_papers.run_summary import failures, final_table, setup_of
+from normless_papers.runs import chosen
+from normless_papers.seeded_inputs import seeded
 from normless_papers.trained import best_accuracy, highest_trained_rate
 from normless_papers.understanding_bn.protocol import SCHEMES, Effort
 from normless_papers.understanding_bn.rates import highest_decade, is_rate
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 AXIS = "architecture"
 UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = (

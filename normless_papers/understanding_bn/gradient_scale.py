@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from normless.models import build_model
 from normless.sweeps import convert
 from normless_papers.artefact import Context
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.trained import replicates
+from normless_papers.claims import Estimate, replicates
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.understanding_bn.protocol import DEPTH, Effort
-from normless_papers.verdict import Estimate
 
 
 def gradient_scales(

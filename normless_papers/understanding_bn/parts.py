@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from normless.plots import Ink, accuracy_against_rate, series_ink
 from normless.sweeps import SweepResult
 from normless_papers.artefact import Context
-from normless_papers.run_summary import chosen, estimate, final_table
+from normless_papers.claims import Estimate
+from normless_papers.run_summary import final_table
+from normless_papers.runs import chosen, estimate
 from normless_papers.trained import best_accuracy, highest_trained_rate
 from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, Effort, parts_scheme, parts_text
 from normless_papers.understanding_bn.rates import best_rate
-from normless_papers.verdict import Estimate
 
 AXIS = "parts"
 _NAMES = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}

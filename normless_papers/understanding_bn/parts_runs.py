@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 
 from normless.plots import accuracy_against_epoch, new_panels
 from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import quantity_table, within
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import chosen, difference, estimate, failures, setup_of
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, check, difference, larger, quantity_table, within
+from normless_papers.run_summary import failures, setup_of
+from normless_papers.runs import chosen, estimate
 from normless_papers.trained import best_accuracy
 from normless_papers.understanding_bn.parts import (
     AXIS,
@@ -26,7 +26,6 @@ from normless_papers.understanding_bn.parts import (
 )
 from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, Effort, parts_text
 from normless_papers.understanding_bn.rates import best_decade, best_rate, is_rate
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 WHOLE, NORMALIZED, SCALED, CENTRED, NONE = (
     parts_text(parts) for parts in (PARTS, ("mu", "sigma2"), ("sigma2",), ("mu",), ())

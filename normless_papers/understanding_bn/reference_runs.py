@@ -12,24 +12,14 @@ from matplotlib.axes import Axes
 
 from normless.plots import Ink, accuracy_against_epoch, series_ink
 from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import over_draws, quantity_table, within
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import (
-    chosen,
-    combined,
-    difference,
-    estimates_by,
-    failures,
-    final_table,
-    setup_of,
-    summary,
-)
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, check, combined, difference, larger, over_draws, quantity_table, within
+from normless_papers.run_summary import estimates_by, failures, final_table, setup_of
+from normless_papers.runs import chosen, summary
 from normless_papers.trained import runs_train
 from normless_papers.understanding_bn.gradient_scale import gradient_scales
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SCHEMES, Effort
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 AXIS = "configuration"
 NONE = "no norm, low rate"

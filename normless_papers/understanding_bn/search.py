@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from normless.optim import step
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import chosen, failures, setup_of, summary
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, at_scale, check, larger
+from normless_papers.run_summary import failures, setup_of
+from normless_papers.runs import chosen, summary
 from normless_papers.trained import runs_do_not_train
 from normless_papers.understanding_bn.parts import AXIS, PartsRuns, by_rate, searched, selected
 from normless_papers.understanding_bn.protocol import PARTS, PROTOCOL, Effort, parts_text
 from normless_papers.understanding_bn.rates import best_rate, highest_decade, is_rate
-from normless_papers.verdict import Check, at_scale, check, larger
 
 WHOLE, NONE = parts_text(PARTS), ""
 # A thousandth of a training is short against any of its parts.

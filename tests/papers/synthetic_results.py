@@ -15,7 +15,7 @@ from normless_papers.budgets import Budget
 from normless_papers.published import published
 from normless_papers.reproduction import Reproduction
 from normless_papers.storage import FIGURE, save
-from normless_papers.verdict import Check, Verdict
+from normless_papers.claims import Check, Verdict
 
 CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 

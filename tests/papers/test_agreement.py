@@ -17,8 +17,7 @@ from normless.models import resnet_cifar, wide_resnet
 from normless.train import TrainConfig
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context
-from normless_papers.batches import training_batch
-from normless_papers.draws import seeded
+from normless_papers.seeded_inputs import seeded, training_batch
 from normless_papers.multipliers import blocks_at_start
 from normless_papers.outcomes import outcome_table
 from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers

@@ -15,7 +15,7 @@ from worlds.de_smith_batches import SIZES, SMALL_SIZES, as_said, best_at_16, cif
 from worlds.de_smith_imagenet import as_published
 
 from normless_papers.protocol import Effort
-from normless_papers.verdict import verdict_of
+from normless_papers.claims import verdict_of
 
 IMAGENET = ("zeroinit/table-4", "zeroinit/table-5", "skipinit/table-7")
 FIGURES = (

@@ -13,8 +13,8 @@ from papers_helpers import assert_whole, carried_out, check_of
 from worlds.de_smith_depth import as_published
 
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import verdict_of
 from normless_papers.published import published_as
-from normless_papers.verdict import verdict_of
 
 TABLES = ("skipinit/table-3", "skipinit/table-4", "skipinit/table-5", "skipinit/table-6")
 

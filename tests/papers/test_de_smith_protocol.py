@@ -11,7 +11,7 @@ from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from worlds.de_smith_depth import ablation_as_published
 
 from normless_papers.artefact import Context
-from normless_papers.verdict import verdict_of
+from normless_papers.claims import verdict_of
 
 
 def test_protocol_is_the_papers(context: Context) -> None:

@@ -14,11 +14,10 @@ from papers_helpers import assert_whole, carried_out, context_in
 
 from normless.sweeps.row import RunOutcome
 from normless.sweeps.sweep import Sweep
-from normless_papers.artefact import Budget, Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Budget, Context, Evidence, artefact_of
+from normless_papers.claims import verdict_of
 from normless_papers.fixup import transformer as template
 from normless_papers.fixup.translation import stable
-from normless_papers.verdict import verdict_of
 
 PUBLISHED_ELSEWHERE = (
     "iwslt_de_en/(Deng et al. 2018), with normalization",

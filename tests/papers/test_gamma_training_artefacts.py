@@ -16,10 +16,10 @@ from normless.sweeps.laboratory import Laboratory
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.sweep import Point
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import verdict_of
 from normless_papers.gamma import classification, translation
 from normless_papers.gamma.comparison import BASELINE
 from normless_papers.published import published_as
-from normless_papers.verdict import verdict_of
 
 TABLE_2 = {row["model"]: row for row in published_as("gamma/table-2").rows}
 

@@ -18,11 +18,11 @@ from normless.schemes import parse_scheme
 from normless.sweeps.laboratory import SweepResult
 from normless.sweeps.sweep import Sweep
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import Estimate, larger
 from normless_papers.understanding_bn import reference_runs
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SUBSETS, Effort, parts_scheme
 from normless_papers.understanding_bn.rates import best_decade, best_rate, highest_decade, is_rate
-from normless_papers.verdict import Estimate, larger
 
 TINY = Effort(
     depth=8,

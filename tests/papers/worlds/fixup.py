@@ -22,7 +22,7 @@ from normless_papers.fixup.method import Method, Rules
 from normless_papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
 from normless_papers.fixup.variance import Growth
 from normless_papers.published import published_as
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate
 
 
 def printed(artefact: str) -> Mapping[str, Any]:

@@ -13,11 +13,11 @@ from worlds.world import World
 
 from normless_papers.agreement import Agreement
 from normless_papers.artefact import artefact_of
+from normless_papers.claims import Estimate
 from normless_papers.fixup.baselines import Calibrated, Scaled
 from normless_papers.fixup.depth import first_epochs, runs_of
 from normless_papers.fixup.transformer import SCHEMES, Template
 from normless_papers.published import published_as
-from normless_papers.verdict import Estimate
 
 UNTRAINED = Ending(0.1, "diverged")
 

@@ -13,7 +13,7 @@ from normless_papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
 from normless_papers.gamma.resets import ResetFacts
 from normless_papers.gamma.stream_of_trained import TrainedStreams
 from normless_papers.published import published_as
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate
 
 
 def partition(right: bool) -> PartitionFacts:

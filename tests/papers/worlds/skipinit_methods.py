@@ -21,7 +21,7 @@ from normless_papers.skipinit.initialization import BatchStatisticsOfBlocks
 from normless_papers.skipinit.normalization import Definition
 from normless_papers.skipinit.reference_code import Port
 from normless_papers.skipinit.scalar_bias import ScalarBiasFacts
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate
 
 # What the printed list of blocks adds up to, counted by hand.
 PARAMETERS = 25_530_488
