@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 
 from normless.plots import inks_of, new_panels, optimum_against, rate_against
 from normless_papers.artefact import Evidence
-from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger, within
+from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger
 from normless_papers.runs import Runs
-from normless_papers.trained import chance_of, is_control
 
 # Batches at which all methods are claimed to behave alike.
 SMALL_BATCH = 64

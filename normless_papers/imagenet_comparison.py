@@ -9,7 +9,16 @@ from typing import Any
 import pandas as pd
 
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import IMAGENET_DEVIATION, UNKNOWN, Check, Estimate, difference, larger, single_run, within
+from normless_papers.claims import (
+    IMAGENET_DEVIATION,
+    UNKNOWN,
+    Check,
+    Estimate,
+    difference,
+    larger,
+    single_run,
+    within,
+)
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import ACCURACY, over_batch_sizes
 from normless_papers.effort import Effort

@@ -73,18 +73,18 @@ class Runs:
     def optima(self, metric: str) -> pd.DataFrame:
         """The optimum of each combination over the learning rates, as `normless.sweeps.optima`.
 
-        `trainable` is whether it trained against the control, True where that is undecided, or there is none.
+        With a control `trainable` is whether it trained, compared with that; True where that is undecided.
         """
         if metric not in self._optima:
             table = optima(self.table, axes=self.axes, metric=metric, best=self.best)
-            table["trainable"] = [self._trained({axis: row[axis] for axis in self.axes}) for _, row in table.iterrows()]
+            if self.control:
+                labels = table[self.axes].to_dict("records")
+                table["trainable"] = [self._trained({str(axis): one[axis] for axis in one}) for one in labels]
             self._optima[metric] = table
         return self._optima[metric]
 
     def _trained(self, labels: dict[str, Any]) -> bool:
         """Whether a combination trained at some rate, or that is undecided."""
-        if not self.control:
-            return True
         control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**self.control)
         chance = chance_of(self.table)
         # A control that itself failed at this depth or batch size is no control there.
@@ -107,7 +107,7 @@ class Runs:
 
     def _row(self, metric: str, **labels: Any) -> pd.Series | None:
         rows = chosen(self.optima(metric), **labels)
-        if rows.empty or not rows["trainable"].iloc[0] or math.isnan(rows["rate"].iloc[0]):
+        if rows.empty or math.isnan(rows["rate"].iloc[0]) or (self.control and not rows["trainable"].iloc[0]):
             return None
         return rows.iloc[0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from normless.sweeps import SHARE
-from normless_papers.claims import Check, Estimate, UNKNOWN, check, larger, replicates
+from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
 
 
 def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:

@@ -16,8 +16,8 @@ from normless.plots import multipliers_against_step, new_panels, weight_norms_ag
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, over_draws, replicates
-from normless_papers.seeded_inputs import seeded
 from normless_papers.probes import WeightDynamics
+from normless_papers.seeded_inputs import seeded
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 

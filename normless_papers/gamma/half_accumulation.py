@@ -13,7 +13,6 @@ from normless.plots import stream_second_moment
 from normless.residual import ResidualBlock, ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.gamma.networks import (
     analysed_network,
     averaged,
@@ -23,6 +22,7 @@ from normless_papers.gamma.networks import (
     set_gammas,
     setup_of,
 )
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 # Second moments that a stage is started with: far above γ_last², and below it.
 STARTS = (4.0, 0.25)

@@ -17,11 +17,11 @@ from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
-from normless_papers.seeded_inputs import seeded
 from normless_papers.de_smith import RESNET_V1
 from normless_papers.effort import Effort
 from normless_papers.imagenet_comparison import ImageNetComparison, on_imagenet
 from normless_papers.reference_forward import disturbed
+from normless_papers.seeded_inputs import seeded
 
 # The methods of table 7: ZeroInit's by other names.
 METHODS = {

@@ -17,12 +17,12 @@ from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, replicates
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import built_wide_resnet, over_depths
 from normless_papers.effort import Effort
 from normless_papers.multipliers import blocks_at_start
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 WITH, WITHOUT = "zeroinit(dropout=0)", "none"
 WEIGHT_DECAY = 5e-4
