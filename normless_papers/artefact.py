@@ -120,7 +120,9 @@ class _Artefacts(Registry[Artefact]):
             published_as(name)
         entry = super().find(name)
         if not isinstance(entry, Artefact):
-            raise UnknownArtefactError(f"{name} is no artefact; put @artefact(...) above the function that measures it.")
+            raise UnknownArtefactError(
+                f"{name} is no artefact; put @artefact(...) above the function that measures it."
+            )
         return entry
 
 

@@ -225,9 +225,7 @@ def decades_over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Est
         return over_draws(np.log10(np.asarray(list(values), dtype=float)))
 
 
-def replicates(
-    values: pd.Series, best: int | None = None, *, minimized: bool = False, name: str = ""
-) -> Estimate:
+def replicates(values: pd.Series, best: int | None = None, *, minimized: bool = False, name: str = "") -> Estimate:
     """Mean and deviation of the best replicates, or of all.
 
     Args:

@@ -63,7 +63,6 @@ class Published:
         """The key of the paper, the part of the id before the slash."""
         return self.id.partition("/")[0]
 
-
     @classmethod
     def from_entry(cls, values: Mapping[str, Any]) -> Published:
         """Of an entry as `published.yaml` has them; only `id` and `claim` are needed."""

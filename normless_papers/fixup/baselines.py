@@ -61,7 +61,16 @@ def _sqrt2_scaling(found: Scaled) -> list[Check]:
 
 @artefact("fixup/sqrt2-scaling", basis="training", checks=_sqrt2_scaling)
 def sqrt2_scaling(
-    context: Context, /, *, blocks: int, width: int, draws: int, depth: int, images: int, shown: str, efforts: Sequence[Effort]
+    context: Context,
+    /,
+    *,
+    blocks: int,
+    width: int,
+    draws: int,
+    depth: int,
+    images: int,
+    shown: str,
+    efforts: Sequence[Effort],
 ) -> Evidence:
     """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path alike, and no training beyond 100."""
     batch = training_batch(context, shown, images)

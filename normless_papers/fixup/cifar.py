@@ -56,7 +56,9 @@ def _table_1(runs: Runs) -> list[Check]:
 def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Evidence:
     """Table 1: Fixup trains at batch norm's rate and has 7 % lower relative test error than Xavier's weights."""
     large, small = (
-        effort.sweep(context, name, {"method": {method: {"scheme": METHODS[method]} for method in methods}}, rates=rates)
+        effort.sweep(
+            context, name, {"method": {method: {"scheme": METHODS[method]} for method in methods}}, rates=rates
+        )
         for name, methods, rates in (
             ("at the large rate", ("batch_norm", "fixup"), (RATE,)),
             ("at smaller rates", ("xavier_init",), xavier_rates),
@@ -199,7 +201,11 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
             "Parameters of Mixup and Cutout are not printed; α = 1 and squares of half the side (5/8 on SVHN) are "
             "those methods' own. The rate of scalars is a tenth, as the paper has it under strong regularization. "
             "Rates are divided by 10 at half and three quarters. What the table quotes from others is not measured.",
-            *(f"Where the table has {data}, this was trained on {own}." for data, own in trained.items() if own != data),
+            *(
+                f"Where the table has {data}, this was trained on {own}."
+                for data, own in trained.items()
+                if own != data
+            ),
             *(sentence for runs in found.values() for sentence in runs.failures),
         ),
         reduction=next(iter(found.values())).reduction,

@@ -74,9 +74,7 @@ def trains_as_batch_norm(runs: Runs, method: str, what: str, above: int = 0) -> 
     ]
 
 
-def _evidence(
-    runs: Runs, efforts: Iterable[Effort], schemes: Mapping[str, str], title: str, remark: str
-) -> Evidence:
+def _evidence(runs: Runs, efforts: Iterable[Effort], schemes: Mapping[str, str], title: str, remark: str) -> Evidence:
     measured = runs.summary(("method", "depth"), ("test_accuracy",))
 
     def draw() -> Axes:

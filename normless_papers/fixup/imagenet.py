@@ -55,9 +55,7 @@ XAVIER_INIT = "xavier_init (Shang et al. 2017)"
 EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 
 
-def _trained(
-    context: Context, effort: Effort, methods: Methods, rates: tuple[float, ...] | None = None
-) -> Runs:
+def _trained(context: Context, effort: Effort, methods: Methods, rates: tuple[float, ...] | None = None) -> Runs:
     """One network by some methods."""
     sweep = effort.sweep(context, "ImageNet", {"method": methods}, rates=rates)
     return carry_out(context, sweep, reduction=effort.reduction(context))

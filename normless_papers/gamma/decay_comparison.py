@@ -141,6 +141,4 @@ def compared(
     """
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
     sweep = effort.sweep(context, name, {**axes, L2: l2}, **settings)
-    return DecayComparison(
-        carry_out(context, sweep, metrics=(metric,), reduction=effort.reduction(context)), metric
-    )
+    return DecayComparison(carry_out(context, sweep, metrics=(metric,), reduction=effort.reduction(context)), metric)

@@ -91,7 +91,9 @@ def _cifar100(
     ghost: int | None,
 ) -> Comparison:
     name, model = f"batch-size-{ghost or 'whole'}", wide_resnet_text(depth, width)
-    return over_batch_sizes(context, name, methods, batch_sizes, effort, model=model, ghost=ghost, metrics=(ACCURACY,))
+    return over_batch_sizes(
+        context, name, methods, batch_sizes, effort, model=model, ghost=ghost, metrics=(ACCURACY,)
+    )
 
 
 def _figure_7(found: Comparison) -> list[Check]:
@@ -129,7 +131,9 @@ def ghost_batches(
 def _figure_8(found: Comparison) -> list[Check]:
     moderate = [size for size in found.sizes if SMALL_BATCH <= size <= 4 * SMALL_BATCH]
     regularized = ("regularized_skipinit", "batch_norm")
-    competitive = found.above("Regularized SkipInit is less than 1 point below batch norm", *regularized, moderate, by=-1)
+    competitive = found.above(
+        "Regularized SkipInit is less than 1 point below batch norm", *regularized, moderate, by=-1
+    )
     return [
         *(found.falls("batch_norm", BEST_BATCH, size) for size in (found.sizes[0], found.sizes[-1])),
         *found.above("Regularized SkipInit is above batch norm", *regularized, found.sizes[:1]),
@@ -182,7 +186,9 @@ def ghost_batch_size(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:
     """Over whole batches batch norm is best at 16; over ghost batches of 32 large batches cost it less."""
-    whole, ghost = (_cifar100(context, COMPARED[:1], batch_sizes, depth, width, effort, size) for size in (None, GHOST))
+    whole, ghost = (
+        _cifar100(context, COMPARED[:1], batch_sizes, depth, width, effort, size) for size in (None, GHOST)
+    )
     names = {"whole batch": whole, f"ghost batches of {GHOST}": ghost}
     optima = pd.concat(
         [found.runs.optima(ACCURACY).assign(statistics=name) for name, found in names.items()], ignore_index=True

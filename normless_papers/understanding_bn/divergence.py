@@ -15,7 +15,16 @@ from normless.divergence import LOSS_LIMIT
 from normless.plots import loss_along_direction, moments_along_update, new_panels, title_axes
 from normless.probes import DivergingUpdate, find_divergence
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, decades_over_draws, in_every, over_draws, quantity_table
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    check,
+    decades_over_draws,
+    in_every,
+    over_draws,
+    quantity_table,
+)
 from normless_papers.probes.landscape import loss_along, moments_along
 from normless_papers.understanding_bn.networks import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER

@@ -8,7 +8,17 @@ from matplotlib.axes import Axes
 
 from normless.plots import channel_moments_against_depth, new_panels, title_axes, value_histograms
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, over_draws, quantity_table, replicates, within
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    in_every,
+    larger,
+    over_draws,
+    quantity_table,
+    replicates,
+    within,
+)
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.passes import WEIGHT_55, pass_of
 

@@ -62,9 +62,7 @@ def _table_1(facts: Ablation) -> list[Check]:
 def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     """Optimal test accuracy and training loss of all combinations of multiplier, biases and dropout in the table."""
     model = wide_resnet_text(16, width)
-    runs = over_batch_sizes(
-        context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None
-    ).runs
+    runs = over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None).runs
 
     def draw() -> Axes:
         upper, lower = new_panels(1, 2, width=4.9, height=3.2)

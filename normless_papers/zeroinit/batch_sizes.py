@@ -23,9 +23,7 @@ _SIZES = "The paper's batch sizes are only plotted; those of its budget here are
 def _ghost_batches(context: Context, batch_sizes: Sequence[int], width: int, effort: Effort) -> Comparison:
     """The runs of figures 1 and 2: 16-k Wide-ResNets, batch norm over ghost batches of 64."""
     model = wide_resnet_text(16, width)
-    return over_batch_sizes(
-        context, "batch-size", COMPARED, batch_sizes, effort, model=model, ghost=GHOST_BATCH_SIZE
-    )
+    return over_batch_sizes(context, "batch-size", COMPARED, batch_sizes, effort, model=model, ghost=GHOST_BATCH_SIZE)
 
 
 def _whole_batches(context: Context, batch_sizes: Sequence[int], width: int, effort: Effort) -> Comparison:
