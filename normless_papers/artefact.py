@@ -72,6 +72,10 @@ class Artefact:
     checks: Callable[[Any], Sequence[Check]]
     budgets: Mapping[str, Mapping[str, Any]] | None = None
 
+    def __post_init__(self) -> None:
+        names = ("__module__", "__name__", "__qualname__", "__doc__")
+        vars(self).update({name: getattr(self.function, name, None) for name in names})
+
     def __call__(self, context: Context, **settings: Any) -> Evidence:
         """Measure."""
         return self.function(context, **settings)
@@ -159,7 +163,7 @@ def artefact(
         else:
             own = entry or _entry_beside(function, id)
             made = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks, own["budgets"])
-        ARTEFACTS.register(id, replace=id not in published())(made)
+        ARTEFACTS.register(id)(made)
         return made
 
     return register

@@ -11,7 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from normless_papers.claims import Estimate
-from normless_papers.trained import best_accuracy, does_not_train, highest_trained_rate, runs_do_not_train, runs_train, trains
+from normless_papers.trained import (
+    best_accuracy,
+    does_not_train,
+    highest_trained_rate,
+    runs_do_not_train,
+    runs_train,
+    trains,
+)
 
 CHANCE = 10.0
 PERCENT = st.floats(0, 100)
