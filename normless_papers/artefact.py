@@ -142,9 +142,9 @@ def artefact(
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
     """Register the function that measures an artefact.
 
-    The claim and the settings of the five papers' artefacts are in `published.yaml` and `budgets.yaml`; those of
-    another artefact in its entry: `claim`, and where the paper has them `kind`, `title`, `where`, `setup`, `published`
-    and `note` as in `published.yaml`; and `budgets`, keyword arguments by budget.
+    The claim and the settings of the five papers' artefacts are in `published.yaml` and `budgets.yaml`. The entry of
+    another artefact has a `claim`, `budgets` (keyword arguments by budget), and as in `published.yaml` what the paper
+    has of `kind`, `title`, `where`, `setup`, `published` and `note`.
 
     Args:
         id: `PAPER/NAME`.

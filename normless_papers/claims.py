@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 Verdict = Literal["holds", "fails", "inconclusive"]
 
-# What checks rest on: our code compared with the paper's formula; measured networks or random matrices; training runs.
+# What checks rest on: a formula that our code is compared with; measured networks or random matrices; training runs.
 Basis = Literal["formula", "measurement", "training"]
 BASES: tuple[Basis, ...] = get_args(Basis)
 

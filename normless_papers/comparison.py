@@ -91,7 +91,7 @@ class Comparison:
         by: float = 0.0,
         metric: str = "",
     ) -> list[Check]:
-        """Whether the optimum of one method lies above another's by so much, at each size; `claim` is followed by it."""
+        """Whether one method is above another by so much, at each size, which ends the sentence of the claim."""
         return [
             larger(
                 f"{claim} {self.at(size)}.",
@@ -188,7 +188,7 @@ class Comparison:
         )
 
     def weakly_dependent(self, method: str) -> Check:
-        """Whether the optimal rate changes by at most a factor 2 from one size to any other, or by a step of the grid."""
+        """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid."""
         exponents = [self.runs.exponent(self.metrics[0], **self.labels(method, size)) for size in self.sizes]
         factor = 2 ** (max(exponents) - min(exponents)) if not any(map(math.isnan, exponents)) else math.nan
         bound = max(2.0, self.step)

@@ -25,7 +25,7 @@ class Runs:
     """The finished runs of sweeps with the same axes.
 
     Attributes:
-        table: a row per run, as `SweepResult.runs`, with accuracies in percent, and depths and batch sizes as numbers;
+        table: a row per run, as `SweepResult.runs`, accuracies in percent, depths and batch sizes as numbers; with
             `training_accuracy` of the last epoch, `test_error` and `gap`, training less test accuracy, in percent;
             `curve`, the mean training accuracy over all epochs, chance where the run diverged; `extended`, whether
             the learning rate lies below those that the sweep asks for.
@@ -112,12 +112,12 @@ class Runs:
         return rows.iloc[0]
 
     def accuracy(self, *, extended: bool = True, **labels: Any) -> Estimate:
-        """The test accuracy in percent at the best rate, diverged runs as chance; without extended rates if not set."""
+        """The test accuracy in percent at the best rate, of the extended ones too if asked; see `best_accuracy`."""
         runs = self.chosen(**labels)
         return best_accuracy(runs if extended else runs[~runs["extended"].astype(bool)], self.best)
 
     def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
-        """Whether the runs with these labels train, as the control with the labels `against`; see `trained.trains`."""
+        """Whether the runs with these labels train, compared with those labelled `against`; see `trained.trains`."""
         return runs_train(claim, self.chosen(**labels), self.chosen(**against), best=self.best, least=least)
 
     def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:

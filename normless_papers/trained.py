@@ -34,8 +34,8 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
     """Whether a network trains: whether it has at least half of the control's gain over chance.
 
     With a, c and p the accuracy, the control's and that of chance, it trains where a - p > ½ (c - p), decided as in
-    `larger`. A control with c - p < ½ (1 - p), half of the possible gain, decides nothing: then the check holds if the
-    network has that much, and is inconclusive otherwise.
+    `larger`. A control with c - p < ½ (1 - p), half of the possible gain, decides nothing: then the check holds if
+    the network has that much, and is inconclusive otherwise.
 
     Args:
         claim: a sentence.

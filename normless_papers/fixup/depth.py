@@ -26,7 +26,7 @@ RULES: Mapping[str, str] = {
 # Test accuracies that differ by less than this, in points, match after the first epochs.
 _MATCH = 5.0
 LIMIT = 100
-# Share of the possible gain that is enough of a control: after the paper's single epoch batch norm has less than half.
+# Share of the possible gain that a control needs: after the paper's single epoch batch norm has less than half.
 _LEAST = 0.25
 
 

@@ -1,4 +1,4 @@
-"""ResNets on ImageNet: test errors with and without Mixup (table 2), curves, and the rate of scalars (section 4.2)."""
+"""ResNets on ImageNet: test errors with and without Mixup (table 2), curves, the rate of scalars (section 4.2)."""
 
 from __future__ import annotations
 

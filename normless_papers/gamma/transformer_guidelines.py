@@ -42,8 +42,8 @@ INKS = MappingProxyType(
 WORTH_NAMING = 0.2
 _BLEU = "BLEU less that with L2 on the weights alone"
 _TRANSLATION_REMARKS = (
-    "The paper's appendix with λ, rates and lengths is not available, and where its norms lie is not said: the checks "
-    "are of the transformer that it cites, which has them after the sums. The settings are fairseq's for this text, "
+    "The paper's appendix with λ, rates and lengths is not available, and where its norms lie is not said: checks are "
+    "of the transformer that it cites, which has them after the sums. The settings are fairseq's for this text, "
     "or ours. The decay is decoupled from the gradient, as in fairseq's Adam: in the gradient Adam would remove most "
     "of it.",
     "γ_1 is that of every attention's norm, γ_2 that of the feed-forward layers'; in the decoder both attentions "

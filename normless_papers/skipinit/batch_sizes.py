@@ -100,7 +100,7 @@ def _figure_7(found: Comparison) -> list[Check]:
     small, largest = found.up_to(SMALL_BATCH), found.sizes[-1]
     unreliable = [
         larger(
-            f"Without batch norm and without SkipInit the network is less accurate than with SkipInit {found.at(size)}.",
+            f"Without batch norm and SkipInit the network is less accurate than with SkipInit {found.at(size)}.",
             found.runs.accuracy(method="skipinit", batch_size=size),
             found.runs.accuracy(method="without_batch_norm", batch_size=size),
         )

@@ -103,5 +103,6 @@ def measured(
     found = artefact_of(artefact)
     settings = {**found.settings[budget], **changes}
     if few and settings["effort"].replicates > 4:
-        settings["effort"] = replace(settings["effort"], replicates=4, best=3, rates=replace(settings["effort"].rates, extensions=2))
+        effort = settings["effort"]
+        settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
     return found.function(Context(budget, cast(Laboratory, laboratory), folder), **settings), laboratory
