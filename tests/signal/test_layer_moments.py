@@ -1,4 +1,4 @@
-"""Means and variances behind single layers, held against samples of real activations."""
+"""Means and variances after single layers, compared with samples of activations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_independent_inputs_of_a_weight_layer_are_followed_exactly(kind: str) -> None:
+def test_weight_layers_of_independent_inputs_are_exact(kind: str) -> None:
     module = WEIGHTS[kind]()
     moments = random_moments(6) if "Linear" in type(module).__name__ else random_moments(6, 5, 5)
     result = weighted_moments(module, moments.stacked())
@@ -55,8 +55,8 @@ def test_independent_inputs_of_a_weight_layer_are_followed_exactly(kind: str) ->
     torch.testing.assert_close(result[1:2], variance, rtol=0.06, atol=0.01)
 
 
-def test_a_standardized_weight_takes_the_common_mean_off() -> None:
-    """Rows that sum to zero: of inputs with one mean nothing of it is left, whatever it is."""
+def test_a_standardized_weight_removes_a_common_mean() -> None:
+    """Rows sum to zero, so a mean that all inputs share has no effect."""
     module = scaled_std(nn.Linear(200, 50))
     nn.init.zeros_(module.bias)
     constant = Moments(torch.full((1, 200), 3.0).double(), torch.ones(1, 200).double(), torch.zeros(1, 200).double())
@@ -66,7 +66,7 @@ def test_a_standardized_weight_takes_the_common_mean_off() -> None:
     torch.testing.assert_close(result[1], torch.ones(50).double(), rtol=1e-5, atol=0)
 
 
-def test_a_layer_that_does_more_than_multiply_once_is_not_known() -> None:
+def test_a_layer_that_does_more_than_multiply_once_is_unknown() -> None:
     class Twice(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
@@ -121,7 +121,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("kind", NORMS)
-def test_norms_of_inputs_whose_moments_are_known(kind: str) -> None:
+def test_norms_of_inputs_with_known_moments(kind: str) -> None:
     norm = NORMS[kind]()
     for parameter in norm.parameters():
         nn.init.uniform_(parameter, 0.5, 1.5)
@@ -172,7 +172,7 @@ def test_dropout_keeps_the_mean_and_raises_the_second_moment() -> None:
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
-def test_layouts_hold_the_same_values(batch: int, c: int, h: int, w: int) -> None:
+def test_layouts_keep_the_values(batch: int, c: int, h: int, w: int) -> None:
     x = torch.arange(c * h * w).double().reshape(1, c, h, w)
     moments = Moments(x, x, x)
     for changed in (x, x.movedim(1, -1), x.flatten(2).transpose(1, 2), x.flatten(1)):
@@ -183,7 +183,7 @@ def test_layouts_hold_the_same_values(batch: int, c: int, h: int, w: int) -> Non
     assert fitted(moments, torch.Size((batch, c + 1, h, w))) is None
 
 
-def test_factors_find_their_axis() -> None:
+def test_factors_broadcast_over_their_axis() -> None:
     assert per_axis(torch.ones(3), torch.Size((1, 3, 5))).shape == (1, 3, 1)  # type: ignore[union-attr]
     assert per_axis(torch.ones(5), torch.Size((1, 3, 5))).shape == (1, 1, 5)  # type: ignore[union-attr]
     assert per_axis(torch.ones(1), torch.Size((1, 3, 5))).shape == (1, 1, 1)  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ CLOSED = [
 
 @pytest.mark.parametrize(("activation", "gain"), CLOSED, ids=lambda value: type(value).__name__)
 def test_closed_forms(activation: nn.Module, gain: float) -> None:
-    # PReLU's slope 0.25 is exact in float32; the others hold theirs in float64.
+    # PReLU's slope 0.25 is exact in float32; the other slopes are float64.
     assert activation_gain(activation) == pytest.approx(gain, rel=1e-12)
 
 
