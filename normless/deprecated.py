@@ -89,20 +89,56 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+# Former functions that returned the table of one probe.
+_TABLES: dict[str, dict[str, str]] = {
+    "normless.probes": {
+        "channel_moments": "activations",
+        "covariance_table": "covariance",
+        "gamma_variance_table": "stream",
+        "gradient_moments": "gradients",
+        "logit_gradients": "logits",
+        "signal_table": "signal",
+    },
+}
+
+
 def with_moved(package: str, current: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A package's ``__getattr__`` that also knows the names that moved elsewhere.
+    """A package's ``__getattr__`` that also knows its former names: moved, or replaced by a probe.
 
     Args:
         package: the package's own name.
         current: its ``__getattr__`` for the names that it has.
     """
-    homes = {name: home for home, names in _MOVED[package].items() for name in names}
+    homes = {name: home for home, names in _MOVED.get(package, {}).items() for name in names}
+    tables = _TABLES.get(package, {})
 
     def find(name: str) -> Any:
-        if name not in homes:
+        if name in homes:
+            message = f"{package}.{name} moved to {homes[name]}.{name}; import it from there."
+        elif name in tables:
+            probe = tables[name]
+            message = f"{package}.{name} is now normless.probe(model, (inputs, targets), [{probe!r}])[{probe!r}]."
+        else:
             return current(name)
-        message = f"{package}.{name} moved to {homes[name]}.{name}; import it from there."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_module(homes[name]), name) if name in homes else _table_function(tables[name])
 
     return find
+
+
+def _table_function(name: str) -> Callable[..., Any]:
+    """The former function (model, inputs, targets or map, …) to the table of a probe."""
+
+    def table(model: Any, inputs: Any, *targets_or_map: Any, residual_map: Any = None, **options: Any) -> Any:
+        from normless.probes import PROBES, probe
+        from normless.residual import ResidualMap
+
+        targets = next((value for value in targets_or_map if not isinstance(value, ResidualMap)), None)
+        found = next((value for value in targets_or_map if isinstance(value, ResidualMap)), residual_map)
+        targets = options.pop("targets", targets)
+        chosen = "logit_matrix" if options.pop("by_example", False) else name
+        passed = {key: options.pop(key) for key in ("loss", "training") if key in options}
+        watcher = PROBES[chosen](**options)
+        return probe(model, (inputs, targets), [watcher], residual_map=found, **passed)[type(watcher).__name__]
+
+    return table

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from normless.conversion import convert
 from normless.models import resnet_cifar
-from normless.probes import measured_tables, watchers_of
+from normless.probes import make_watchers, measured_tables
 from normless.residual import residual_map
 
 PLAIN = "plain pass"
@@ -64,7 +64,7 @@ class _Pass:
         if not probes:
             return self.plain
         found = residual_map(self.network)
-        watchers = watchers_of(probes)
+        watchers = make_watchers(probes)
         return lambda: measured_tables(self.network, watchers, self.images, self.labels, residual_map=found)
 
     def plain(self) -> None:

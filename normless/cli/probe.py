@@ -43,10 +43,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Measure, print, write."""
-    from normless.probes import USUAL, probe, watchers_of
+    from normless.probes import DEFAULT_PROBES, make_watchers, probe
 
-    chosen = tuple(namespace.probes or USUAL)
-    watchers_of(chosen)
+    chosen = tuple(namespace.probes or DEFAULT_PROBES)
+    make_watchers(chosen)
     # What the code of a file prints is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         subject = subject_of(namespace)

@@ -10,7 +10,7 @@ from normless.diagnosis.finding import Check, Cure, Finding
 from normless.divergence import first_diverged, has_diverged
 from normless.probes.forward.signal import Signal
 from normless.probes.hooks.observe import observe
-from normless.probes.hooks.preserve_state import undisturbed
+from normless.probes.hooks.preserve_state import preserve_state
 from normless.probes.updates.divergence import descend
 
 NAME = "first steps"
@@ -48,7 +48,7 @@ def _tried(examination: Examination, steps: int) -> tuple[list[float], tuple[str
     model, optimizer = deepcopy((e.model, e.optimizer))
     assert optimizer is not None
     signal = Signal()
-    with undisturbed(model, training=True):
+    with preserve_state(model, training=True):
         losses = list(descend(model, repeat((e.inputs, e.targets), steps), optimizer, loss=e.loss))
         if has_diverged(losses[-1]):
             return losses, ()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import dense, resnet, wide_resnet
-from normless.probes.gammas.gamma_variance import gamma_variance_table
 
 
 def draw_gammas(model: nn.Module, low: float = 0.3, high: float = 1.5) -> nn.Module:
@@ -39,7 +38,7 @@ def test_gamma_equation_6_branch_variance_is_that_of_the_last_gamma() -> None:
         nn.init.constant_(model.blocks[index].branch.norm2.weight, scale)
         with torch.no_grad():
             model.blocks[index].branch.linear1.weight.mul_(10 * scale)
-    table = gamma_variance_table(model, torch.randn(300, 100))
+    table = nl.probe(model, torch.randn(300, 100), ["stream"]).stream
     assert (table["equation"] == 6).all()
     expected = (0.3 + 0.5 * np.arange(8)) ** 2
     assert np.allclose(table["predicted_branch_second_moment"], expected, rtol=1e-5)
@@ -54,7 +53,7 @@ def test_gamma_equation_6_branch_variance_is_that_of_the_last_gamma() -> None:
 def test_the_mean_square_over_channels_counts_where_gammas_differ() -> None:
     """The note of gamma/equation-6: weights mix channels, so that γ_i² of the equation is the mean over them."""
     model = draw_gammas(dense(4, 500))
-    table = gamma_variance_table(model, torch.randn(300, 100))
+    table = nl.probe(model, torch.randn(300, 100), ["stream"]).stream
     expected = [mean_square(model, f"blocks.{index}.branch.norm1") for index in range(4)]
     assert np.allclose(table["predicted_branch_second_moment"], expected, rtol=1e-6)
     assert np.allclose(table["branch_second_moment"], expected, rtol=0.1)
@@ -62,7 +61,7 @@ def test_the_mean_square_over_channels_counts_where_gammas_differ() -> None:
 
 def v1(width_of_images: int = 48) -> tuple[nn.Module, pd.DataFrame, Tensor]:
     model, images = draw_gammas(resnet(18)), torch.randn(16, 3, width_of_images, width_of_images)
-    return model, gamma_variance_table(model, images), images
+    return model, nl.probe(model, images, ["stream"]).stream, images
 
 
 def test_gamma_equations_15_and_19_resets_of_resnet_v1() -> None:
@@ -77,7 +76,7 @@ def test_gamma_equations_15_and_19_resets_of_resnet_v1() -> None:
     assert np.allclose(resets["skip_second_moment"], resets["gamma_down"] ** 2, rtol=1e-3)
     assert np.allclose(resets["stream_second_moment"], resets["predicted_stream_second_moment"], rtol=0.05)
     assert np.allclose(table["branch_second_moment"], table["predicted_branch_second_moment"], rtol=1e-3)
-    again = gamma_variance_table(model, 7 * images)
+    again = nl.probe(model, 7 * images, ["stream"]).stream
     assert np.allclose(again["stream_second_moment"], table["stream_second_moment"], rtol=1e-3)
     model.train()
     with torch.no_grad():
@@ -97,7 +96,7 @@ def test_gamma_equation_11_half_accumulation_holds_for_centred_streams_alone() -
     right within 4%. With γ_last → 0 nothing is halved either: the stream stays what it is.
     """
     model = draw_gammas(resnet(18), 1, 1)
-    table = gamma_variance_table(model, torch.randn(16, 3, 48, 48))
+    table = nl.probe(model, torch.randn(16, 3, 48, 48), ["stream"]).stream
     resets, others = table[table["equation"] == 15], table[(table["equation"] == 11) & (table["block"] > 2)]
     assert np.allclose(resets["stream_second_moment"], 1, rtol=0.04)
     assert np.allclose(others["predicted_stream_second_moment"], 1, rtol=0.02)
@@ -106,7 +105,7 @@ def test_gamma_equation_11_half_accumulation_holds_for_centred_streams_alone() -
     for block in model.modules():
         if hasattr(block, "bn2"):
             nn.init.zeros_(block.bn2.weight)
-    silent = gamma_variance_table(model, torch.randn(16, 3, 48, 48))
+    silent = nl.probe(model, torch.randn(16, 3, 48, 48), ["stream"]).stream
     kept = silent["stream_second_moment"] / silent["stream_second_moment"].shift(1)
     assert np.allclose(kept[silent["equation"] == 11].dropna(), 1, rtol=1e-5)
 
@@ -121,7 +120,7 @@ def test_gamma_equation_17_reset_of_pre_activation_networks() -> None:
         torch.manual_seed(seed)
         model = draw_gammas(wide_resnet(16, 8))
         images = torch.randn(16, 3, 16, 16)
-        table = gamma_variance_table(model, images)
+        table = nl.probe(model, images, ["stream"]).stream
         resets = table[table["equation"] == 17]
         assert len(resets) == 3
         expected = [
@@ -130,7 +129,7 @@ def test_gamma_equation_17_reset_of_pre_activation_networks() -> None:
         assert np.allclose(resets["predicted_stream_second_moment"], expected, rtol=1e-6)
         ratios.append(resets["stream_second_moment"].to_numpy()[1:] / np.array(expected)[1:])
         # ε counts where the stem's variance is small, so the first block is left out.
-        again = gamma_variance_table(model, 9 * images)
+        again = nl.probe(model, 9 * images, ["stream"]).stream
         assert np.allclose(again["stream_second_moment"][1:], table["stream_second_moment"][1:], rtol=0.02)
     assert np.mean(ratios) == pytest.approx(1, abs=0.05)
 
@@ -146,7 +145,7 @@ def test_gamma_figure_5_resets_at_every_stage() -> None:
     for name, parameter in model.named_parameters():
         if name.endswith("bn3.weight"):
             nn.init.constant_(parameter, 0.5)
-    table = gamma_variance_table(model, torch.randn(4, 3, 48, 48))
+    table = nl.probe(model, torch.randn(4, 3, 48, 48), ["stream"]).stream
     starts = table["equation"] == 15
     assert table.loc[starts, "block"].tolist() == [1, 4, 8, 14]
     assert np.allclose(table.loc[starts, "stream_second_moment"], (1 + 0.25) / 2, rtol=0.05)
@@ -169,15 +168,17 @@ def test_a_norm_behind_the_sum_sets_the_stream() -> None:
     model = nn.Sequential(*(PostNorm(64) for _ in range(3)))
     for index, block in enumerate(model):
         nn.init.constant_(block.norm.weight, 0.5 + index)
-    table = gamma_variance_table(model, torch.randn(32, 64))
+    table = nl.probe(model, torch.randn(32, 64), ["stream"]).stream
     expected = [mean_square(model, f"{index}.norm") for index in range(3)]
     assert np.allclose(table["predicted_stream_second_moment"], expected)
     assert np.allclose(table["stream_second_moment"], expected, rtol=1e-3)
     assert table["equation"].isna().all()
 
 
-def test_networks_without_norms_or_blocks_are_refused() -> None:
-    with pytest.raises(ValueError, match="no normalization"):
-        gamma_variance_table(nl.convert(wide_resnet(10, 1), "none"), torch.randn(2, 3, 8, 8))
-    with pytest.raises(ValueError, match="no residual block"):
-        gamma_variance_table(nn.Linear(3, 3), torch.ones(2, 3))
+def test_networks_without_norms_or_blocks_have_no_predictions_and_are_reported() -> None:
+    measured = nl.probe(nl.convert(wide_resnet(10, 1), "none"), torch.randn(2, 3, 8, 8), ["stream"])
+    assert measured.stream["predicted_stream_second_moment"].isna().all()
+    assert "no normalization" in measured.missed[0].reason
+    measured = nl.probe(nn.Linear(3, 3), torch.ones(2, 3), ["stream"])
+    assert measured.stream.empty
+    assert measured.missed[0].reason == "it has no residual block"

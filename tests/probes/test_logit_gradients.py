@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from normless.probes import probe
 from normless.probes.backward.logits import (
     CLASS_COLUMNS,
     LogitGradientMatrix,
     LogitGradients,
     agreement,
-    logit_gradients,
 )
 from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
@@ -58,7 +58,7 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
 
 def test_the_bias_gradient_is_that_of_the_classifiers_bias() -> None:
     model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randint(0, 4, (6,))
-    table = logit_gradients(model, x, targets, residual_map=ONE)
+    table = probe(model, (x, targets), ["logits"], residual_map=ONE).logits
     assert model.bias.grad is None
     F.cross_entropy(model(x), targets).backward()
     assert model.bias.grad is not None
@@ -71,12 +71,14 @@ def test_tokens_and_pixels_count_as_examples() -> None:
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    tokens = logit_gradients(nn.Linear(3, 4), x, targets, loss=loss, by_example=True, residual_map=ONE)
+    tokens = probe(nn.Linear(3, 4), (x, targets), ["logit_matrix"], loss=loss, residual_map=ONE).logit_matrix
     assert len(tokens) == 2 * 5 * 4
     assert tokens[tokens["is_target"]]["class"].tolist() == targets.flatten().tolist()
     assert tokens.groupby("example")["gradient"].sum().abs().max() < 1e-5
     images, labels = torch.randn(2, 3, 4, 4), torch.randint(0, 6, (2, 4, 4))
-    pixels = logit_gradients(nn.Conv2d(3, 6, 1), images, labels, class_axis=1, by_example=True, residual_map=ONE)
+    pixels = probe(
+        nn.Conv2d(3, 6, 1), (images, labels), ["logit_matrix(class_axis=1)"], residual_map=ONE
+    ).logit_matrix
     assert len(pixels) == 2 * 16 * 6
     assert pixels[pixels["is_target"]]["class"].tolist() == labels.flatten().tolist()
     assert pixels.groupby("example")["gradient"].sum().abs().max() < 1e-5
@@ -84,8 +86,8 @@ def test_tokens_and_pixels_count_as_examples() -> None:
 
 def test_targets_that_are_no_classes_have_no_share() -> None:
     model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randn(6, 4).softmax(1)
-    assert logit_gradients(model, x, targets, residual_map=ONE)["target_share"].isna().all()
-    assert not logit_gradients(model, x, targets, by_example=True, residual_map=ONE)["is_target"].any()
+    assert probe(model, (x, targets), ["logits"], residual_map=ONE).logits["target_share"].isna().all()
+    assert not probe(model, (x, targets), ["logit_matrix"], residual_map=ONE).logit_matrix["is_target"].any()
 
 
 def test_one_sign_gives_agreement_1_and_cancelling_ones_0() -> None:
@@ -94,8 +96,8 @@ def test_one_sign_gives_agreement_1_and_cancelling_ones_0() -> None:
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     even, one = torch.tensor([0, 1, 0, 1]), torch.zeros(4, dtype=torch.long)
-    assert agreement(logit_gradients(model, x, even, residual_map=ONE)) == pytest.approx(0, abs=1e-7)
-    assert agreement(logit_gradients(model, x, one, residual_map=ONE)) == pytest.approx(1)
+    assert agreement(probe(model, (x, even), ["logits"], residual_map=ONE).logits) == pytest.approx(0, abs=1e-7)
+    assert agreement(probe(model, (x, one), ["logits"], residual_map=ONE).logits) == pytest.approx(1)
 
 
 def by_class_and_matrix(scheme: str, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.probes import RideAlong, Signal, Watcher, signal_table
-from normless.probes.measure import PROBES, USUAL
+from normless.probes import RideAlong, Signal, Watcher
+from normless.probes.measure import DEFAULT_PROBES, PROBES
 from normless.probes.ride_along import every
 
 
@@ -40,7 +40,7 @@ def test_one_pass_feeds_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(measured[name], pd.DataFrame)
         assert len(measured[name])
         assert getattr(measured, name) is measured[name]
-    pd.testing.assert_frame_equal(measured.signal, signal_table(model, batch()[0]))
+    pd.testing.assert_frame_equal(measured.signal, nl.probe(model, batch()[0], ["signal"]).signal)
     assert measured.loss == pytest.approx(
         float(F.cross_entropy(model.train()(batch()[0]), batch()[1]).detach()), rel=1e-5
     )
@@ -48,9 +48,9 @@ def test_one_pass_feeds_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_usual_probes_are_known() -> None:
     measured = nl.probe(network(), batch())
-    assert tuple(measured) == USUAL
+    assert tuple(measured) == DEFAULT_PROBES
     rows = json.loads(json.dumps(measured.to_dict()))
-    assert set(rows["tables"]) == set(USUAL)
+    assert set(rows["tables"]) == set(DEFAULT_PROBES)
 
 
 def test_a_probe_without_gradients_needs_no_targets() -> None:

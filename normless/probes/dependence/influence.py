@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.probes.dependence.differences import Place, changed, gap, holds_examples, noise_of, place_of
-from normless.probes.dependence.repeatable import replace_tensors, tensors_of
+from normless.probes.dependence.reruns import replace_tensors, tensors_of
 
 Key = tuple[str, int, bool]
 """A module's qualified name, which of its calls it is, and whether these are its inputs or its outputs."""

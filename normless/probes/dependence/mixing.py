@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normless.probes.dependence.differences import changed, holds_examples, largest_difference, noise_of, place_of
 from normless.probes.dependence.influence import Pass, Recorder, Tracker
 from normless.probes.dependence.perturbation import batch_size, groups, redrawn, without_zeros
-from normless.probes.dependence.repeatable import Arguments, run_fresh, tensors_of, undisturbed_process
+from normless.probes.dependence.reruns import Arguments, run_fresh, tensors_of, undisturbed_process
 from normless.residual.classify import kind_of
 
 Change = tuple[frozenset[int], Arguments]

@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from normless.probes.dependence.repeatable import Arguments, tensors_of
+from normless.probes.dependence.reruns import Arguments, tensors_of
 
 _SEED = 0
 
