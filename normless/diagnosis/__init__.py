@@ -1,4 +1,4 @@
-"""What is wrong with a network, on what evidence, by which theory, and the edit that mends it."""
+"""Diagnosis of a network: what keeps it from training, the evidence, the theory, and the edit that repairs it."""
 
 from normless.diagnosis.diagnose import Diagnosis as Diagnosis
 from normless.diagnosis.diagnose import diagnose as diagnose

@@ -1,4 +1,4 @@
-"""`nl.diagnose`: what is wrong with a network, on what evidence, by which theory, and the edit that mends it."""
+"""`nl.diagnose`: what keeps a network from training, the evidence, the theory, and the edit that repairs it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from torch.optim import Optimizer
 from normless.diagnosis.backward import check_backward
 from normless.diagnosis.branches import check_branches
 from normless.diagnosis.classes import check_classes
-from normless.diagnosis.decay import check_optimizer
 from normless.diagnosis.examination import examine
 from normless.diagnosis.finding import Check, Finding
 from normless.diagnosis.growth import check_growth
+from normless.diagnosis.optimizer import check_first_steps, check_optimizer
 from normless.diagnosis.statistics import check_statistics
-from normless.diagnosis.trial import check_first_steps
-from normless.probes.hooks.observe import Loss
-from normless.probes.measure import split_batch
+from normless.probes import Loss, split_batch
 from normless.residual import ResidualMap, Unresolved
 
 CHECKS = (check_growth, check_backward, check_classes, check_statistics, check_branches, check_optimizer)
@@ -29,11 +27,11 @@ _WIDTH = 110
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that was asked of a network, and what was found wrong.
+    """The checks of a network and their findings.
 
     Attributes:
-        checks: every question with what was measured, whether or not it is a finding.
-        missed: what of the network could not be seen.
+        checks: every check with its measurement, whether or not it is a finding.
+        missed: the parts of the network that could not be observed.
     """
 
     checks: tuple[Check, ...]
@@ -41,22 +39,22 @@ class Diagnosis:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, the worst first."""
-        found = [finding for check in self.checks for finding in check.findings]
-        return tuple(sorted(found, key=lambda finding: -finding.severity))
+        """What is wrong, the most severe first."""
+        findings = [finding for check in self.checks for finding in check.findings]
+        return tuple(sorted(findings, key=lambda finding: -finding.severity))
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def scheme(self) -> str | None:
-        """The text of the first scheme that mends the worst finding that a scheme mends; None where there is none."""
+        """The first scheme of the most severe finding that a scheme repairs; None if there is none."""
         return next((finding.cure.schemes[0] for finding in self.findings if finding.cure.schemes), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """The diagnosis as data ready for JSON."""
         return {
             "healthy": self.healthy,
             "findings": [finding.to_dict() for finding in self.findings],
@@ -65,20 +63,16 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        words = "nothing wrong was found" if self.healthy else f"{len(self.findings)} found, the worst first"
+        words = "nothing wrong was found" if self.healthy else f"{len(self.findings)} findings, the most severe first"
         parts = [f"{words}; checked:", *(f"  {check.name}: {check.summary}" for check in self.checks)]
         for number, finding in enumerate(self.findings, 1):
             evidence = ", ".join(f"{name} {_short(value)}" for name, value in finding.evidence.items())
             lines = [f"{number}. {finding.title}", f"evidence: {evidence}", f"theory: {finding.theory}"]
             schemes = f" [{', '.join(finding.cure.schemes)}]" if finding.cure.schemes else ""
             lines.append(f"cure: {finding.cure.words}{schemes}")
-            parts += [
-                "",
-                *(
-                    fill(line, _WIDTH, subsequent_indent="   ", initial_indent="   " * (i > 0))
-                    for i, line in enumerate(lines)
-                ),
-            ]
+            indents = ["", *["   "] * (len(lines) - 1)]
+            pairs = zip(lines, indents, strict=True)
+            parts += ["", *(fill(line, _WIDTH, initial_indent=one, subsequent_indent="   ") for line, one in pairs)]
         if self.missed:
             parts += ["", f"not seen: {', '.join(map(str, self.missed[:3]))}{', …' * (len(self.missed) > 3)}"]
         return "\n".join(parts)
@@ -93,27 +87,27 @@ def diagnose(
     residual_map: ResidualMap | None = None,
     trial_steps: int = 5,
 ) -> Diagnosis:
-    """Examine a network on one batch, in training mode, and say what keeps it from training.
+    """Find what keeps a network from training, on one batch in training mode.
 
-    The network and the optimizer are left as they were; steps are tried on copies.
+    The network and the optimizer are unchanged; trial steps are made on copies.
 
     Args:
         model: the network.
-        batch: (inputs, targets), of the size it is trained with; inputs are one tensor, a tuple or a dictionary of
+        batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
             arguments.
         loss: (logits, targets) to a scalar in nats.
-        optimizer: that is to train it; without one, what it decays and its first steps are not looked at.
-        residual_map: the network's map, found where it is not given.
-        trial_steps: how many steps of the optimizer are tried; 0 for none.
+        optimizer: to train it with; without one, weight decay and first steps are not checked.
+        residual_map: the network's map; computed if None.
+        trial_steps: the number of trial steps.
 
     Raises:
         ValueError: the batch is no pair, or no gradient can be measured.
         UnresolvedStructureError: the network must be traced and cannot be.
     """
     inputs, targets = split_batch(batch)
-    seen = examine(model, inputs, targets, loss=loss, optimizer=optimizer, residual_map=residual_map)
-    checks = [check(seen) for check in CHECKS]
-    return Diagnosis((*checks, check_first_steps(seen, trial_steps)), seen.missed)
+    examination = examine(model, inputs, targets, loss=loss, optimizer=optimizer, residual_map=residual_map)
+    checks = [check(examination) for check in CHECKS]
+    return Diagnosis((*checks, check_first_steps(examination, trial_steps)), examination.measured.missed)
 
 
 def _short(value: float | int | str) -> str:

@@ -1,4 +1,4 @@
-"""The proposed edit made, and the network measured again: before and after side by side."""
+"""`nl.treat`: the network after the proposed conversion, with the diagnoses before and after."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from normless.arguments import arguments_of
 from normless.conversion import convert
 from normless.diagnosis.diagnose import Diagnosis, diagnose
 from normless.diagnosis.finding import Check
-from normless.probes.hooks.observe import Loss
-from normless.probes.measure import split_batch
+from normless.probes import Loss, split_batch
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """A network converted by the scheme that its diagnosis proposed, and the diagnosis of the result."""
+    """A network converted by the scheme of its diagnosis, and the diagnosis of the result."""
 
     scheme: str
     network: nn.Module
@@ -28,21 +27,21 @@ class Treatment:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per check: what it said before and after, and whether that is fine, wrong, or was not asked."""
+        """A row per check: its summary before and after, and whether that is fine, wrong, or was not asked."""
         rows = [
             {
-                "check": one.name,
-                "before": one.summary,
-                "verdict_before": _verdict(one),
-                "after": other.summary,
-                "verdict_after": _verdict(other),
+                "check": before.name,
+                "before": before.summary,
+                "verdict_before": _verdict(before),
+                "after": after.summary,
+                "verdict_after": _verdict(after),
             }
-            for one, other in zip(self.before.checks, self.after.checks, strict=True)
+            for before, after in zip(self.before.checks, self.after.checks, strict=True)
         ]
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """The treatment as data ready for JSON."""
         return {"scheme": self.scheme, "before": self.before.to_dict(), "after": self.after.to_dict()}
 
 
@@ -55,22 +54,22 @@ def treat(
     original: nn.Module | None = None,
     loss: Loss = F.cross_entropy,
 ) -> Treatment | None:
-    """Convert a network by the scheme that its diagnosis proposes, and diagnose the result on the same batch.
+    """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
 
     Args:
-        model: the network; left as it was.
+        model: the network; unchanged.
         batch: as in `diagnose`.
-        diagnosis: of it; made here if None.
-        scheme: in place of the proposed one.
-        original: the network as it was before its conversion, where `model` carries a scheme: that is converted.
+        diagnosis: of the network; made here if None.
+        scheme: replaces the proposed one.
+        original: the network before its conversion if `model` carries a scheme; it is converted instead.
         loss: as in `diagnose`.
 
     Returns:
-        The treatment, or None where nothing is wrong that a scheme mends.
+        The treatment, or None if no finding is repaired by a scheme.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme and no original was given.
-        UnsupportedEdit: it offers no place for the scheme.
+        UnsupportedEdit: the scheme does not fit the network.
     """
     before = diagnose(model, batch, loss=loss) if diagnosis is None else diagnosis
     chosen = before.scheme if scheme is None else scheme

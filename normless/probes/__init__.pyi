@@ -45,6 +45,7 @@ from .measure import PROBES as PROBES
 from .measure import Measurements as Measurements
 from .measure import make_watchers as make_watchers
 from .measure import probe as probe
+from .measure import split_batch as split_batch
 from .ride_along import RideAlong as RideAlong
 from .ride_along import every as every
 from .updates.divergence import Batch as Batch

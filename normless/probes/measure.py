@@ -18,7 +18,8 @@ from normless.probes.forward import covariance, moments, signal
 from normless.probes.forward.predicted import measured_tables
 from normless.probes.gammas import gamma_variance
 from normless.probes.hooks.observe import Loss
-from normless.probes.hooks.watcher import PROBES, Tables, Watcher
+from normless.probes.hooks.watcher import PROBES as PROBES
+from normless.probes.hooks.watcher import Tables, Watcher
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 from normless.spec import parse_call

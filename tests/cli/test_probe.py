@@ -102,7 +102,7 @@ def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'; choose among signal"),
+        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'; the probes are"),
         (["probe", WIDE, "--batch-size", "0"], "Expected --batch-size to be 1 or more, got 0"),
         (["probe", "TOKENS:scores"], "Expected logits of shape (…, classes) from Flatten, got (128,)"),
         (["diagnose", WIDE, "--data", "letters"], "There is no data set 'letters'"),
@@ -110,7 +110,7 @@ def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
         (["diagnose", WIDE, "--rate", "0.1", "--decay-policy", "some"], "There is no decay policy 'some'"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(words: list[str], problem: str, tokens: str, capsys: Capture) -> None:
+def test_errors_are_sentences(words: list[str], problem: str, tokens: str, capsys: Capture) -> None:
     assert main([word.replace("TOKENS", tokens) for word in words]) != 0
     assert problem in capsys.readouterr().err
 

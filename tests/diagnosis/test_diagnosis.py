@@ -316,8 +316,8 @@ def test_a_diagnosis_is_plain_data_and_words() -> None:
         assert finding.cure.words in words
 
 
-def test_what_is_no_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected a batch of two, \(inputs, targets\), got Tensor"):
+def test_a_batch_is_inputs_and_targets() -> None:
+    with pytest.raises(ValueError, match=r"targets are needed: pass \(inputs, targets\)"):
         diagnose(narrow(2), vectors()[0])
     with pytest.raises(ValueError, match="got tuple of 3"):
         diagnose(narrow(2), (*vectors(), 1))

@@ -342,7 +342,7 @@ def test_the_answer_reads_as_a_sentence() -> None:
     assert str(nl.mixes_examples(model, torch.randn(3, 5))).splitlines() == [
         "An example's output depends on other examples of the batch, through 1 module:",
         "  1: BatchNorm1d normalizes by statistics of several examples",
-        "Buffers that keep a trace of the examples: 1.",
+        "Buffers that depend on the examples: 1.",
     ]
     alone = str(nl.mixes_examples(model.eval(), torch.randn(3, 5)))
     assert alone == "No example's output depends on another example of the batch."

@@ -1,4 +1,4 @@
-"""Forward passes that can be repeated: each on a fresh copy of the network, with the same random numbers."""
+"""Repeatable forward passes: each on a new copy of the network, with the same random numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, is_dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,32 +14,34 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from normless.probes.hooks.preserve_state import preserve_random_state
+
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a network's forward takes."""
+    """The arguments of a network's forward."""
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Arguments:
-        """The same arguments with a function applied to every tensor among them."""
+        """The arguments with a function applied to every tensor in them."""
         return Arguments(map_tensors(function, self.positional), map_tensors(function, self.named))
 
 
-def run_fresh(
-    model: nn.Module, arguments: Arguments, watch: Callable[[nn.Module], object] | None = None
+def run_copy(
+    model: nn.Module, arguments: Arguments, prepare: Callable[[nn.Module], object] | None = None
 ) -> tuple[Any, nn.Module]:
     """Run a copy of a network on clones of its arguments from a fixed random state; return its output and the copy.
 
-    `watch` is called with the copy before it runs. Nothing that forward does, in place, to buffers or to
-    attributes, reaches the network or its arguments; call it inside `undisturbed_process`.
+    `prepare` is called with the copy before it runs. In-place changes by forward do not reach the network or the
+    arguments. To be called inside `reproducible_kernels`.
     """
     fresh = deepcopy(model)
-    if watch is not None:
-        watch(fresh)
+    if prepare is not None:
+        prepare(fresh)
     clones = arguments.map(Tensor.clone)
     torch.manual_seed(_SEED)
     random.seed(_SEED)
@@ -49,40 +50,33 @@ def run_fresh(
 
 
 @contextmanager
-def undisturbed_process(model: nn.Module) -> Iterator[None]:
-    """Run the body without gradients, by kernels chosen alike every time; then put every random state back."""
-    devices = {tensor.device for tensor in chain(model.parameters(), model.buffers()) if tensor.is_cuda}
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+def reproducible_kernels(model: nn.Module) -> Iterator[None]:
+    """Run the body without gradients and with deterministic kernels; restore all settings and random states."""
     fused = torch.backends.mha.get_fastpath_enabled()
     # The fused encoder layer hides its modules.
     torch.backends.mha.set_fastpath_enabled(False)
+    kernels = torch.backends.cudnn.flags(
+        enabled=torch.backends.cudnn.enabled,
+        benchmark=False,
+        deterministic=True,
+        allow_tf32=torch.backends.cudnn.allow_tf32,
+    )
     try:
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(devices=sorted(devices, key=str)),
-            torch.backends.cudnn.flags(
-                enabled=torch.backends.cudnn.enabled,
-                benchmark=False,
-                deterministic=True,
-                allow_tf32=torch.backends.cudnn.allow_tf32,
-            ),
-        ):
+        with torch.no_grad(), preserve_random_state(model), kernels:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """A nested value with a function applied to every tensor in it, those in dataclasses included."""
+    """A nested value with a function applied to every tensor in it, including those in dataclasses."""
 
     def at_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return function(leaf)
         if is_dataclass(leaf) and not isinstance(leaf, type) and hasattr(leaf, "__dict__"):
             mapped = copy(leaf)
-            vars(mapped).update({name: map_tensors(function, held) for name, held in vars(leaf).items()})
+            vars(mapped).update({name: map_tensors(function, item) for name, item in vars(leaf).items()})
             return mapped
         return leaf
 
@@ -90,23 +84,23 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in a nested value that have elements to compare: neither sparse nor nested ones."""
-    found: list[Tensor] = []
+    """The tensors in a nested value, except for sparse and nested ones."""
+    tensors: list[Tensor] = []
 
-    def keep(tensor: Tensor) -> Tensor:
-        if _comparable(tensor):
-            found.append(tensor)
+    def append(tensor: Tensor) -> Tensor:
+        if _is_dense(tensor):
+            tensors.append(tensor)
         return tensor
 
-    map_tensors(keep, value)
-    return found
+    map_tensors(append, value)
+    return tensors
 
 
 def replace_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    """A nested value with others in place of its tensors, in the order of `tensors_of`."""
-    others = iter(tensors)
-    return map_tensors(lambda tensor: next(others) if _comparable(tensor) else tensor, value)
+    """A nested value with its tensors replaced, in the order of `tensors_of`."""
+    replacements = iter(tensors)
+    return map_tensors(lambda tensor: next(replacements) if _is_dense(tensor) else tensor, value)
 
 
-def _comparable(tensor: Tensor) -> bool:
+def _is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,13 +124,14 @@ def require_known(names: Collection[str] | None, known: Collection[str], what: s
         raise ValueError(f"There is no {what} {', '.join(map(repr, unknown))} in this network; it has {some}{more}.")
 
 
-def layer_table(rows: Sequence[Mapping[str, Any]] | Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+def layer_table(rows: Iterable[Mapping[str, Any] | pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
     """Rows, or tables of several rows each, as one table with these columns; `order` is a nullable integer."""
-    if rows and isinstance(rows[0], pd.DataFrame):
-        table = pd.concat(rows, ignore_index=True)[list(columns)]
-    else:
-        table = pd.DataFrame(rows, columns=list(columns))
-    return table.astype({"order": "Int64"})
+    rows = list(rows)
+    tables = [part for part in rows if isinstance(part, pd.DataFrame)]
+    table = (
+        pd.concat(tables, ignore_index=True)[list(columns)] if tables else pd.DataFrame(rows, columns=list(columns))
+    )
+    return table[list(columns)].astype({"order": "Int64"})
 
 
 def _blocks(residual_map: ResidualMap) -> dict[Layer, str]:
