@@ -9,10 +9,10 @@ from normless.sweeps import law_skip_variance
 
 
 def measure_signal(settings: DemoSettings, scheme: str, examples: int = 128) -> pd.DataFrame:
-    """The signal of the deepest network with a scheme on the first test images: see `signal_table`.
+    """The signal of the deepest network with a scheme on the first test images: the probe `signal`.
 
     Returns:
-        The rows of `signal_table`, with the columns ``depth`` and ``scheme`` before them and ``law_skip_variance``
+        The rows of `Signal`, with the columns ``depth`` and ``scheme`` before them and ``law_skip_variance``
         after.
     """
     import torch

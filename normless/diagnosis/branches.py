@@ -18,7 +18,7 @@ UNUSED = 1e-3
 
 _DEAD = (
     "A product has no gradient in any of its factors once two of them are zero: a branch may be initialized to zero "
-    "by its multiplier or by its last layer, not by both, nor after a ReLU with zero output (Zhang et al., theorem 4)."
+    "by its multiplier or by its last layer, not both, nor after a ReLU with zero output (Zhang et al., theorem 4)."
 )
 
 

@@ -49,7 +49,7 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
 
 
 def measured_moments(network: nn.Module, batch: MeasuredBatch, found: ResidualMap, draw: int) -> pd.DataFrame:
-    """The table of `gamma_variance_table`, with the number of the draw."""
+    """The table of the probe `stream`, with the number of the draw."""
     return probe(network, batch.inputs, ["stream"], residual_map=found).stream.assign(draw=draw)
 
 

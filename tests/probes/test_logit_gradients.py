@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from normless.probes import probe
 from normless.probes.backward.logits import (
-    CLASS_COLUMNS,
     LogitGradientMatrix,
     LogitGradients,
     agreement,
@@ -22,6 +21,10 @@ from normless.probes.backward.logits import (
 from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 
+COLUMNS = (
+    *("class", "mean_logit", "logit_deviation", "predicted_share", "target_share"),
+    *("mean_abs_gradient", "gradient_share", "bias_gradient", "agreement", "favoured"),
+)
 ONE = ResidualMap((), stem_layers=(Layer("", "weight"),))
 
 
@@ -41,7 +44,7 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
     np.testing.assert_allclose(table.pivot(index="example", columns="class", values="logit"), z.numpy())
     assert table[table["is_target"]]["class"].tolist() == targets.tolist()
     classwise = by_class.table()
-    assert tuple(classwise.columns) == CLASS_COLUMNS
+    assert tuple(classwise.columns) == COLUMNS
     np.testing.assert_allclose(classwise["mean_logit"], z.mean(0).numpy())
     np.testing.assert_allclose(classwise["logit_deviation"], z.numpy().std(0), atol=1e-9)
     np.testing.assert_allclose(classwise["bias_gradient"], g.mean(0), atol=1e-9)

@@ -16,19 +16,6 @@ from torch import Tensor
 
 from normless.probes.hooks.watcher import PROBES, Setting, Watcher
 
-CLASS_COLUMNS = (
-    "class",
-    "mean_logit",
-    "logit_deviation",
-    "predicted_share",
-    "target_share",
-    "mean_abs_gradient",
-    "gradient_share",
-    "bias_gradient",
-    "agreement",
-    "favoured",
-)
-
 
 @dataclass
 class _Logits(Watcher):
@@ -60,7 +47,7 @@ class _Logits(Watcher):
 class LogitGradients(_Logits):
     """Logits z_j, predictions and gradients ∂L_b/∂z_j by class j, over the N examples b of a batch.
 
-    Columns (`CLASS_COLUMNS`): `mean_logit` and `logit_deviation` (standard) over examples; `predicted_share`, the
+    Columns: `class`; `mean_logit` and `logit_deviation` (standard) over examples; `predicted_share`, the
     share of examples with the largest logit at j, and `favoured`, the class with the largest such share;
     `target_share`, NaN where targets are not class indices; `mean_abs_gradient` = (1/N) Σ_b |∂L_b/∂z_j|, with
     L = (1/N) Σ_b L_b; `gradient_share`, its part of the sum over classes; `bias_gradient` = (1/N) Σ_b ∂L_b/∂z_j, the
