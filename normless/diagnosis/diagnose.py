@@ -170,7 +170,7 @@ def treat(
 
     Raises:
         AlreadyConvertedError: the network carries a scheme and no original was given.
-        UnsupportedEdit: the scheme does not fit the network.
+        UnsupportedEditError: the scheme does not fit the network.
     """
     before = diagnose(model, batch, loss=loss) if diagnosis is None else diagnosis
     chosen = before.scheme if scheme is None else scheme

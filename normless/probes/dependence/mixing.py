@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless.arguments import forward_arguments
 from normless.probes.dependence.differences import (
     changed,
     has_example_axis,
@@ -70,7 +71,7 @@ class ExampleMixing:
         return "\n".join(lines)
 
 
-def mixes_examples(model: nn.Module, *inputs: Any, **kwargs: Any) -> ExampleMixing:
+def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> ExampleMixing:
     """Measure whether any example's output depends on another example of the batch, and which modules cause it.
 
     Example j depends on example i if ∃ x, x' that differ in x_i only: f(x)_j ≠ f(x')_j. The network runs twice on
@@ -96,6 +97,8 @@ def mixes_examples(model: nn.Module, *inputs: Any, **kwargs: Any) -> ExampleMixi
         inputs: arguments of forward; B ≥ 2 is the length of axis 0 of the first tensor that has one. Tensors of
             another length there are shared by the examples. A few examples suffice; memory for the activations of
             one pass is needed twice.
+        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of keyword
+            arguments.
         kwargs: further arguments by name.
 
     Raises:
@@ -103,7 +106,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, **kwargs: Any) -> ExampleMixi
             example, or two passes on the same inputs differ.
     """
     model = getattr(model, "_orig_mod", model)  # A compiled network hides its modules in fused code.
-    arguments = Arguments(inputs, kwargs)
+    arguments = Arguments(*forward_arguments(inputs, kwargs, example_inputs))
     batch = batch_size(arguments)
     with reproducible_kernels(model):
         copied = without_zeros(model)
