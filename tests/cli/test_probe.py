@@ -168,7 +168,7 @@ def test_diagnose_prints_before_and_after(capsys: Capture) -> None:
     assert "after skipinit nothing wrong was found" in output
 
 
-def test_diagnose_gives_a_clean_bill_and_looks_at_an_optimizer(capsys: Capture) -> None:
+def test_diagnose_of_a_healthy_network_and_its_optimizer(capsys: Capture) -> None:
     words = ["diagnose", WIDE, "--data", "digits", "--rate", "0.05", "--apply"]
     assert main(words) == 0
     output = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What examples have in common: against explicit pairs, closed forms and the predictions."""
+"""Covariance of examples, compared with explicit pairs, closed forms and predictions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_example_has_no_pair() -> None:
     assert np.isnan(covariance)
 
 
-def test_predicted_correlation_of_an_unnormalized_network_climbs_with_the_measured_one() -> None:
+def test_predicted_and_measured_correlation_of_an_unnormalized_network_grow_alike() -> None:
     tables = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -51,7 +51,7 @@ def test_predicted_correlation_of_an_unnormalized_network_climbs_with_the_measur
     assert np.allclose(measured, predicted, atol=0.03)
 
 
-def test_the_two_sides_of_a_sum_as_it_is_made() -> None:
+def test_both_sides_of_a_sum() -> None:
     model = wide_resnet(10, 1)
     x = torch.randn(4, 3, 8, 8)
     watcher = ExampleCovariance()
@@ -72,7 +72,7 @@ def test_a_network_without_blocks_has_no_rows_and_is_reported() -> None:
 
 
 class ChannelPairs(Watcher):
-    """Keeps a few channels of a few examples on every skip path, for averages over draws."""
+    """Stores a few channels of a few examples on every skip path, for averages over draws."""
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         self.__dict__.setdefault("skips", []).append(skip[:4, :6].double().clone())

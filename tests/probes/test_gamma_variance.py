@@ -1,4 +1,4 @@
-"""γ against the variance of branches and stream: equations 1 to 19 of Kim et al., on networks whose γ are drawn."""
+"""γ and the variance of branches and stream: equations 1 to 19 of Kim et al., on networks with random γ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from normless.models import dense, resnet, wide_resnet
 
 
 def draw_gammas(model: nn.Module, low: float = 0.3, high: float = 1.5) -> nn.Module:
-    """Every γ drawn anew, and convolutions from He's initialization by fan-in that wrap around, without borders."""
+    """Random γ, and convolutions with He's initialization by fan-in and circular padding."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase):
             nn.init.uniform_(module.weight, low, high)
@@ -28,7 +28,7 @@ def mean_square(model: nn.Module, path: str) -> float:
 
 
 def test_gamma_equation_6_branch_variance_is_that_of_the_last_gamma() -> None:
-    """gamma/equation-6: Var f = γ_last² whatever the other γ and the first weights; the stream adds them up.
+    """gamma/equation-6: Var f = γ_last² for any other γ and initial weights; the stream adds them up.
 
     Dense pre-activation network, two layers a branch, width 400; eight blocks, each within 12%, their mean within 3%.
     """
@@ -65,9 +65,9 @@ def v1(width_of_images: int = 48) -> tuple[nn.Module, pd.DataFrame, Tensor]:
 
 
 def test_gamma_equations_15_and_19_resets_of_resnet_v1() -> None:
-    """gamma/equation-15: behind a projecting block (γ_down² + γ_last²)/2 for any input scale, and the same output.
+    """gamma/equation-15: after a projecting block (γ_down² + γ_last²)/2 for any input scale, and the same output.
 
-    gamma/equation-19: γ_0²/2 behind the stem's ReLU, pooling ignored, for any input scale.
+    gamma/equation-19: γ_0²/2 after the stem's ReLU, pooling ignored, for any input scale.
     """
     model, table, images = v1()
     resets = table[table["equation"] == 15]
@@ -87,10 +87,10 @@ def test_gamma_equations_15_and_19_resets_of_resnet_v1() -> None:
     assert table["predicted_skip_second_moment"][0] == pytest.approx(mean_square(model, "bn1") / 2)
 
 
-def test_gamma_equation_11_half_accumulation_holds_for_centred_streams_alone() -> None:
+def test_gamma_equation_11_half_accumulation_holds_for_centred_streams_only() -> None:
     """gamma/equation-11: q ← (q + γ_last²)/2. It does not hold at initialization, and this says by how much.
 
-    The ReLU behind a sum of centred sides halves their second moment: exact behind a reset, where both are. The
+    The ReLU after a sum of centred sides halves their second moment: exact after a reset, where both are. The
     stream that follows is not negative, which the paper ignores: nearly all of it passes the next ReLU, and it
     grows. Behind identity blocks of ResNet-18 with γ = 1 there is 1.7 and not 1.0; what `predicted_moments` says is
     right within 4%. With γ_last → 0 nothing is halved either: the stream stays what it is.
@@ -111,7 +111,7 @@ def test_gamma_equation_11_half_accumulation_holds_for_centred_streams_alone() -
 
 
 def test_gamma_equation_17_reset_of_pre_activation_networks() -> None:
-    """gamma/equation-17: behind a projecting block γ_1² + γ_2², for any input scale; γ_1 is that of the shared norm.
+    """gamma/equation-17: after a projecting block γ_1² + γ_2², for any input scale; γ_1 is that of the shared norm.
 
     Wide-ResNet-16-8, circular padding; three draws of weights and γ, means within 5%.
     """
@@ -164,7 +164,7 @@ class PostNorm(nn.Module):
         return self.norm(x + self.two(torch.relu(self.one(x))))
 
 
-def test_a_norm_behind_the_sum_sets_the_stream() -> None:
+def test_a_norm_after_the_sum_sets_the_stream() -> None:
     model = nn.Sequential(*(PostNorm(64) for _ in range(3)))
     for index, block in enumerate(model):
         nn.init.constant_(block.norm.weight, 0.5 + index)

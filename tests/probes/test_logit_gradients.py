@@ -87,14 +87,14 @@ def test_tokens_and_pixels_count_as_examples() -> None:
     assert pixels.groupby("example")["gradient"].sum().abs().max() < 1e-5
 
 
-def test_targets_that_are_no_classes_have_no_share() -> None:
+def test_target_share_is_nan_for_targets_other_than_classes() -> None:
     model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randn(6, 4).softmax(1)
     assert probe(model, (x, targets), ["logits"], residual_map=ONE).logits["target_share"].isna().all()
     assert not probe(model, (x, targets), ["logit_matrix"], residual_map=ONE).logit_matrix["is_target"].any()
 
 
 def test_one_sign_gives_agreement_1_and_cancelling_ones_0() -> None:
-    # Two classes, logits 0: a target drawn evenly cancels, one class for all agrees.
+    # Two classes, logits 0: balanced targets cancel, equal targets agree.
     model, x = nn.Linear(2, 2), torch.randn(4, 2)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)

@@ -1,4 +1,4 @@
-"""Several probes in one pass, alone or riding along a training."""
+"""Several probes in one pass, alone or during a training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def network() -> nn.Module:
     return wide_resnet(10, 1)
 
 
-def test_one_pass_feeds_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_pass_measures_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     model = network()
     passes = []
     model.register_forward_hook(lambda *_: passes.append(1))
@@ -236,7 +236,7 @@ def test_ride_along_measures_the_chosen_steps_and_leaves_training_unchanged() ->
     assert sorted(tables) == ["gradients", "signal"]
     assert list(tables["signal"]["step"].unique()) == [1, 4]
     assert not any(module._forward_hooks for module in watched.modules())
-    # The branches are shut before the first step, and open before the fourth.
+    # The branches are closed before the first step, and open before the fourth.
     by_step = tables["signal"].groupby("step")["branch_variance"].max()
     assert by_step[1] == 0
     assert by_step[4] > 0

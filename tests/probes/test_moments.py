@@ -68,7 +68,7 @@ def test_tokens_have_their_channels_last() -> None:
     assert table["variance"][0] == pytest.approx(y.var(axis=(0, 1)).mean(), rel=1e-5)
 
 
-def test_a_shut_relu_is_dead_and_its_layer_always_off() -> None:
+def test_a_closed_relu_is_dead_and_its_layer_always_off() -> None:
     model = conv_chain(1, 4)
     nn.init.constant_(model[0].bias, 0.0)
     with torch.no_grad():
@@ -82,10 +82,10 @@ def test_a_shut_relu_is_dead_and_its_layer_always_off() -> None:
 
 def test_double_outputs_are_not_overwritten_and_huge_ones_do_not_overflow() -> None:
     model, x = conv_chain(1, 2).double(), torch.randn(2, 1, 5, 5, dtype=torch.float64)
-    told: list[Tensor] = []
-    model.register_forward_hook(lambda _, __, y: told.append(y.detach().clone()))
+    outputs: list[Tensor] = []
+    model.register_forward_hook(lambda _, __, y: outputs.append(y.detach().clone()))
     probe(model, x, ["activations"], residual_map=CHAIN)
-    assert torch.equal(told[0], model(x))
+    assert torch.equal(outputs[0], model(x))
     wide = probe(conv_chain(1, 2), 1e30 * torch.randn(2, 1, 5, 5), ["activations"], residual_map=CHAIN).activations
     assert np.isfinite(wide["variance"]).all()
     assert (wide["variance"] > 1e55).all()
@@ -133,7 +133,7 @@ def test_a_sparse_gradient_is_measured_and_unmeasured_parameters_have_no_row() -
     assert list(table["layer"]) == ["0", "1"]
 
 
-def test_one_pass_feeds_both_and_leaves_the_network_as_it_was() -> None:
+def test_one_pass_measures_both_and_leaves_the_network_unchanged() -> None:
     model, x, targets = wide_resnet(10, 1).eval(), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()

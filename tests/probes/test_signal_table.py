@@ -1,4 +1,4 @@
-"""Signal propagation at initialization: measured on real draws, beside closed forms from the papers."""
+"""Signal propagation at initialization, compared with closed forms of the papers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def worst(ratio: pd.Series) -> float:
 
 
 # One draw of the weights each. A product of a hundred random matrices fluctuates: of the seeds 0 to 5, seed 4
-# strays 14% from 2^d at its worst block; every other quantity stays within 10% for all six.
+# deviates by 14% from 2^d at its worst block; every other quantity stays within 10% for all six.
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dense_networks_follow_the_theory_at_every_depth_to_100(seed: int) -> None:
     """De & Smith, appendices B and C, figures 2 and 5: width 1000, batch 1000, 100 inputs."""
@@ -61,7 +61,7 @@ def test_predictions_are_the_closed_forms(scheme: str, base: float) -> None:
 
 
 def test_normalized_prediction_is_the_block_number() -> None:
-    """Means of 20 draws: what the weights of one make of the ReLU's mean strays by √(2/400)/π, 2% of the variance."""
+    """Means of 20 draws: the effect of the ReLU's mean varies between draws by √(2/400)/π, 2% of the variance."""
     inputs = torch.randn(100, 50)
     draws = [
         probe(dense(12, 400, in_features=50), inputs, ["signal"]).signal["predicted_skip_variance"] for _ in range(20)
@@ -78,7 +78,7 @@ def test_alpha_one_over_root_depth_keeps_the_variance_below_e() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["batch_norm", "none", "skipinit", "group_norm"])
-def test_prediction_meets_measurement_in_a_wide_convolutional_network(scheme: str) -> None:
+def test_prediction_of_a_wide_convolutional_network(scheme: str) -> None:
     """Zero padding, strides and 1×1 skip paths included; averaged over five draws of the weights."""
     ratios = []
     for seed in range(5):
@@ -90,7 +90,7 @@ def test_prediction_meets_measurement_in_a_wide_convolutional_network(scheme: st
     assert np.mean(ratios) == pytest.approx(1, abs=0.08)
 
 
-def test_option_a_is_not_in_the_map_so_nothing_is_predicted_behind_it() -> None:
+def test_nothing_is_predicted_after_option_a_which_is_not_in_the_map() -> None:
     table = probe(resnet_cifar(14), torch.randn(4, 3, 8, 8), ["signal"]).signal
     assert table["predicted_skip_variance"].notna().tolist() == [True, True, False, False, False, False]
     assert table["skip_variance"].notna().all()
@@ -114,7 +114,7 @@ def test_measured_values_are_those_of_a_plain_forward_pass() -> None:
     assert table["norm_variance"][0] == pytest.approx(float(channels.var(1, correction=0).mean()), rel=1e-6)
 
 
-def test_measuring_leaves_the_network_as_it_was() -> None:
+def test_measuring_leaves_the_network_unchanged() -> None:
     model = convert(wide_resnet(10, 1), "zeroinit").eval()
     model.blocks[0].conv1.train()
     norms = wide_resnet(10, 1).train()
@@ -129,7 +129,7 @@ def test_measuring_leaves_the_network_as_it_was() -> None:
     assert not any(module._forward_hooks for module in norms.modules())
 
 
-def test_the_network_is_also_put_back_after_an_error() -> None:
+def test_the_network_is_restored_after_an_error() -> None:
     model = wide_resnet(10, 1).eval()
     with pytest.raises(RuntimeError):
         probe(model, torch.ones(2, 5, 8, 8), ["signal"])

@@ -1,4 +1,4 @@
-"""Figures 2 and 5 of De & Smith on networks of their kind, at smaller width than 1000 where noted."""
+"""Figures 2 and 5 of De & Smith, at smaller width than 1000 where noted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConvBlock(nn.Module):
 
 
 class ConvProbe(nn.Module):
-    """Network c of appendix B; kernels 3×3, which the paper does not say."""
+    """Network c of appendix B, with 3×3 kernels (not stated in the paper)."""
 
     def __init__(self, blocks: int, width: int = 100) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_skipinit_figure_5_dense_relu_with_norm() -> None:
 def test_fixup_equation_1_doubles_and_its_cures_do_not() -> None:
     """fixup/equation-1: the squared norm grows as 2ˡ; with √½ it stays constant, with Fixup it stays that of x₀.
 
-    He initialization behind ReLU, two layers a branch; eight draws at width 300, whose means stray by 10%.
+    He initialization after ReLU, two layers a branch; means of eight draws at width 300, accurate to 10%.
     """
     growths = {}
     for scheme in ("none", "sqrt2", "fixup"):
