@@ -94,21 +94,9 @@ _RENAMED: dict[str, dict[str, str]] = {
     "normless.errors": {"UnsupportedEdit": "normless.errors.UnsupportedEditError"},
 }
 
-# Former functions that returned the table of one probe.
-_TABLES: dict[str, dict[str, str]] = {
-    "normless.probes": {
-        "channel_moments": "activations",
-        "covariance_table": "covariance",
-        "gamma_variance_table": "stream",
-        "gradient_moments": "gradients",
-        "logit_gradients": "logits",
-        "signal_table": "signal",
-    },
-}
-
 
 def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package or module that also knows its former names: moved, or replaced by a probe.
+    """The ``__getattr__`` of a package or module that also knows the names that moved elsewhere.
 
     Args:
         package: the package's own name.
@@ -116,14 +104,8 @@ def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Cal
     """
     homes = {name: f"{home}.{name}" for home, names in _MOVED.get(package, {}).items() for name in names}
     homes |= _RENAMED.get(package, {})
-    tables = _TABLES.get(package, {})
 
     def find(name: str) -> Any:
-        if name in tables:
-            probe = tables[name]
-            message = f"{package}.{name} is now normless.probe(model, (inputs, targets), [{probe!r}])[{probe!r}]."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return _table_function(probe)
         if name in homes:
             message = f"{package}.{name} moved to {homes[name]}; import it from there."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
@@ -134,21 +116,3 @@ def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Cal
         return current(name)
 
     return find
-
-
-def _table_function(name: str) -> Callable[..., Any]:
-    """The former function (model, inputs, targets or map, …) to the table of a probe."""
-
-    def table(model: Any, inputs: Any, *targets_or_map: Any, residual_map: Any = None, **options: Any) -> Any:
-        from normless.probes import PROBES, probe
-        from normless.residual import ResidualMap
-
-        targets = next((value for value in targets_or_map if not isinstance(value, ResidualMap)), None)
-        found = next((value for value in targets_or_map if isinstance(value, ResidualMap)), residual_map)
-        targets = options.pop("targets", targets)
-        chosen = "logit_matrix" if options.pop("by_example", False) else name
-        passed = {key: options.pop(key) for key in ("loss", "training") if key in options}
-        watcher = PROBES[chosen](**options)
-        return probe(model, (inputs, targets), [watcher], residual_map=found, **passed)[type(watcher).__name__]
-
-    return table

@@ -248,6 +248,10 @@ def test_additions_missing_in_the_dataflow_are_reported() -> None:
     observe(model, [watcher], x, targets, residual_map=found)
     assert watcher.forgotten == ["its forward code made 2 additions where its dataflow has 1"]
     assert watcher.missed[0].path == "1"
+    measured = nl.probe(model, (x, targets), ["signal", "backward"], residual_map=found)
+    assert measured.signal.filter(regex="^(skip|branch|sum)").isna().all(axis=None)
+    assert measured.backward.drop(columns=["block", "name"]).isna().all(axis=None)
+    assert measured.missed == tuple(watcher.missed)
 
 
 @pytest.mark.parametrize("fails", [False, True])

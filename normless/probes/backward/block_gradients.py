@@ -27,12 +27,11 @@ class BlockGradients(BlockWatcher):
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Store the norm of a sum."""
-        if block.name in self.rows:
-            self.rows[block.name]["sum_norm"] = float(total.double().norm())
+        self.add(block.name, {"sum_norm": float(total.double().norm())})
 
     def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
         """Store the norm of its gradient."""
-        if block.name in self.rows:
-            row = self.rows[block.name]
-            row["gradient_norm"] = float(gradient.double().norm())
-            row["relative_change"] = row["gradient_norm"] * row["sum_norm"]
+        # The sum of a missed block is unknown.
+        if "sum_norm" in self.rows.get(block.name, {}):
+            norm = float(gradient.double().norm())
+            self.add(block.name, {"gradient_norm": norm, "relative_change": norm * self.rows[block.name]["sum_norm"]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -41,6 +41,7 @@ class Signal(PredictedRows):
     """
 
     columns: ClassVar[tuple[str, ...]] = COLUMNS
+    independent: ClassVar[tuple[str, ...]] = ("norm_mean_square", "norm_variance")
 
     def on_start(self, setting: Setting) -> None:
         """Find the first norm of every block."""
@@ -55,28 +56,18 @@ class Signal(PredictedRows):
         """Measure the statistics of a norm's input."""
         channel = channel_axis(module, x)
         others = [axis for axis in range(x.dim()) if axis != channel]
-        row = self.rows[self._norms[layer.path]]
-        row["norm_mean_square"] = float(x.mean(others, dtype=torch.float64).square().mean())
+        mean_square = float(x.mean(others, dtype=torch.float64).square().mean())
         # The mean over channels of the second moments is that of all values.
         _, second = variance_and_second_moment(x)
-        row["norm_variance"] = max(second - row["norm_mean_square"], 0.0)
+        variance = max(second - mean_square, 0.0)
+        self.add(self._norms[layer.path], {"norm_mean_square": mean_square, "norm_variance": variance})
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Measure both sides of a sum and its total."""
-        if block.name not in self.rows:
-            return
-        branch = sum(branches[1:], branches[0])
-        for side, value in (("skip", skip), ("branch", branch), ("sum", total)):
-            variance, second = variance_and_second_moment(value)
-            self.rows[block.name] |= {f"{side}_variance": variance, f"{side}_second_moment": second}
-
-    def on_missed(self, block: ResidualBlock, reason: str) -> None:
-        """Empty the row except for the norm's statistics."""
-        row = self.rows.get(block.name, {})
-        norm: dict[str, Any] = {key: row[key] for key in ("norm_mean_square", "norm_variance") if key in row}
-        super().on_missed(block, reason)
         if block.name in self.rows:
-            self.rows[block.name] |= norm
+            branch = sum(branches[1:], branches[0])
+            for side, value in (("skip", skip), ("branch", branch), ("sum", total)):
+                self.add(block.name, named_moments(side, value))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Add predicted variances, second moments and norm statistics."""
@@ -93,3 +84,9 @@ def variance_and_second_moment(x: Tensor) -> tuple[float, float]:
     wide = x.double().flatten()
     second, mean = float(wide.dot(wide)) / len(wide), float(wide.mean())
     return max(second - mean**2, 0.0), second
+
+
+def named_moments(place: str, x: Tensor) -> dict[str, float]:
+    """Variance and second moment of x as columns of a place."""
+    variance, second = variance_and_second_moment(x)
+    return {f"{place}_variance": variance, f"{place}_second_moment": second}

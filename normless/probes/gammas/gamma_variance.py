@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from normless.nn import ResidualSum
 from normless.probes.forward.layer_moments import FUNCTIONS
 from normless.probes.forward.predicted import PredictedRows
-from normless.probes.forward.signal import variance_and_second_moment
+from normless.probes.forward.signal import named_moments
 from normless.probes.forward.theory import BlockMoments
 from normless.probes.hooks.watcher import PROBES, Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
@@ -71,23 +71,19 @@ class StreamVariance(PredictedRows):
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Measure a block's output after a module."""
-        self._measure(self._last[layer], "stream", y)
+        self.add(self._last[layer], named_moments("stream", y))
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Measure both sides of a sum, and the block's output if no module follows the sum."""
         if block.name not in self.rows:
             return
-        self._measure(block.name, "skip", skip)
-        self._measure(block.name, "branch", sum(branches[1:], branches[0]))
+        sides = named_moments("skip", skip) | named_moments("branch", sum(branches[1:], branches[0]))
+        self.add(block.name, sides)
         functional = [FUNCTIONS.get(_function(layer)) for layer in block.after_sum if ":" in layer.path]
         if not block.after_sum:
-            self._measure(block.name, "stream", total)
+            self.add(block.name, named_moments("stream", total))
         elif len(functional) == len(block.after_sum) == 1 and functional[0] is not None:
-            self._measure(block.name, "stream", functional[0](total))
-
-    def _measure(self, name: str, place: str, value: Tensor) -> None:
-        variance, second = variance_and_second_moment(value)
-        self.rows[name] |= {f"{place}_variance": variance, f"{place}_second_moment": second}
+            self.add(block.name, named_moments("stream", functional[0](total)))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Add the predictions from γ and from all weights."""

@@ -78,14 +78,16 @@ PROBES: Registry[type[Watcher]] = Registry("probe")
 
 @dataclass
 class BlockWatcher(Watcher):
-    """A watcher with a row for every outermost block, filled in by its methods.
+    """A watcher with a row for every outermost block, filled in by its methods with `add`.
 
     Attributes:
         columns: of the table; cells that no method fills in are NaN.
+        independent: the columns that do not depend on the block's sum.
         rows: by the name of the block.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("block", "name")
+    independent: ClassVar[tuple[str, ...]] = ()
     rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
@@ -95,11 +97,17 @@ class BlockWatcher(Watcher):
             self.missed.append(Unresolved("the network", "it has no residual block"))
         self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
 
+    def add(self, name: str, values: Mapping[str, float]) -> None:
+        """Fill in columns of a block's row; blocks inside others have none."""
+        if name in self.rows:
+            self.rows[name] |= values
+
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
-        """Empty the block's row."""
+        """Empty the columns of the block's row that depend on its sum."""
         super().on_missed(block, reason)
         if block.name in self.rows:
-            self.rows[block.name] = {key: self.rows[block.name][key] for key in ("block", "name")}
+            kept = ("block", "name", *self.independent)
+            self.rows[block.name] = {key: value for key, value in self.rows[block.name].items() if key in kept}
 
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; `block` counts from 1."""
