@@ -38,9 +38,7 @@ def table_function(name: str) -> Callable[..., Any]:
         targets = options.pop("targets", targets)
         watcher = "logit_matrix" if options.pop("by_example", False) else chosen
         passed = {key: options.pop(key) for key in ("loss", "training") if key in options}
-        measured = probe(
-            model, (inputs, targets), [PROBES[watcher](**options)], residual_map=found, **passed
-        )
+        measured = probe(model, (inputs, targets), [PROBES[watcher](**options)], residual_map=found, **passed)
         return next(iter(measured.tables.values()))
 
     return table
