@@ -167,7 +167,12 @@ def _remove(surgery: Surgery, path: str) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    norms = {nn.Linear: nn.BatchNorm1d, nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
+    norms = {
+        nn.Linear: nn.BatchNorm1d,
+        nn.Conv1d: nn.BatchNorm1d,
+        nn.Conv2d: nn.BatchNorm2d,
+        nn.Conv3d: nn.BatchNorm3d,
+    }
     for kind, norm in norms.items():
         if isinstance(layer, kind):
             assert isinstance(layer.weight, Tensor)
