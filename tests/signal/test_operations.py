@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import normless as nl
 from normless.models import resnet, resnet_cifar
 from normless.models.resnet_cifar import PaddedShortcut
-from normless.probes import predicted_moments, signal_table
+from normless.probes import predicted_moments
 from normless.signal import RULES, Moments, Propagation, Step
 from normless.signal.moments import activated, greatest
 from normless.signal.rectified import greatest_normal, greatest_rectified, rectified
@@ -103,7 +103,7 @@ POOLINGS: dict[str, Callable[[], nn.Module]] = {
 def test_poolings_of_independent_positions(kind: str, rectify: bool) -> None:
     """White images: the outputs of a convolution are uncorrelated on average over its weights."""
     torch.manual_seed(0)
-    table = signal_table(Pooled(POOLINGS[kind](), rectify), torch.randn(32, 3, 16, 16))
+    table = nl.probe(Pooled(POOLINGS[kind](), rectify), torch.randn(32, 3, 16, 16), ["signal"]).signal
     for side in SIDES:
         expected = table[f"{side}_second_moment"].to_numpy()
         assert table[f"predicted_{side}_second_moment"].to_numpy() == pytest.approx(expected, rel=0.05), side
@@ -114,7 +114,7 @@ def test_a_resnet_is_predicted_after_its_max_pooling(scheme: str) -> None:
     ratios = []
     for seed in range(3):
         torch.manual_seed(seed)
-        table = signal_table(nl.convert(resnet(18, 10), scheme), torch.randn(8, 3, 32, 32)).head(4)
+        table = nl.probe(nl.convert(resnet(18, 10), scheme), torch.randn(8, 3, 32, 32)).head(4, ["signal"]).signal
         ratios.append((table["sum_second_moment"] / table["predicted_sum_second_moment"]).to_numpy())
     assert np.mean(ratios, axis=0) == pytest.approx(np.ones(4), rel=0.08)
 
@@ -146,7 +146,7 @@ class Gated(nn.Module):
 @pytest.mark.parametrize("kind", ["squeeze-excite", "linear unit", "linear unit of halves"])
 def test_gates_are_products_of_independent_factors(kind: str) -> None:
     torch.manual_seed(0)
-    table = signal_table(Gated(kind), torch.randn(16, 256, 8, 8))
+    table = nl.probe(Gated(kind), torch.randn(16, 256, 8, 8), ["signal"]).signal
     for column in ("branch_second_moment", "branch_variance", "sum_second_moment"):
         assert table[f"predicted_{column}"][0] == pytest.approx(table[column][0], rel=0.05)
 
@@ -180,7 +180,7 @@ class Attention(nn.Module):
 def test_attention_averages_over_positions(scale: float, mean: float) -> None:
     """Logits N(0, scale⁴): the variance of an average of 256 values times e^{scale⁴}, and their shift."""
     torch.manual_seed(0)
-    table = signal_table(Attention(256, scale, mean), torch.randn(8, 256, 256))
+    table = nl.probe(Attention(256, scale, mean), torch.randn(8, 256, 256), ["signal"]).signal
     assert table["predicted_branch_second_moment"][0] == pytest.approx(table["branch_second_moment"][0], rel=0.08)
     closed = (torch.e ** (scale**4) + scale**4) / 256 + mean**2
     assert table["predicted_branch_second_moment"][0] == pytest.approx(closed, rel=0.1)
@@ -204,7 +204,7 @@ def test_rules_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     model = resnet_cifar(14)
     assert predicted_moments(model, nl.residual_map(model), x)[2].unknown.endswith("at blocks.2.shortcut")
     monkeypatch.setitem(RULES, PaddedShortcut, padded)
-    table = signal_table(model, x)
+    table = nl.probe(model, x, ["signal"]).signal
     assert table["predicted_sum_second_moment"].to_numpy() == pytest.approx(
         table["sum_second_moment"].to_numpy(), rel=0.25
     )

@@ -13,18 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes.hooks.block_rows import BlockRows
+from normless.probes.hooks.attach import first_tensor
 from normless.probes.hooks.observe import Loss, observe
-from normless.probes.hooks.preserve_state import undisturbed
-from normless.probes.hooks.watch import first_tensor
-from normless.probes.hooks.watcher import Setting, Watcher
+from normless.probes.hooks.preserve_state import preserve_state
+from normless.probes.hooks.watcher import BlockWatcher, Setting, Watcher
 from normless.residual import Layer, ResidualMap
-from normless.residual import residual_map as find_residual_map
 from normless.signal import BlockMoments as BlockMoments
 from normless.signal import block_moments
 
 
-class PredictedRows(BlockRows):
+class PredictedRows(BlockWatcher):
     """A watcher whose table has columns that are predicted from the weights; a pass leaves them empty."""
 
     @abstractmethod
@@ -60,7 +58,7 @@ class Shapes(Watcher):
         """The predictions for the pass."""
         first = first_tensor(arguments_of(inputs))
         examples = first.shape[0] if first is not None and first.dim() else self.examples
-        with undisturbed(model, training=training):
+        with preserve_state(model, training=training):
             return block_moments(model, residual_map, first, self.seen, max(examples, 1))
 
 
@@ -109,21 +107,3 @@ def measured_tables(
         if isinstance(watcher, PredictedRows):
             watcher.add_predictions(tables[name], moments)
     return value, tables
-
-
-def measured_by_block(
-    watcher: PredictedRows, model: nn.Module, inputs: Any, residual_map: ResidualMap | None, *, training: bool
-) -> pd.DataFrame:
-    """The table of one watcher; arguments are those of `observe`, and a map that is None is traced.
-
-    Raises:
-        ValueError: the network has no residual block.
-    """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    if not found.blocks:
-        raise ValueError(
-            f"{type(watcher).__name__} is measured at residual sums, and in this {type(model).__name__} there is no "
-            "residual block."
-        )
-    return measured_tables(model, {"table": watcher}, inputs, residual_map=found, training=training)[1]["table"]
