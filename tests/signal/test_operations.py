@@ -114,7 +114,7 @@ def test_a_resnet_is_predicted_after_its_max_pooling(scheme: str) -> None:
     ratios = []
     for seed in range(3):
         torch.manual_seed(seed)
-        table = nl.probe(nl.convert(resnet(18, 10), scheme), torch.randn(8, 3, 32, 32)).head(4, ["signal"]).signal
+        table = nl.probe(nl.convert(resnet(18, 10), scheme), torch.randn(8, 3, 32, 32), ["signal"]).signal.head(4)
         ratios.append((table["sum_second_moment"] / table["predicted_sum_second_moment"]).to_numpy())
     assert np.mean(ratios, axis=0) == pytest.approx(np.ones(4), rel=0.08)
 
