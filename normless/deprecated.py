@@ -38,6 +38,7 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
             "gradient_histograms",
             "gradient_sum_table",
             "l2_share",
+            "jacobian_spectrum",
             "largest_stable_rate",
             "loss_along",
             "loss_terms",
@@ -75,7 +76,6 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
             "homogeneous_sets",
             "input_bound_table",
             "input_homogeneity",
-            "jacobian_spectrum",
             "linear_systems",
             "lyapunov_exponents",
             "product_log_singular_values",
@@ -89,6 +89,20 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+# Former functions that measured one watcher's table: the watcher, and the arguments by position after the model.
+_TABLES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "normless_papers.probes": {
+        "activation_histograms": ("ActivationHistograms", ("inputs", "layers", "channels")),
+        "gradient_histograms": ("ParameterGradientHistograms", ("inputs", "targets", "parameters")),
+        "gradient_sum_table": ("GradientSums", ("inputs", "targets", "layers")),
+    },
+    "normless_papers.theory": {
+        "input_bound_table": ("InputGradientBounds", ("inputs", "targets", "residual_map")),
+        "set_bound_table": ("SetGradientBounds", ("inputs", "targets", "residual_map")),
+    },
+}
+
+
 def with_moved(package: str, current: Callable[[str], Any]) -> Callable[[str], Any]:
     """A package's ``__getattr__`` that also knows the names that moved elsewhere.
 
@@ -96,9 +110,15 @@ def with_moved(package: str, current: Callable[[str], Any]) -> Callable[[str], A
         package: the package's own name.
         current: its ``__getattr__`` for the names that it has.
     """
-    homes = {name: home for home, names in _MOVED[package].items() for name in names}
+    homes = {name: home for home, names in _MOVED.get(package, {}).items() for name in names}
+    tables = _TABLES.get(package, {})
 
     def find(name: str) -> Any:
+        if name in tables:
+            watcher, positional = tables[name]
+            message = f"{package}.{name} is replaced by normless.probe(model, (inputs, targets), [{watcher}(…)])."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return _table_of(current(watcher), positional)
         if name not in homes:
             return current(name)
         message = f"{package}.{name} moved to {homes[name]}.{name}; import it from there."
@@ -106,3 +126,17 @@ def with_moved(package: str, current: Callable[[str], Any]) -> Callable[[str], A
         return getattr(import_module(homes[name]), name)
 
     return find
+
+
+def _table_of(watcher: Callable[..., Any], positional: tuple[str, ...]) -> Callable[..., Any]:
+    """A function of a model and a batch that returns the table of one watcher."""
+
+    def table(model: Any, *values: Any, **options: Any) -> Any:
+        given = dict(zip(positional, values, strict=False)) | options
+        shared = {name: given.pop(name) for name in ("loss", "residual_map", "training") if name in given}
+        inputs, targets = given.pop("inputs"), given.pop("targets", None)
+        made = watcher(**given)
+        import_module("normless.probes").observe(model, [made], inputs, targets, **shared)
+        return made.table()
+
+    return table

@@ -1,4 +1,4 @@
-"""What the training objective is made of at a moment: the data's loss and the L2 term of every parameter group."""
+"""The terms of the training objective: the loss on the data and the L2 term of every parameter group."""
 
 from __future__ import annotations
 
@@ -24,20 +24,16 @@ def loss_terms(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The loss on a batch beside the L2 term Σ λ/2·‖p‖² of every parameter group (ZeroInit, section 4).
+    """The loss on a batch and the L2 term Σ λ/2·‖p‖² of every parameter group (ZeroInit, section 4).
 
-    The L2 term is what an optimizer minimizes that adds λ·p to the gradient; one with decoupled decay, such as AdamW,
-    minimizes no such term. Of layers that start from He's variance 2/fan-in it is λ·Σ outputs, from 2/fan-out
-    λ·Σ inputs (channels, both), and so grows with the number of layers. The network is left as it was.
+    An optimizer that adds λ·p to the gradient minimizes the L2 term; one with decoupled decay, such as AdamW, does
+    not. For layers that start from He's variance 2/fan-in it is λ·Σ outputs, from 2/fan-out λ·Σ inputs (channels,
+    both), and so grows with the number of layers. The network is left as it was.
 
     Args:
-        model: the network.
+        model, inputs, targets, loss, training: as for `normless.probes.observe`.
         groups: parameter groups, as `normless.param_groups` gives them or an optimizer's `param_groups` are: `params`
             (parameters, or pairs of name and parameter), `weight_decay` λ, and `name` where there is one.
-        inputs: a batch, or a tuple or dictionary of arguments.
-        targets: what the loss takes beside the logits.
-        loss: (logits, targets) to a scalar, in nats for cross entropy.
-        training: the mode.
 
     Returns:
         A row `data`, then a row `l2` per group: its name or number, its λ, the value and its share in the sum of all.
@@ -70,5 +66,5 @@ def l2_share(table: pd.DataFrame) -> float:
 
 
 def _square(parameter: Tensor | tuple[str, Tensor]) -> float:
-    held = parameter if isinstance(parameter, Tensor) else parameter[1]
-    return float(held.detach().double().square().sum())
+    tensor = parameter if isinstance(parameter, Tensor) else parameter[1]
+    return float(tensor.detach().double().square().sum())

@@ -14,7 +14,7 @@ from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
-from normless_papers.probes.classwise import Gradients, for_each_class
+from normless_papers.probes.class_gradients import Gradients, for_each_class
 from normless_papers.understanding_bn.networks import Draw, Initializations
 from normless_papers.understanding_bn.parts import in_symbols
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_text

@@ -17,7 +17,7 @@ from normless.probes import DivergingUpdate, find_divergence
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
 from normless_papers.evidence import Evidence
-from normless_papers.probes.landscape import loss_along, moments_along
+from normless_papers.probes.loss_landscape import loss_along, moments_along
 from normless_papers.understanding_bn.networks import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 from normless_papers.verdict import Check, Estimate, at_scale, check

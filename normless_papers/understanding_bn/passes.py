@@ -19,7 +19,7 @@ from normless.probes import (
 )
 from normless_papers.probes.channel_contributions import ChannelContributions
 from normless_papers.probes.channel_pairs import ChannelPairs
-from normless_papers.probes.classwise import for_each_class
+from normless_papers.probes.class_gradients import for_each_class
 from normless_papers.probes.gradient_sums import GradientSums
 from normless_papers.probes.histograms import ActivationHistograms, ParameterGradientHistograms
 from normless_papers.probes.parameter_gradients import ParameterGradients

@@ -16,8 +16,8 @@ from normless.probes import descend, find_divergence, momentum_sgd
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import decades_over_draws, in_every, quantity_table, within
 from normless_papers.evidence import Evidence
-from normless_papers.probes.landscape import loss_along, steepest_descent
 from normless_papers.probes.largest_rate import largest_stable_rate
+from normless_papers.probes.loss_landscape import loss_along, steepest_descent
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 from normless_papers.verdict import Check, Estimate, at_scale, larger

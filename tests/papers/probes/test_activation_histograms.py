@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from cifar_like import BARE, NORMALIZED, images, resnet110
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured import measured
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.probes.forward.moments import channel_moments
-from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes.histograms import (
+    ActivationHistograms,
     OutputGradientHistograms,
-    activation_histograms,
-    gradient_histograms,
+    ParameterGradientHistograms,
     peak_counts,
 )
 
@@ -42,7 +42,7 @@ def test_bins_are_those_of_numpy(examples: int, channels: int, side: int, bins: 
     with torch.no_grad():
         y = model[0](x).double().numpy()
     chosen = list(range(channels))
-    table = activation_histograms(model, x, channels=chosen, bins=bins, residual_map=ONE)
+    table = measured(ActivationHistograms(bins, channels=chosen), model, x, residual_map=ONE)
     assert len(table) == channels * bins
     for channel in chosen:
         rows = table[table["channel"] == channel]
@@ -51,16 +51,15 @@ def test_bins_are_those_of_numpy(examples: int, channels: int, side: int, bins: 
         np.testing.assert_allclose(rows["low"], edges[:-1])
         np.testing.assert_allclose(rows["high"], edges[1:])
         assert (rows["density"] * (rows["high"] - rows["low"])).sum() == pytest.approx(1)
-    together = activation_histograms(model, x, bins=bins, residual_map=ONE)
+    together = measured(ActivationHistograms(bins), model, x, residual_map=ONE)
     np.testing.assert_array_equal(together["count"], np.histogram(y, bins=bins)[0])
     assert together["channel"].isna().all()
 
 
 def test_gradients_of_parameters_and_outputs_are_those_of_autograd() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
-    told = gradient_histograms(model, x, targets, ["blocks.0.conv1.weight"], bins=12)
-    outputs = OutputGradientHistograms(12, ["blocks.0.conv1"], [2])
-    observe(model, [outputs], x, targets)
+    told = measured(ParameterGradientHistograms(12, ["blocks.0.conv1.weight"]), model, x, targets)
+    outputs = measured(OutputGradientHistograms(12, ["blocks.0.conv1"], [2]), model, x, targets)
     kept: list[Tensor] = []
     model.train().blocks[0].conv1.register_forward_hook(lambda _, __, y: (y.retain_grad(), kept.append(y))[0])
     F.cross_entropy(model(x), targets).backward()
@@ -72,8 +71,8 @@ def test_gradients_of_parameters_and_outputs_are_those_of_autograd() -> None:
     assert np.abs(told["count"].to_numpy() - counts).sum() <= 0.02 * weight.numel()
     gradient = kept[0].grad
     assert gradient is not None
-    assert outputs.table()["count"].sum() == gradient[:, 2].numel()
-    assert outputs.table()["low"].min() == pytest.approx(float(gradient[:, 2].min()), rel=1e-3)
+    assert outputs["count"].sum() == gradient[:, 2].numel()
+    assert outputs["low"].min() == pytest.approx(float(gradient[:, 2].min()), rel=1e-3)
 
 
 def test_what_is_not_finite_is_left_out_and_counted() -> None:
@@ -82,10 +81,10 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
         model[0].weight.fill_(1.0)
         model[0].bias.zero_()
     x = torch.tensor([1.0, 2.0, torch.inf, torch.nan]).reshape(1, 1, 2, 2)
-    table = activation_histograms(model, x, bins=4, residual_map=ONE)
+    table = measured(ActivationHistograms(4), model, x, residual_map=ONE)
     assert table["count"].sum() == 2
     assert (table["not_finite"] == 2).all()
-    empty = activation_histograms(model, torch.full((1, 1, 2, 2), torch.nan), bins=4, residual_map=ONE)
+    empty = measured(ActivationHistograms(4), model, torch.full((1, 1, 2, 2), torch.nan), residual_map=ONE)
     assert empty["count"].sum() == 0
     assert peak_counts(empty)["peaks"].tolist() == [0]
 
@@ -93,11 +92,11 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
 def test_unknown_names_are_refused_with_what_there_is() -> None:
     model, x = Flat(nn.Conv2d(1, 3, 1)), torch.randn(2, 1, 2, 2)
     with pytest.raises(ValueError, match=r"no weight layer 'conv'.*it has 0"):
-        activation_histograms(model, x, ["conv"], residual_map=ONE)
+        measured(ActivationHistograms(layers=["conv"]), model, x, residual_map=ONE)
     with pytest.raises(ValueError, match="Layer 0 has the channels 0 to 2, not 3"):
-        activation_histograms(model, x, ["0"], [3], residual_map=ONE)
+        measured(ActivationHistograms(60, ["0"], [3]), model, x, residual_map=ONE)
     with pytest.raises(ValueError, match=r"no parameter 'w'.*0\.weight, 0\.bias"):
-        gradient_histograms(model, x, torch.zeros(2, dtype=torch.long), ["w"], residual_map=ONE)
+        measured(ParameterGradientHistograms(60, ["w"]), model, x, torch.zeros(2, dtype=torch.long), residual_map=ONE)
     assert not model[0]._forward_hooks
 
 
@@ -127,7 +126,7 @@ def channels() -> pd.DataFrame:
             model, x = resnet110(scheme, seed), images(16, 16, seed)
             moments = channel_moments(model, x).set_index("order").loc[list(LAYERS)]
             assert list(moments["layer"]) == list(LAYERS.values())
-            modes = peak_counts(activation_histograms(model, x, list(LAYERS.values()), range(16)))
+            modes = peak_counts(measured(ActivationHistograms(60, list(LAYERS.values()), range(16)), model, x))
             moments["relative_mean"] = moments["abs_mean"] / np.sqrt(moments["variance"])
             moments["modes"] = modes.groupby("order")["peaks"].mean().astype(float)
             tables.append(moments[["abs_mean", "relative_mean", "modes"]].assign(scheme=scheme).reset_index())

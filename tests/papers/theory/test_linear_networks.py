@@ -108,7 +108,7 @@ def test_what_the_proposition_assumes_is_checked() -> None:
         linear_systems([square], 0, torch.randn(3, 2), torch.randn(3, 2))
     with pytest.raises(ValueError, match="inputs of the trained layer to have full rank 3"):
         linear_systems([square], 0, torch.ones(3, 5), torch.randn(3, 5))
-    with pytest.raises(ValueError, match="layers behind it of the trained layer to have full rank 3"):
+    with pytest.raises(ValueError, match="layers after the trained layer to have full rank 3"):
         linear_systems([square, torch.randn(2, 3)], 0, torch.randn(3, 5), torch.randn(2, 5))
     with pytest.raises(ValueError, match="layer between 0 and 0, got 1"):
         linear_systems([square], 1, torch.randn(3, 5), torch.randn(3, 5))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar, wide_resnet
 from normless.residual import ResidualMap
-from normless_papers.theory.homogeneous.homogeneity import (
+from normless_papers.theory.homogeneous_sets import (
     candidate_sets,
     homogeneous_sets,
     input_homogeneity,
@@ -142,6 +142,6 @@ def test_what_cannot_be_scaled_is_refused() -> None:
     network = dense(1, 4, in_features=4)
     with pytest.raises(ValueError, match="factors above 0"):
         input_homogeneity(network, torch.randn(2, 4), factors=(-1.0,))
-    with pytest.raises(ValueError, match="token numbers"):
+    with pytest.raises(ValueError, match="token indices"):
         input_homogeneity(nn.Embedding(3, 2), torch.tensor([0, 1]))
     assert candidate_sets(ResidualMap(())) == []

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured import measured
 from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar
 from normless.probes.hooks.observe import observe
-from normless_papers.theory.homogeneous.gradient_bounds import InputGradientBounds, input_bound_table
-from normless_papers.theory.homogeneous.homogeneity import candidate_sets
-from normless_papers.theory.homogeneous.set_bounds import SetGradientBounds, set_bound_table
+from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
+from normless_papers.theory.homogeneous_sets import candidate_sets
 
 
 def batch(size: int = 8, side: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def test_fixup_theorem_1_identity_and_bound_for_every_block_and_example(scheme: 
     torch.manual_seed(seed)
     network = convert(resnet_cifar(44), scheme)
     nn.init.zeros_(network.classifier.bias)
-    table = input_bound_table(network, *batch(seed=seed))
+    table = measured(InputGradientBounds(), network, *batch(seed=seed))
     assert len(table) == 22 * 8
     # Rounding is that of the logits, not of the loss: where both terms are large their difference is not.
     scale = table["loss"] + table["entropy"] + 1
@@ -48,7 +48,7 @@ def test_fixup_theorem_1_identity_and_bound_for_every_block_and_example(scheme: 
 
 def test_fixup_theorem_1_is_nought_equals_nought_at_fixup_initialization() -> None:
     """fixup/theorem-1: at Fixup initialization l = H = log c, and the gradient below the classifier is zero."""
-    table = input_bound_table(convert(resnet_cifar(20), "fixup"), *batch())
+    table = measured(InputGradientBounds(), convert(resnet_cifar(20), "fixup"), *batch())
     assert (table["gradient_norm"] == 0).all()
     assert table["loss"].to_numpy() == pytest.approx(log(10))
     assert table["entropy"].to_numpy() == pytest.approx(log(10))
@@ -56,7 +56,7 @@ def test_fixup_theorem_1_is_nought_equals_nought_at_fixup_initialization() -> No
 
 
 def test_with_batch_norm_the_identity_does_not_hold() -> None:
-    table = input_bound_table(resnet_cifar(20), *batch())
+    table = measured(InputGradientBounds(), resnet_cifar(20), *batch())
     assert ((table["inner_product"] - excess(table)).abs() > 0.1).mean() > 0.5
 
 
@@ -64,7 +64,7 @@ def test_the_measured_numbers_are_those_of_one_example_alone() -> None:
     """Oracle: each example passed by itself, the gradient taken by hand at the second block's input."""
     network = convert(dense(3, 12, in_features=5, classes=4), "none").double()
     inputs, targets = torch.randn(6, 5).double(), torch.randint(4, (6,))
-    table = input_bound_table(network, inputs, targets)
+    table = measured(InputGradientBounds(), network, inputs, targets)
     for example in range(6):
         x = network.blocks[0](network.stem(inputs[example : example + 1])).detach().requires_grad_()
         z = network.classifier(network.blocks[2](network.blocks[1](x)))
@@ -98,10 +98,10 @@ def test_the_identity_holds_for_every_shape(
     nn.init.zeros_(network.classifier.bias)
     targets = torch.rand(size, classes).double().softmax(1) if soft else torch.randint(classes, (size,))
     inputs = torch.randn(size, 3).double()
-    table = input_bound_table(network, inputs, targets)
+    table = measured(InputGradientBounds(), network, inputs, targets)
     assert len(table) == (depth + 1) * size
     assert ((table["inner_product"] - excess(table)).abs() < 1e-8).all()
-    sets = set_bound_table(network, inputs, targets)
+    sets = measured(SetGradientBounds(), network, inputs, targets)
     assert ((sets["inner_product"] - sets["excess"]).abs() < 1e-8).all()
 
 
@@ -111,7 +111,7 @@ def test_activations_that_overwrite_the_sum_do_not_matter() -> None:
         if isinstance(module, nn.ReLU):
             module.inplace = True
     images, targets = batch(4, 16)
-    table = input_bound_table(network, images, targets, residual_map(network, images))
+    table = measured(InputGradientBounds(), network, images, targets, residual_map=residual_map(network, images))
     assert len(table) == 9 * 4
     assert ((table["inner_product"] - excess(table)).abs() < 1e-4).all()
 
@@ -123,7 +123,7 @@ def test_fixup_theorem_2_bound_3_for_each_set_of_figure_2(seed: int) -> None:
     network = convert(resnet(18), "none")
     nn.init.zeros_(network.fc.bias)
     images, targets = batch(4, 16, seed)
-    table = set_bound_table(network, images, targets)
+    table = measured(SetGradientBounds(), network, images, targets)
     assert len(table) == 8
     assert table["inner_product"].to_numpy() == pytest.approx(table["excess"].to_numpy(), rel=1e-3, abs=1e-3)
     assert (table["gradient_norm"] >= table["bound"]).all()
@@ -139,7 +139,7 @@ def test_fixup_theorem_2_bound_4_in_expectation_over_classifier_weights() -> Non
     bounds, expected = [], []
     for _ in range(400):
         nn.init.normal_(network.classifier.weight, std=32**-0.5)
-        row = set_bound_table(network, inputs, targets, found, sets=sets).iloc[0]
+        row = measured(SetGradientBounds(sets), network, inputs, targets, residual_map=found).iloc[0]
         assert row["gradient_norm"] >= row["bound"] - 1e-6
         bounds.append(row["bound"])
         expected.append(row["logit_bound"])
@@ -152,7 +152,7 @@ def test_fixup_theorem_2_gradients_of_these_sets_grow_with_depth() -> None:
     norms = []
     for depth in (8, 32, 110):
         torch.manual_seed(0)
-        table = set_bound_table(convert(resnet_cifar(depth), "xavier"), *batch(4))
+        table = measured(SetGradientBounds(), convert(resnet_cifar(depth), "xavier"), *batch(4))
         norms.append(table.set_index("set")["gradient_norm"])
     for name in ("stem", "classifier"):
         assert norms[0][name] * 2 < norms[1][name] < norms[2][name] / 2
@@ -171,4 +171,4 @@ def test_one_pass_feeds_both_and_leaves_nothing() -> None:
 def test_logits_of_tokens_are_refused() -> None:
     network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
     with pytest.raises(ValueError, match="one vector of logits per example"):
-        input_bound_table(network, torch.randn(2, 5, 4), torch.zeros(2, 5, 3))
+        measured(InputGradientBounds(), network, torch.randn(2, 5, 4), torch.zeros(2, 5, 3))

@@ -102,7 +102,7 @@ def test_a_linear_layer_without_batch_has_one_example() -> None:
     torch.testing.assert_close(found.sums().total, torch.outer(gradient, x))
     image, by_output = torch.randn(3, 5, 5), torch.randn(4, 5, 5)
     of_image = summands_of(nn.Conv2d(3, 4, 3, padding="same"), image, by_output)
-    assert (of_image.examples, of_image.size) == (1, (5, 5))
+    assert (of_image.examples, of_image.gradient.shape[2:]) == (1, (5, 5))
 
 
 @settings(max_examples=30, deadline=None)
@@ -115,7 +115,7 @@ def test_the_summands_of_one_parameter_are_those_of_autograd(
     index = tuple(data.draw(st.integers(0, length - 1)) for length in found.shape)
     of_one = found.of_parameter(index)
     sums = found.sums()
-    assert of_one.shape == (found.examples, *found.size)
+    assert of_one.shape == (found.examples, *found.gradient.shape[2:])
     torch.testing.assert_close(of_one.sum(), sums.total[index])
     torch.testing.assert_close(of_one.abs().sum(), sums.sum_abs[index])
     torch.testing.assert_close(of_one.flatten(1).sum(1).abs().sum(), sums.sum_b_abs_sum_xy[index])

@@ -1,4 +1,4 @@
-"""Positively homogeneous functions, and the sets of parameters a network is positively homogeneous in."""
+"""Positively homogeneous networks, and the parameter sets in which a network is positively homogeneous."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "
 INPUT_COLUMNS = ("factor", "output_norm", "relative_error", "homogeneous")
 SET_COLUMNS = ("set", "place", "block", "layers", "parameters", "output_norm", "relative_error", "homogeneous")
 
-# One power of two, by which floating point scales without rounding, and one factor that is none.
+# A power of two, which scales floating point without rounding, and another factor.
 FACTORS = (0.5, 3.0)
-# A deep network's rounding: some hundred roundings in a row, far below what a bias or a norm does.
+# In units of the machine epsilon: the rounding of a deep network, far below the effect of a bias or a norm.
 _ROUNDINGS = 2000.0
 
 
@@ -32,7 +32,7 @@ class ParameterSet:
     """A set of parameters that a network may be positively homogeneous in.
 
     Attributes:
-        place: where it lies; `projection` is the union of a layer on the skip path and one on each branch.
+        place: in the network; `projection` is the union of a layer on the skip path and one on each branch.
         block: the block's name, empty outside blocks.
         layers: paths of its weight layers.
         parameters: qualified names of their weights and biases.
@@ -50,28 +50,28 @@ class ParameterSet:
 
 
 def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[ParameterSet]:
-    """Sets of parameters that a network without normalization may be positively homogeneous in (Fixup, figure 2).
+    """Parameter sets in which a network without normalization may be positively homogeneous (Fixup, figure 2).
 
-    Whatever all of the signal passes alone: every weight layer of the stem, between the blocks and of the head (the
-    classifier); and in blocks with weights on the skip path one of these together with one from each branch.
-    A layer counts with its bias, so that a classifier is found whose bias is not zero.
+    These are the weight layers through which all of the signal passes, in the stem, between the blocks and in the
+    head (the classifier), and, in blocks with weights on the skip path, one of these with one from each branch. A
+    layer includes its bias, so that a classifier with a nonzero bias is detected.
 
     Args:
         residual_map: the network's map.
         single: also every single weight layer inside a block. Those are p.h. sets where the block has no other
             path, and serve as the negative case.
     """
-    found = [*_alone(residual_map.stem_layers, "stem")]
+    sets = [*_single_layers(residual_map.stem_layers, "stem")]
     for block in residual_map.blocks:
-        found += _alone(block.shared_layers, "shared", block.name)
-        found += _projections(block)
+        sets += _single_layers(block.shared_layers, "shared", block.name)
+        sets += _projections(block)
         if single:
-            found += _alone(block.branch_layers, "branch", block.name)
-            found += _alone(block.skip_layers, "skip", block.name)
-        found += _alone(block.after_sum, "after_sum", block.name)
-    found += _alone(residual_map.trunk_layers, "trunk")
-    found += _alone(residual_map.head_layers, "head")
-    return found
+            sets += _single_layers(block.branch_layers, "branch", block.name)
+            sets += _single_layers(block.skip_layers, "skip", block.name)
+        sets += _single_layers(block.after_sum, "after_sum", block.name)
+    sets += _single_layers(residual_map.trunk_layers, "trunk")
+    sets += _single_layers(residual_map.head_layers, "head")
+    return sets
 
 
 def input_homogeneity(
@@ -79,25 +79,24 @@ def input_homogeneity(
 ) -> pd.DataFrame:
     """Whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
 
-    All floating-point tensors among the inputs are scaled. The network is left as it was.
+    All floating-point tensors among the inputs are scaled. The network is left as it was; dropout draws the same
+    masks in all passes.
 
     Args:
-        model: the network, inputs [B, …] to logits.
-        inputs: a batch, or a tuple or dictionary of arguments.
+        model, inputs, training: as for `normless.probes.observe`.
         factors: the a, all positive.
-        training: the mode; draws of dropout are the same for all passes.
 
     Returns:
         One row per factor. `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
-        ‖f(x)‖, which at 0 makes any network homogeneous; `homogeneous` says whether the error is rounding.
+        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding.
 
     Raises:
-        ValueError: a factor is not positive, or no input is a floating-point tensor, as with token numbers.
+        ValueError: a factor is not positive, or no input is a floating-point tensor.
     """
     _check_factors(factors)
     if not _has_floats(inputs):
         raise ValueError(
-            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token numbers cannot be "
+            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token indices cannot be "
             "scaled. Test the parameter sets with homogeneous_sets instead."
         )
     rows: list[dict[str, Any]] = []
@@ -120,15 +119,12 @@ def homogeneous_sets(
 ) -> pd.DataFrame:
     """Find the positively homogeneous sets: f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
 
-    Each set is scaled, one forward pass per set and factor. The network is left as it was.
+    One forward pass per set and factor. The network is left as it was.
 
     Args:
-        model: the network.
-        inputs: a batch, or a tuple or dictionary of arguments; all that is said holds on it.
-        residual_map: the network's map, found where it is not given.
-        sets: what is tested; `candidate_sets` of the map where it is not given.
+        model, inputs, residual_map, training: as for `normless.probes.observe`.
+        sets: the sets to test; `candidate_sets` of the map if None.
         factors: the a, all positive.
-        training: the mode.
 
     Returns:
         One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
@@ -149,7 +145,7 @@ def homogeneous_sets(
                 _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)
                 for factor in factors
             ]
-            # A NaN is no rounding error, wherever it stands among the factors.
+            # NaN if any is, unlike Python's max.
             worst = float(torch.tensor(errors).max())
             rows.append({"set": one.name, **vars(one), **_verdict(plain, worst)})
     return pd.DataFrame(rows, columns=list(SET_COLUMNS))
@@ -162,7 +158,7 @@ def sets_of(table: pd.DataFrame) -> list[ParameterSet]:
     return [ParameterSet(*values) for values in rows[list(columns)].itertuples(index=False)]
 
 
-def _alone(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
+def _single_layers(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
     """Each weight layer as a set of its own."""
     for layer in _weight_layers(layers):
         yield ParameterSet(place, block, (layer.path,), _scaling(layer))
@@ -177,13 +173,13 @@ def _projections(block: ResidualBlock) -> Iterator[ParameterSet]:
 
 
 def _weight_layers(layers: Iterable[Layer]) -> list[Layer]:
-    """The weight layers the signal passes; of a module that runs several times its first call."""
+    """The weight layers on the path of the signal; the first call of a module that runs several times."""
     weights = (layer for layer in layers if layer.kind == "weight" and not layer.gating and layer.call == 0)
     return [layer for layer in weights if _scaling(layer)]
 
 
 def _scaling(layer: Layer) -> tuple[str, ...]:
-    """Weights and bias of a layer: not its gain, nor the scalars that an edit added."""
+    """Weights and bias of a layer, without its gain and the scalars that edits add."""
     last = {name: name.rpartition(".")[2] for name in layer.parameters if name != layer.gamma}
     scalars = ("multiplier", "layer_scale", "input_bias", "output_bias")
     return tuple(name for name, own in last.items() if own not in scalars)
@@ -191,18 +187,18 @@ def _scaling(layer: Layer) -> tuple[str, ...]:
 
 def _check_factors(factors: Sequence[float]) -> None:
     if not factors or not all(factor > 0 for factor in factors):
-        raise ValueError(f"Positive homogeneity is about factors above 0, got {list(factors)}.")
+        raise ValueError(f"Positive homogeneity is defined for factors above 0, got {list(factors)}.")
 
 
 def _has_floats(inputs: Any) -> bool:
-    found: list[bool] = []
+    flags: list[bool] = []
 
     def look(tensor: Tensor) -> Tensor:
-        found.append(tensor.is_floating_point())
+        flags.append(tensor.is_floating_point())
         return tensor
 
     map_tensors(look, inputs)
-    return any(found)
+    return any(flags)
 
 
 def _scaled(inputs: Any, factor: float) -> Any:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from measured import measured
 from torch import Tensor, nn
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 from normless.probes.hooks.observe import observe
-from normless_papers.probes.gradient_sums import COLUMNS, GradientSums, gradient_sum_table
+from normless_papers.probes.gradient_sums import COLUMNS, GradientSums
 
 
 def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -26,7 +27,7 @@ def test_every_layer_has_the_gradient_of_autograd(scheme: str) -> None:
     model = nl.convert(wide_resnet(10, 1), scheme).train()
     inputs, targets = torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 4])
     exact = weight_gradients(model, inputs, targets)
-    table = gradient_sum_table(model, inputs, targets)
+    table = measured(GradientSums(), model, inputs, targets)
     assert tuple(table.columns) == COLUMNS
     assert set(table["layer"]) == set(exact)
     assert table["order"].tolist() == list(range(1, len(exact) + 1))
@@ -54,13 +55,13 @@ def test_summands_of_random_signs_have_the_predicted_ratio() -> None:
             return self.linear(x)
 
     coefficients = torch.randn(400, 30)
-    table = gradient_sum_table(Random(), torch.randn(400, 40), coefficients, loss=lambda y, t: (y * t).sum())
+    table = measured(GradientSums(), Random(), torch.randn(400, 40), coefficients, loss=lambda y, t: (y * t).sum())
     ratio = table["input_independence"].iloc[0] / table["predicted_for_random_signs"].iloc[0]
     assert ratio == pytest.approx(np.sqrt(np.pi / 2), rel=0.05)
 
 
 def test_an_input_that_says_nothing_has_one_sign() -> None:
-    table = gradient_sum_table(nn.Linear(3, 2), torch.ones(8, 3), torch.zeros(8, dtype=torch.long))
+    table = measured(GradientSums(), nn.Linear(3, 2), torch.ones(8, 3), torch.zeros(8, dtype=torch.long))
     row = table.iloc[0]
     assert row["input_independence"] == pytest.approx(1)
     assert row["parameter_input_independence"] == pytest.approx(1)
@@ -76,7 +77,7 @@ def test_a_layer_that_runs_twice_is_told_apart() -> None:
             return self.linear(torch.relu(self.linear(x)))
 
     model, inputs, targets = Twice(), torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
-    table = gradient_sum_table(model, inputs, targets)
+    table = measured(GradientSums(), model, inputs, targets)
     assert table["call"].tolist() == [0, 1]
     assert table["order"].tolist() == [1, 2]
 
@@ -86,7 +87,7 @@ def test_networks_of_other_libraries_are_measured() -> None:
     model = torchvision.models.resnet18(num_classes=5)
     inputs, targets = torch.randn(2, 3, 40, 40), torch.tensor([1, 2])
     exact = weight_gradients(model.train(), inputs, targets)
-    table = gradient_sum_table(model, inputs, targets)
+    table = measured(GradientSums(), model, inputs, targets)
     assert set(table["layer"]) == set(exact)
     for row in table.to_dict(orient="records"):
         size = float(exact[row["layer"]].abs().mean()) / (row["examples"] * row["positions"])
@@ -107,11 +108,11 @@ def test_layers_whose_summands_are_not_known_are_named() -> None:
 
 def test_only_the_layers_asked_for_are_measured() -> None:
     model, inputs, targets = wide_resnet(10, 1), torch.randn(2, 3, 8, 8), torch.tensor([0, 1])
-    table = gradient_sum_table(model, inputs, targets, ["blocks.0.conv2"])
+    table = measured(GradientSums(["blocks.0.conv2"]), model, inputs, targets)
     assert table["layer"].tolist() == ["blocks.0.conv2"]
     assert table["order"].tolist() == [3]
     with pytest.raises(ValueError, match=r"no weight layer 'blocks\.0\.norm1'"):
-        gradient_sum_table(model, inputs, targets, ["blocks.0.norm1"])
+        measured(GradientSums(["blocks.0.norm1"]), model, inputs, targets)
 
 
 def test_measuring_gradient_sums_leaves_no_trace() -> None:
@@ -120,7 +121,7 @@ def test_measuring_gradient_sums_leaves_no_trace() -> None:
     state = torch.get_rng_state()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    gradient_sum_table(model, torch.randn(2, 3, 8, 8, generator=torch.Generator()), torch.tensor([0, 1]))
+    measured(GradientSums(), model, torch.randn(2, 3, 8, 8, generator=torch.Generator()), torch.tensor([0, 1]))
     assert not model.training
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -132,6 +133,6 @@ def test_dead_layers_have_no_ratio() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
     with torch.no_grad():
         model[0].bias.fill_(-100)
-    table = gradient_sum_table(model, torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    table = measured(GradientSums(), model, torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
     assert table["input_independence"].isna().all()
     assert table["parameter_input_independence"].isna().all()

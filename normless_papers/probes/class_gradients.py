@@ -1,13 +1,13 @@
-"""What each class contributes to the gradients of the parameters (Bjorck et al., appendix L, figures 20 and 21).
+"""The contribution of each class to the gradients of the parameters (Bjorck et al., appendix L, figures 20 and 21).
 
-The gradient with respect to the logits is set to zero for all classes but one and sent back through the network;
-once for each class. Going back is linear, so that the gradients of the classes add up to the whole one.
+The gradient with respect to the logits is set to zero for all classes but one and propagated back through the
+network, once for each class. Backpropagation is linear, so the gradients of the classes add up to the whole gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, in_order, logits_of, parameter_places, require_known, undisturbed
+from normless.probes import Loss, as_function, in_order, parameter_places, require_known, trainable
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
 Gradients = dict[str, Tensor]
 COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")
+
+
+class ClassOptions(TypedDict, total=False):
+    """Keyword arguments that `for_each_class` and the tables share."""
+
+    classes: Sequence[int] | None
+    class_axis: int
+    loss: Loss
+    training: bool
 
 
 def for_each_class(
@@ -36,49 +45,40 @@ def for_each_class(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> None:
-    """Go forward once, and back once for each class with the other classes' logit gradients at zero.
+    """One forward pass, and one backward pass for each class with the other classes' logit gradients at zero.
 
-    The network is left as it was; only one class's gradients are held at a time.
+    The network is left as it was; only one class's gradients are in memory at a time.
 
     Args:
-        model: a network.
-        inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
-        targets: what `loss` takes beside the logits.
-        visit: is called for each class with its index, the share of examples that predict it, and the gradients by
-            the parameters' qualified names; zero where a parameter plays no part.
-        parameters: qualified names; every trainable one if None. Those near the logits alone cost less.
+        model, inputs, targets, loss, training: as for `normless.probes.observe`.
+        visit: called for each class with its index, the share of examples that predict it, and the gradients by
+            the parameters' qualified names; zero where a parameter has no influence.
+        parameters: qualified names; every trainable one if None. Those near the logits cost less.
         classes: indices along the axis of classes; all if None.
         class_axis: the logits' axis of classes.
-        loss: (logits, targets) to a scalar.
-        training: whether norms use the batch's statistics.
 
     Raises:
-        ValueError: a parameter or class that the network does not have, none that is trainable, or no logits.
+        ValueError: a parameter or class that the network does not have, no trainable parameter, or no logits.
     """
-    positional, named = arguments_of(inputs)
-    known = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    known = trainable(model)
     require_known(parameters, known, "trainable parameter")
-    chosen = list(known if parameters is None else dict.fromkeys(parameters))
-    if not chosen:
-        raise ValueError(f"Gradients of parameters are measured, and this {type(model).__name__} has none to train.")
-    with undisturbed(model, training=training), torch.enable_grad():
-        logits = logits_of(model(*positional, **named))
-        if logits is None:
-            raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
+    chosen = {name: known[name] for name in (known if parameters is None else parameters)}
+    with torch.enable_grad(), as_function(model, training=training) as network:
+        logits = network(chosen, inputs)
         whole = torch.autograd.grad(loss(logits, targets), logits, retain_graph=True)[0]
         count = logits.shape[class_axis]
-        wanted = range(count) if classes is None else classes
-        if any(not 0 <= index < count for index in wanted):
-            raise ValueError(f"The logits have the classes 0 to {count - 1}, not {', '.join(map(str, wanted))}.")
+        indices = range(count) if classes is None else classes
+        if any(not 0 <= index < count for index in indices):
+            raise ValueError(f"The logits have the classes 0 to {count - 1}, not {', '.join(map(str, indices))}.")
         predicted = logits.detach().argmax(class_axis).flatten().bincount(minlength=count).double()
         shares: list[float] = (predicted / predicted.sum()).tolist()
-        for index in wanted:
+        for index in indices:
             masked = torch.zeros_like(whole)
             masked.select(class_axis, index).copy_(whole.select(class_axis, index))
-            found = torch.autograd.grad(
-                logits, [known[name] for name in chosen], masked, retain_graph=True, materialize_grads=True
+            gradients = torch.autograd.grad(
+                logits, list(chosen.values()), masked, retain_graph=True, materialize_grads=True
             )
-            visit(index, shares[index], dict(zip(chosen, found, strict=True)))
+            visit(index, shares[index], dict(zip(chosen, gradients, strict=True)))
 
 
 def classwise_gradients(
@@ -87,11 +87,8 @@ def classwise_gradients(
     targets: Any,
     parameters: Sequence[str] | None = None,
     *,
-    classes: Sequence[int] | None = None,
-    class_axis: int = -1,
-    loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
-    training: bool = True,
+    **options: Unpack[ClassOptions],
 ) -> pd.DataFrame:
     """The size of every parameter's gradient by class (Bjorck et al., figure 21); arguments as for `for_each_class`.
 
@@ -110,17 +107,7 @@ def classwise_gradients(
             place = {"parameter": name, **where[name].columns()}
             rows.append({"class": index} | place | sizes | {"predicted_share": predicted})
 
-    for_each_class(
-        model,
-        inputs,
-        targets,
-        visit,
-        parameters=parameters,
-        classes=classes,
-        class_axis=class_axis,
-        loss=loss,
-        training=training,
-    )
+    for_each_class(model, inputs, targets, visit, parameters=parameters, **options)
     table = in_order(pd.DataFrame(rows, columns=list(COLUMNS)))
     sums = table.groupby("parameter")["mean_abs"].transform("sum")
     table["share"] = table["mean_abs"] / sums.where(sums > 0)
@@ -128,15 +115,7 @@ def classwise_gradients(
 
 
 def classwise_elements(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any,
-    parameter: str,
-    *,
-    classes: Sequence[int] | None = None,
-    class_axis: int = -1,
-    loss: Loss = F.cross_entropy,
-    training: bool = True,
+    model: nn.Module, inputs: Any, targets: Any, parameter: str, **options: Unpack[ClassOptions]
 ) -> pd.DataFrame:
     """The gradient of every element of one parameter by class (Bjorck et al., figure 20); see `for_each_class`.
 
@@ -151,15 +130,5 @@ def classwise_elements(
         row = {"class": index, "parameter": parameter, "element": np.arange(len(values)), "gradient": values}
         parts.append(pd.DataFrame(row))
 
-    for_each_class(
-        model,
-        inputs,
-        targets,
-        visit,
-        parameters=[parameter],
-        classes=classes,
-        class_axis=class_axis,
-        loss=loss,
-        training=training,
-    )
+    for_each_class(model, inputs, targets, visit, parameters=[parameter], **options)
     return pd.concat(parts, ignore_index=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.residual import Layer, ResidualMap
-from normless_papers.probes.classwise import classwise_elements, classwise_gradients, for_each_class
+from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients, for_each_class
 
 Gradients = dict[str, Tensor]
 
@@ -96,7 +96,7 @@ def test_what_is_not_there_is_refused() -> None:
         collected(model, x, targets, parameters=["w"])
     with pytest.raises(ValueError, match="classes 0 to 1, not 2"):
         collected(model, x, targets, classes=[2])
-    with pytest.raises(ValueError, match="this Linear has none to train"):
+    with pytest.raises(ValueError, match="This Linear has no trainable parameter"):
         collected(model.requires_grad_(False), x, targets)
 
 

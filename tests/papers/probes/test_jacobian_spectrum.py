@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import wide_resnet
+from normless_papers.probes.jacobian_spectrum import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import cumulative
-from normless_papers.theory.jacobian_spectrum import jacobian_spectrum
 
 
 def spectra(table: pd.DataFrame) -> Tensor:

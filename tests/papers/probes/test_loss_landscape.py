@@ -16,7 +16,7 @@ from normless.models import wide_resnet
 from normless.probes.backward.logits import LogitGradients
 from normless.probes.forward.moments import channel_moments
 from normless.probes.updates.divergence import momentum_sgd
-from normless_papers.probes.landscape import loss_along, moments_along, moved, observe_along, steepest_descent
+from normless_papers.probes.loss_landscape import loss_along, moments_along, moved, observe_along, steepest_descent
 
 
 @settings(max_examples=20, deadline=None)
@@ -87,7 +87,7 @@ def test_a_direction_of_another_network_is_refused() -> None:
         moved(model, {"bias": torch.ones(3)}, 1.0),
     ):
         pass
-    with pytest.raises(ValueError, match="this Linear has nothing to train"):
+    with pytest.raises(ValueError, match="This Linear has no trainable parameter"):
         loss_along(model.requires_grad_(False), x, y, {}, [0.0], loss=F.mse_loss)
 
 
