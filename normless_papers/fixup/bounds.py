@@ -21,7 +21,7 @@ from normless_papers.draws import seeded
 from normless_papers.estimates import decades_over_draws, over_draws
 from normless_papers.evidence import Evidence
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
-from normless_papers.theory.homogeneous_sets import candidate_sets
+from normless_papers.theory.parameter_sets import candidate_sets
 from normless_papers.verdict import Check, Estimate, check, larger
 
 # Float32: inner products of long vectors, relative to the loss.

@@ -12,7 +12,7 @@ from normless.sweeps import convert
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
-from normless_papers.theory.homogeneous_sets import homogeneous_sets, input_homogeneity
+from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
 from normless_papers.verdict import Check, check
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)

@@ -20,7 +20,7 @@ from .histograms import ActivationHistograms as ActivationHistograms
 from .histograms import OutputGradientHistograms as OutputGradientHistograms
 from .histograms import ParameterGradientHistograms as ParameterGradientHistograms
 from .histograms import peak_counts as peak_counts
-from .jacobian_spectrum import jacobian_spectrum as jacobian_spectrum
+from .jacobian import jacobian_spectrum as jacobian_spectrum
 from .largest_rate import StableRate as StableRate
 from .largest_rate import WarmStart as WarmStart
 from .largest_rate import largest_stable_rate as largest_stable_rate
@@ -29,8 +29,8 @@ from .loss_landscape import loss_along as loss_along
 from .loss_landscape import moments_along as moments_along
 from .loss_landscape import observe_along as observe_along
 from .loss_landscape import steepest_descent as steepest_descent
-from .loss_terms import l2_share as l2_share
-from .loss_terms import loss_terms as loss_terms
+from .objective_terms import l2_share as l2_share
+from .objective_terms import loss_terms as loss_terms
 from .parameter_gradients import ParameterGradients as ParameterGradients
 from .parameter_gradients import gradient_alignment_table as gradient_alignment_table
 from .scalar_branch import scalar_branch_table as scalar_branch_table

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from normless.probes import Setting, Watcher, last_stem_layer
 from normless.residual import Layer, ResidualBlock
-from normless_papers.theory.homogeneous_sets import ParameterSet, candidate_sets
+from normless_papers.theory.parameter_sets import ParameterSet, candidate_sets
 
 INPUT_COLUMNS = (
     "block",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normless_papers.theory.fuss_catalan import cumulative, quantile, support_edge
 from normless_papers.theory.graded_product import GradedProduct
-from normless_papers.theory.random_factors import Entries, condition_growth, gain_of, random_factors
+from normless_papers.theory.matrix_factors import Entries, condition_growth, gain_of, random_factors
 
 
 def singular_value_table(

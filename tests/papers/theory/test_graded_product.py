@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from normless_papers.theory.graded_product import GradedProduct, product_log_singular_values
-from normless_papers.theory.random_factors import condition_growth, lyapunov_exponents, random_factors
+from normless_papers.theory.matrix_factors import condition_growth, lyapunov_exponents, random_factors
 
 
 def drawn(size: int, count: int, seed: int = 0) -> list[Tensor]:

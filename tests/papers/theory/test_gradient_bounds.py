@@ -17,7 +17,7 @@ from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar
 from normless.probes.hooks.observe import observe
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
-from normless_papers.theory.homogeneous_sets import candidate_sets
+from normless_papers.theory.parameter_sets import candidate_sets
 
 
 def batch(size: int = 8, side: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from normless_papers.theory.fuss_catalan import support_edge
-from normless_papers.theory.random_factors import Entries, random_factors
+from normless_papers.theory.matrix_factors import Entries, random_factors
 from normless_papers.theory.singular_values import (
     conditioning_table,
     distance_between,

@@ -16,13 +16,8 @@ from normless.plots import step_noise_against_batch_size
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
-from normless_papers.probes.sgd_noise import (
-    noise_per_example,
-    per_example_gradients,
-    sgd_noise_table,
-    step_errors,
-)
-from normless_papers.understanding_bn.networks import Initializations
+from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.verdict import Check, check
 
 _SQUARE, _BIAS = "E[||alpha grad f - alpha grad_SGD||^2]", "E[error term]"
@@ -32,15 +27,14 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True)
 class StepNoise:
-    """Squared errors of steps and their means, each beside what the equation says.
+    """Squared errors of steps and their means, with predictions by the equation.
 
     Attributes:
         exact: over every minibatch of a tiny network: `batch_size`, `learning_rate`, `noise`, `predicted_noise` and
             `bias`, the length of the mean error.
-        drawn: the same over minibatches drawn for a ResNet, with the `standard_error` of the noise and
-            `predicted_bias`, the length that the mean of so many unbiased draws has.
+        drawn: over minibatches drawn for a ResNet, as `sgd_noise_table`.
         depth: of the ResNet.
-        draws: how many minibatches.
+        draws: number of minibatches.
     """
 
     exact: pd.DataFrame
@@ -49,8 +43,46 @@ class StepNoise:
     draws: int
 
 
-def _equation_2(noise: StepNoise) -> tuple[Check, ...]:
-    return _noise_checks(noise.exact, noise.drawn, noise.depth, noise.draws)
+def _equation_2(found: StepNoise) -> tuple[Check, ...]:
+    """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet."""
+    exact, drawn = found.exact, found.drawn
+    noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
+    off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
+    scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
+    errors = (drawn["noise"] - drawn["predicted_noise"]).abs() / drawn["standard_error"]
+    return (
+        check(
+            "Over all possible minibatches the squared error is exactly α²M/|B|, to 1e-9.",
+            off <= _EXACT,
+            deviation=off,
+        ),
+        check(
+            "The step is unbiased: the mean error is 0, to 1e-9 of its root mean square.",
+            bool(scaled.max() <= _EXACT),
+            deviation=scaled.max(),
+        ),
+        check(
+            "Doubling the batch halves the noise, to 1e-9.",
+            abs(noise[1, 0.1] / noise[2, 0.1] - 2) <= _EXACT,
+            ratio=noise[1, 0.1] / noise[2, 0.1],
+        ),
+        check(
+            "Doubling the learning rate quadruples it, to 1e-9.",
+            abs(noise[2, 0.2] / noise[2, 0.1] - 4) <= _EXACT,
+            ratio=noise[2, 0.2] / noise[2, 0.1],
+        ),
+        check(
+            f"In a ResNet-{found.depth} the mean over {found.draws} minibatches is α²M/|B| within four standard "
+            "errors.",
+            bool((errors <= 4).all()),
+            largest_in_standard_errors=errors.max(),
+        ),
+        check(
+            "There the mean error is at most three times that expected of as many unbiased draws.",
+            bool((drawn["bias"] <= 3 * drawn["predicted_bias"]).all()),
+            largest_ratio=(drawn["bias"] / drawn["predicted_bias"]).max(),
+        ),
+    )
 
 
 @artefact("understanding-bn/equation-2", basis="formula", checks=_equation_2)
@@ -86,46 +118,6 @@ def step_noise(
         on=("quantity",),
         draw=lambda: step_noise_against_batch_size(drawn),
         remarks=("In evaluation mode: with the batch's statistics there is no gradient of one example.",),
-    )
-
-
-def _noise_checks(exact: pd.DataFrame, drawn: pd.DataFrame, depth: int, draws: int) -> tuple[Check, ...]:
-    """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet."""
-    noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
-    off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
-    scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
-    errors = (drawn["noise"] - drawn["predicted_noise"]).abs() / drawn["standard_error"]
-    return (
-        check(
-            "Over every minibatch there is the squared error is exactly α²M/|B|, to 1e-9.",
-            off <= _EXACT,
-            deviation=off,
-        ),
-        check(
-            "The step is unbiased: the mean error is 0, to 1e-9 of its root mean square.",
-            bool(scaled.max() <= _EXACT),
-            deviation=scaled.max(),
-        ),
-        check(
-            "Doubling the batch halves the noise, to 1e-9.",
-            abs(noise[1, 0.1] / noise[2, 0.1] - 2) <= _EXACT,
-            ratio=noise[1, 0.1] / noise[2, 0.1],
-        ),
-        check(
-            "Doubling the learning rate quadruples it, to 1e-9.",
-            abs(noise[2, 0.2] / noise[2, 0.1] - 4) <= _EXACT,
-            ratio=noise[2, 0.2] / noise[2, 0.1],
-        ),
-        check(
-            f"In a ResNet-{depth} the mean over {draws} minibatches is α²M/|B| within four standard errors.",
-            bool((errors <= 4).all()),
-            largest_in_standard_errors=errors.max(),
-        ),
-        check(
-            "There the mean error is no longer than three times what so many unbiased draws leave.",
-            bool((drawn["bias"] <= 3 * drawn["predicted_bias"]).all()),
-            largest_ratio=(drawn["bias"] / drawn["predicted_bias"]).max(),
-        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""The update that makes an unnormalized network diverge: its loss (figure 5) and its moments (figure 6)."""
+"""The update at which an unnormalized network diverges: the loss (figure 5) and moments (figure 6) along it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from normless.probes import DivergingUpdate, find_divergence
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
 from normless_papers.evidence import Evidence
-from normless_papers.probes.loss_landscape import loss_along, moments_along
-from normless_papers.understanding_bn.networks import Initializations
+from normless_papers.probes import loss_along, moments_along
+from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 from normless_papers.verdict import Check, Estimate, at_scale, check
 
 RATE = 0.002
-# Without norm some twentieth of the way is where a step of a tenth of the largest stable rate ends.
+# A twentieth of the update is about a step at a tenth of the largest stable rate without norm.
 _NEAR, _HALF = 0.05, 0.5
 _FIRST_FEW = 10
 # Ten layers each: both ends of the network and its middle.
@@ -32,14 +32,14 @@ _PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Networks that were trained until they diverged, and what their diverging updates did.
+    """Networks that were trained until they diverged, and measurements along their diverging updates.
 
     Attributes:
-        draws: how many networks there were.
-        minibatches: that each was trained for at most.
-        steps: of every draw that diverged, which update did it, from 1.
-        tables: of each of these, a row per point of the path of that update.
-        reduction: what is less than the paper's set-up; empty if nothing is.
+        draws: number of networks.
+        minibatches: the maximum per network.
+        steps: the number of the diverging update, from 1, for every draw that diverged.
+        tables: for each of these, a row per point of the path of that update.
+        reduction: as `Initializations.reduction`.
     """
 
     draws: int
@@ -49,7 +49,7 @@ class Divergence:
     reduction: str = ""
 
     def diverges(self) -> Check:
-        """Whether every draw does; the rate is one of the paper's set-up."""
+        """Whether every draw diverges, at the rate of the paper's set-up."""
         flags = [True] * len(self.steps) + [False] * (self.draws - len(self.steps))
         claim = (
             f"At the rate {RATE:g} the unnormalized network diverges, its loss above {LOSS_LIMIT:g}, within "
@@ -58,7 +58,7 @@ class Divergence:
         return at_scale(in_every(claim, flags), self.reduction)
 
     def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
-        """`in_every` of the draws that diverged; undecided where none did."""
+        """`in_every` of the draws that diverged; undecided if none did."""
         claim = f"{claim}, in every draw that diverges."
         return in_every(claim, flags, **numbers) if flags else check(claim, None)
 
@@ -77,7 +77,7 @@ def _figure_5(diverged: Divergence) -> list[Check]:
 def loss_along_update(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:
-    """Figure 5: along the diverging update the loss explodes towards the end, which the gradient does not tell."""
+    """Figure 5: along the diverging update the loss explodes towards the end, not predicted by the gradient."""
     setting = Initializations(context, data, batch_size, draws, minibatches)
     path = sorted({*np.linspace(0, 1, points).tolist(), _NEAR, _HALF})
     updates = _diverging(setting)
@@ -138,7 +138,7 @@ def moments_along_path(
 
 
 def _diverging(setting: Initializations) -> list[DivergingUpdate]:
-    """The responsible update of every draw that diverges after its first."""
+    """The diverging update of every draw that diverges after its first step."""
     descents = (find_divergence(draw.model, draw.batches, RATE) for draw in setting.each(batch_norm=(False,)))
     return [descent.update for descent in descents if descent.update is not None]
 
@@ -157,7 +157,7 @@ def _loss_checks(diverged: Divergence, losses: Sequence[pd.DataFrame]) -> list[C
         ),
         diverged.every(
             "The gradient does not indicate it: the loss after the update is more than ten times what the gradient "
-            "at the origin says",
+            "at the origin predicts",
             [not table["loss"][1.0] <= 10 * max(table["predicted_loss"][1.0], 0.0) for table in losses],
             largest_prediction=max((table["predicted_loss"][1.0] for table in losses), default=math.nan),
         ),
@@ -205,7 +205,7 @@ def _moment_checks(diverged: Divergence) -> list[Check]:
 
 
 def _decades(moments: pd.Series, start: float, end: float) -> float:
-    """log₁₀ of what a moment grows by between two points of the path; infinite where it overflows at the end."""
+    """log₁₀ of a moment's growth between two points of the path; infinite where it overflows at the end."""
     first, last = float(moments[start]), float(moments[end])
     return math.log10(last / first) if math.isfinite(last) else math.inf
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import wide_resnet
-from normless_papers.probes.jacobian_spectrum import jacobian_spectrum
+from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import cumulative
 
 

@@ -9,11 +9,10 @@ from normless.probes import observe
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import within
 from normless_papers.evidence import Evidence
-from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
-from normless_papers.probes.summand_distribution import summand_statistics
+from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
 from normless_papers.trained import replicates
-from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, conv_path, decades
-from normless_papers.understanding_bn.passes import pass_of
+from normless_papers.understanding_bn.initial_pass import pass_of
+from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, conv_path, decades
 from normless_papers.verdict import Check, Estimate, larger
 
 # Skewed summands have a mean of more than this many standard deviations, centred ones of less.
@@ -21,9 +20,8 @@ _SKEWED = 1 / 3
 
 
 def _gradient_and_channel_mean(found: Measured) -> list[Check]:
-    without, with_norm = found.both
-    correlations = [replicates(rows["mean_correlation"]) for rows in (without, with_norm)]
-    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in (without, with_norm)]
+    correlations = found.estimates("mean_correlation")
+    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in found.both]
     return [
         larger(
             "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
@@ -56,28 +54,27 @@ def _gradient_and_channel_mean(found: Measured) -> list[Check]:
 def gradient_and_channel_mean(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
 ) -> Evidence:
-    """Figure 18: in layer 35 gradients follow the means of the channels they read, without batch norm alone."""
+    """Figure 18: in layer 35 gradients follow the means of the channels they read only without batch norm."""
     setting = Initializations(context, data, batch_size, draws, minibatches)
-    shown: list[pd.DataFrame] = []
+    columns = ["mean_correlation", "dead_gradient", "live_gradient"]
+    first: list[pd.DataFrame] = []
 
     def alignment(draw: Draw) -> pd.DataFrame:
         parameters = _averaged(draw, 35)
         if draw.number == 0:
-            shown.append(parameters.assign(scheme=INKS[draw.batch_norm]))
-        return gradient_alignment_table(parameters)[["mean_correlation", "dead_gradient", "live_gradient"]]
+            first.append(parameters.assign(scheme=INKS[draw.batch_norm]))
+        return gradient_alignment_table(parameters)[columns]
 
-    measured = setting.measured(alignment)
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(layer=35, minibatches=minibatches),
-        draw=lambda: gradient_against_channel_mean(pd.concat(shown)),
+    return setting.evidence(
+        alignment,
+        draw=lambda: gradient_against_channel_mean(pd.concat(first)),
         remarks=(
             f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
             "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
             "not 0 by definition. The figure shows the first draw.",
         ),
-        reduction=setting.reduction,
+        layer=35,
+        minibatches=minibatches,
     )
 
 
@@ -132,19 +129,15 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
-    measured = setting.measured(lambda draw: summand_statistics(pass_of(draw).summands)[columns], batch_norm=(False,))
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(layer=90),
-        draw=lambda: summand_histogram(
-            pd.concat(pass_of(draw).summands for draw in setting.first(batch_norm=(False,)))
-        ),
+    return setting.evidence(
+        lambda draw: summand_statistics(pass_of(draw).summands)[columns],
+        draw=lambda: summand_histogram(pass_of(Draw(setting, False, 0)).summands),
         remarks=(
-            "`small` is the parameter above 5 % of all in |Σd|, those that read a dead channel left out. The figure "
+            "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
             "shows the first draw.",
         ),
-        reduction=setting.reduction,
+        batch_norm=(False,),
+        layer=90,
     )
 
 
@@ -180,17 +173,12 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
         table = gradient_alignment_table(parameters)[["sum_correlation", "share_aligned"]]
         return table.assign(mean_abs_gradient=parameters["abs_sum"].mean())
 
-    measured = setting.measured(alignment)
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(layer=54),
-        draw=lambda: sums_of_parameters(
-            pd.concat(_of_layer(draw, 54).assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
-        ),
+    return setting.evidence(
+        alignment,
+        draw=lambda: sums_of_parameters(setting.shown(lambda draw: _of_layer(draw, 54))),
         remarks=(
             "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
             "on the dotted line have summands of one sign.",
         ),
-        reduction=setting.reduction,
+        layer=54,
     )

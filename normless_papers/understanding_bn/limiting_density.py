@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import pi
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.integrate import trapezoid
 from normless.plots import density_parametrization, limiting_density
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
-from normless_papers.theory.fuss_catalan import density, density_table
+from normless_papers.theory import density, density_table
 from normless_papers.verdict import Check, check, close
 
 
@@ -38,7 +37,7 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
         curve = curves[curves["factors"] == count].sort_values("angle")
         angle, x = curve["angle"].to_numpy(float), curve["x"].to_numpy(float)
         direct = np.sin((count + 1) * angle) ** (count + 1) / (np.sin(angle) * np.sin(count * angle) ** count)
-        # Where (M+1)φ is near π the formula as it is printed cancels.
+        # Near (M+1)φ = π the printed formula cancels.
         apart = np.abs(x / direct - 1)[(count + 1) * angle < pi - 1e-3].max()
         rows.append(
             {
@@ -59,22 +58,9 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
     )
 
 
-@dataclass(frozen=True)
-class Densities:
-    """The density as it is computed.
-
-    Attributes:
-        table: `factors`, `integral` and `density_at_1e-8`.
-        deviation: of M = 1 from the law of Marchenko and Pastur, relative.
-    """
-
-    table: pd.DataFrame
-    deviation: float
-
-
-def _densities(found: Densities) -> list[Check]:
-    near = found.table["density_at_1e-8"]
-    integrals = found.table[["factors", "integral"]].itertuples(index=False, name=None)
+def _densities(densities: pd.DataFrame) -> list[Check]:
+    near, off = densities["density_at_1e-8"], densities["deviation_from_marchenko_pastur"].max()
+    integrals = densities[["factors", "integral"]].itertuples(index=False, name=None)
     return [
         *(
             close(f"M = {count}: the density integrates to 1, within 1e-4.", integral, 1.0, absolute=1e-4)
@@ -89,8 +75,8 @@ def _densities(found: Densities) -> list[Check]:
         ),
         check(
             "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.",
-            found.deviation <= 1e-9,
-            deviation=found.deviation,
+            off <= 1e-9,
+            deviation=off,
         ),
     ]
 
@@ -118,7 +104,7 @@ def densities(context: Context, *, factors: Sequence[int], points: int) -> Evide
     apart = np.abs(density(x, 1) / (np.sqrt((4 - x) / x) / (2 * pi)) - 1).max()
     return Evidence(
         measured,
-        Densities(measured, float(apart)),
+        measured.assign(deviation_from_marchenko_pastur=apart),
         {"formula": "equation (10)", "factors": list(factors), "points": points, "data": "none"},
         draw=lambda: limiting_density(curves),
         remarks=("Integrated over the curve in log x by the trapezoidal rule.",),

@@ -9,7 +9,7 @@ from torch import nn
 
 from normless import convert, param_groups
 from normless.models import wide_resnet
-from normless_papers.probes.loss_terms import l2_share, loss_terms
+from normless_papers.probes.objective_terms import l2_share, loss_terms
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.tensor([0, 3, 3, 9])

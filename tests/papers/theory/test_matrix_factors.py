@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from normless_papers.theory.random_factors import Entries, gain_of, random_factors
+from normless_papers.theory.matrix_factors import Entries, gain_of, random_factors
 
 ENTRIES: tuple[Entries, ...] = ("gaussian", "uniform", "signs")
 

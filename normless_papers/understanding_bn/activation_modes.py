@@ -1,4 +1,4 @@
-"""Histograms of channels' activations without batch norm and with it (figures 13 and 14)."""
+"""Means and modes of channels' activations without batch norm and with it (figures 13 and 14)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from matplotlib.axes import Axes
 from normless.plots import new_panels, value_histograms
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
-from normless_papers.probes.histograms import peak_counts
+from normless_papers.probes import peak_counts
 from normless_papers.trained import replicates
-from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, decades
-from normless_papers.understanding_bn.passes import HISTOGRAM_CHANNELS, HISTOGRAM_LAYERS, pass_of
+from normless_papers.understanding_bn.initial_pass import HISTOGRAM_CHANNELS, HISTOGRAM_LAYERS, pass_of
+from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 from normless_papers.verdict import Check, Estimate, larger
 
 _DEEP = (81, 83)
 _SHOWN = 0
 
 
+_COLUMNS = ["abs_mean", "relative_mean", "modes", "unimodal"]
+
+
 def _unnormalized(found: Measured) -> list[Check]:
-    layers = _by_layer(found, batch_norm=False)
+    layers = found.pivoted("layer", _COLUMNS, batch_norm=False)
     means, modes = layers["abs_mean"], layers["modes"]
     return [
         *(
@@ -47,7 +50,7 @@ def unnormalized_activations(context: Context, *, data: str, batch_size: int, dr
 
 
 def _normalized(found: Measured) -> list[Check]:
-    without, with_norm = (_by_layer(found, batch_norm=kind) for kind in (False, True))
+    without, with_norm = (found.pivoted("layer", _COLUMNS, batch_norm=kind) for kind in (False, True))
     checks = []
     for layer in HISTOGRAM_LAYERS:
         checks += [
@@ -81,7 +84,7 @@ def normalized_activations(context: Context, *, data: str, batch_size: int, draw
 
 
 def _channels(draw: Draw) -> pd.DataFrame:
-    """By layer |mean|, that in deviations, modes, and the share of channels that have one mode."""
+    """By layer |mean|, also in deviations, modes, and the share of channels with one mode."""
     seen = pass_of(draw)
     table = seen.moments.set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
     table["relative_mean"] = table["abs_mean"] / np.sqrt(table["variance"])
@@ -90,23 +93,11 @@ def _channels(draw: Draw) -> pd.DataFrame:
     return table.rename_axis("layer").reset_index()
 
 
-def _by_layer(found: Measured, *, batch_norm: bool) -> pd.DataFrame:
-    """Columns (quantity, layer), a row per draw."""
-    rows = found.by_draw(batch_norm=batch_norm).reset_index()
-    return rows.pivot(index="draw", columns="layer", values=["abs_mean", "relative_mean", "modes", "unimodal"])
-
-
 def _evidence(setting: Initializations, *, batch_norm: bool) -> Evidence:
-    measured = setting.measured(_channels)
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(
-            layers=list(HISTOGRAM_LAYERS),
-            channels=f"{HISTOGRAM_CHANNELS[0]} to {HISTOGRAM_CHANNELS[-1]} of each layer",
-        ),
+    return setting.evidence(
+        _channels,
         draw=lambda: _histograms(
-            pd.concat(pass_of(draw).activations for draw in setting.first(batch_norm=(batch_norm,))), batch_norm
+            setting.shown(lambda draw: pass_of(draw).activations, batch_norm=(batch_norm,)),
         ),
         remarks=(
             "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",
@@ -115,14 +106,14 @@ def _evidence(setting: Initializations, *, batch_norm: bool) -> Evidence:
             f"The figure shows channel {_SHOWN} of the first draw; the paper chose channels that it calls "
             "representative.",
         ),
-        reduction=setting.reduction,
+        layers=list(HISTOGRAM_LAYERS),
+        channels=f"{HISTOGRAM_CHANNELS[0]} to {HISTOGRAM_CHANNELS[-1]} of each layer",
     )
 
 
-def _histograms(counts: pd.DataFrame, batch_norm: bool) -> Axes:
+def _histograms(counts: pd.DataFrame) -> Axes:
     panels = new_panels(2, 2, height=2.6)
-    scheme = "batch_norm" if batch_norm else "none"
     for axes, layer in zip(panels, HISTOGRAM_LAYERS, strict=True):
         rows = counts[(counts["order"] == layer) & (counts["channel"] == _SHOWN)]
-        value_histograms(rows.assign(scheme=scheme), axes, title=f"Layer {layer}", across="activation before ReLU")
+        value_histograms(rows, axes, title=f"Layer {layer}", across="activation before ReLU")
     return panels[0]

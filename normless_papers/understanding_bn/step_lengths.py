@@ -1,9 +1,8 @@
-"""How long steps may be: the loss along the gradient (figure 24), the largest learning rate (appendix J)."""
+"""The longest useful steps: the loss along the gradient (figure 24), the largest learning rate (appendix J)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,37 +13,26 @@ from torch import Tensor, nn
 from normless.plots import loss_along_direction, new_panels, rate_trials
 from normless.probes import descend, find_divergence, momentum_sgd
 from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import decades_over_draws, in_every, quantity_table, within
+from normless_papers.estimates import in_every, within
 from normless_papers.evidence import Evidence
-from normless_papers.probes.largest_rate import largest_stable_rate
-from normless_papers.probes.loss_landscape import loss_along, steepest_descent
-from normless_papers.understanding_bn.networks import INKS, Draw, Initializations
+from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
+from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 from normless_papers.verdict import Check, Estimate, at_scale, larger
 
-# What the paper trains with up to the fifth minibatch.
+# The rates of the training up to the fifth minibatch.
 TRAINING_RATES = {False: 1e-4, True: 0.1}
 _SHORTEST, _LONGEST = 1e-6, 16.0
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-@dataclass(frozen=True)
-class LongestSteps:
-    """The longest step that lowers the loss: a row per draw, columns (minibatch, with batch norm or not)."""
-
-    table: pd.DataFrame
-
-    def of(self, minibatch: int, batch_norm: bool) -> pd.Series:
-        """Of every draw."""
-        return self.table[(minibatch, batch_norm)]
-
-
-def _figure_24(steps: LongestSteps) -> list[Check]:
+def _figure_24(found: Measured) -> list[Check]:
+    without, with_norm = (found.pivoted("minibatch", ["step"], batch_norm=kind)["step"] for kind in (False, True))
     return [
         larger(
             f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
             "batch norm (log₁₀ of the ratio).",
-            decades_over_draws(steps.of(minibatch, True) / steps.of(minibatch, False)),
+            decades(with_norm[minibatch] / without[minibatch]),
             Estimate(1.0),
         )
         for minibatch in (1, 5)
@@ -57,41 +45,39 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws, minibatches=5)
     count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
     steps = [_SHORTEST * factor**power for power in range(count)]
-    drawn = setting.measured(lambda draw: _losses(draw, steps))
-    longest = LongestSteps(
-        pd.DataFrame(
-            [
-                {"minibatch": minibatch, "batch_norm": kind, "draw": number, "step": _longest_useful_step(rows)}
-                for (minibatch, kind, number), rows in drawn.groupby(["minibatch", "batch_norm", "draw"])
-            ]
-        ).pivot(index="draw", columns=["minibatch", "batch_norm"], values="step")
-    )
-    quantities: dict[str, Estimate | float] = {
-        "lr_unnormalized": TRAINING_RATES[False],
-        "lr_batch_norm": TRAINING_RATES[True],
-    }
-    for minibatch in (1, 5):
-        for kind, name in ((False, "without"), (True, "with")):
-            quantities[
-                f"log10 of the longest step that lowers the loss, minibatch {minibatch}, {name} batch norm"
-            ] = decades_over_draws(longest.of(minibatch, kind))
-    first = drawn[drawn["draw"] == 0]
-    return Evidence(
-        quantity_table(quantities),
-        facts=longest,
-        setup=setting.setup(
-            steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
-            optimizer=OPTIMIZER,
-        ),
-        on=("quantity",),
-        draw=lambda: _landscapes(first),
+    first: list[pd.DataFrame] = []
+
+    def longest(draw: Draw) -> pd.DataFrame:
+        losses = _losses(draw, steps)
+        if draw.number == 0:
+            first.append(losses.assign(scheme=INKS[draw.batch_norm]))
+        by_minibatch = losses.groupby("minibatch")[["point", "loss"]]
+        return by_minibatch.apply(_longest_useful_step).rename("step").reset_index()
+
+    return setting.evidence(
+        longest,
+        quantities=_longest_steps,
+        draw=lambda: _landscapes(pd.concat(first)),
         remarks=(
             "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
             f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
             "thousand times that at the start are left out of the figure, which shows the first draw.",
         ),
-        reduction=setting.reduction,
+        steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
+        optimizer=OPTIMIZER,
     )
+
+
+def _longest_steps(found: Measured) -> dict[str, Estimate | float]:
+    """The rates of the training, and the longest steps."""
+    rates = {"lr_unnormalized": TRAINING_RATES[False], "lr_batch_norm": TRAINING_RATES[True]}
+    return rates | {
+        f"log10 of the longest step that lowers the loss, minibatch {minibatch}, {name} batch norm": decades(
+            rows[rows["minibatch"] == minibatch]["step"]
+        )
+        for minibatch in (1, 5)
+        for name, rows in zip(("without", "with"), found.both, strict=True)
+    }
 
 
 def _losses(draw: Draw, steps: Sequence[float]) -> pd.DataFrame:
@@ -109,7 +95,7 @@ def _along(model: nn.Module, batch: tuple[Tensor, Tensor], steps: Sequence[float
 
 
 def _longest_useful_step(rows: pd.DataFrame) -> float:
-    """Up to where a step lowers the loss: beyond the longest that does, interpolated in the logarithms of both."""
+    """The longest step that lowers the loss, interpolated between points in the logarithms of both."""
     losses = rows.sort_values("point").set_index("point")["loss"]
     start, tried = float(losses.iloc[0]), losses.iloc[1:]
     lower = tried.index[tried < start]
@@ -134,52 +120,33 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-@dataclass(frozen=True)
-class StableRates:
-    """What networks tolerated, draw by draw.
-
-    Attributes:
-        with_norm: of networks with batch norm `largest`, the largest rate tried that did not diverge,
-            `smallest_diverging`, `first_stable`, whether the published rate did not diverge, and `ten_diverged`.
-        without: the same of networks without.
-        reduction: what is less than the paper's set-up; empty if nothing is.
-    """
-
-    with_norm: pd.DataFrame
-    without: pd.DataFrame
-    reduction: str
-
-    @property
-    def ratio(self) -> Estimate:
-        """log₁₀ of the ratio of the largest rates."""
-        return decades_over_draws(self.with_norm["largest"] / self.without["largest"])
+def _ratio(found: Measured) -> Estimate:
+    """log₁₀ of the ratio of the largest rates."""
+    without, with_norm = found.both
+    return decades(with_norm["largest"] / without["largest"])
 
 
-def _maximal_learning_rate(rates: StableRates) -> list[Check]:
+def _maximal_learning_rate(found: Measured) -> list[Check]:
+    without, with_norm = found.both
     published = [
         in_every(
-            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.",
-            rates.with_norm["first_stable"],
+            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.", with_norm["first_stable"]
         ),
-        in_every(
-            f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.", rates.with_norm["ten_diverged"]
-        ),
-        in_every(
-            f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", rates.without["first_stable"]
-        ),
+        in_every(f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.", with_norm["ten_diverged"]),
+        in_every(f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", without["first_stable"]),
         within(
             "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
             "the ratio).",
-            rates.ratio,
+            _ratio(found),
             3.0,
             5.0,
         ),
     ]
     return [
-        *(at_scale(one, rates.reduction) for one in published),
+        *(at_scale(one, found.reduction) for one in published),
         larger(
             "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).",
-            rates.ratio,
+            _ratio(found),
             Estimate(2.0),
         ),
     ]
@@ -192,40 +159,40 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
     trials: list[pd.DataFrame] = []
 
     def search(draw: Draw) -> pd.DataFrame:
-        row, made = _searched(draw)
-        trials.append(made.assign(scheme=INKS[draw.batch_norm]))
+        row, tried = _searched(draw)
+        trials.append(tried.assign(scheme=INKS[draw.batch_norm]))
         return pd.DataFrame([row])
 
-    drawn = setting.measured(search)
-    with_norm, without = (drawn[drawn["batch_norm"] == kind].set_index("draw") for kind in (True, False))
-    rates = StableRates(with_norm, without, setting.reduction)
-    return Evidence(
-        quantity_table(
-            {
-                "does_not_diverge": _geometric(with_norm["largest"]),
-                "diverges": _geometric(with_norm["smallest_diverging"]),
-                "does not diverge, without batch norm": _geometric(without["largest"]),
-                "diverges, without batch norm": _geometric(without["smallest_diverging"]),
-                "log10 of the ratio of the rates that do not diverge": rates.ratio,
-            }
-        ),
-        facts=rates,
-        setup=setting.setup(minibatches=minibatches, resolution="a factor of 2", optimizer=OPTIMIZER),
-        on=("quantity",),
+    return setting.evidence(
+        search,
+        quantities=_stable_rates,
         draw=lambda: rate_trials(pd.concat(trials)),
         remarks=(
             "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
-            "geometric means over draws; of the published ones no resolution is known.",
+            "geometric means over draws; the resolution of the published ones is unknown.",
         ),
-        reduction=setting.reduction,
+        minibatches=minibatches,
+        resolution="a factor of 2",
+        optimizer=OPTIMIZER,
     )
 
 
+def _stable_rates(found: Measured) -> dict[str, Estimate | float]:
+    without, with_norm = found.both
+    return {
+        "does_not_diverge": _geometric(with_norm["largest"]),
+        "diverges": _geometric(with_norm["smallest_diverging"]),
+        "does not diverge, without batch norm": _geometric(without["largest"]),
+        "diverges, without batch norm": _geometric(without["smallest_diverging"]),
+        "log10 of the ratio of the rates that do not diverge": _ratio(found),
+    }
+
+
 def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The largest rate of one network, and a row per rate that was tried."""
+    """The largest rate of one network, and a row per rate tried."""
     start = _SURVIVED if draw.batch_norm else _UNNORMALIZED
     search = largest_stable_rate(draw.model, draw.batches, start=start)
-    made = search.trials[["rate", "diverged"]]
+    tried = search.trials[["rate", "diverged"]]
     row: dict[str, Any] = {
         "largest": search.largest,
         "smallest_diverging": search.smallest_diverging,
@@ -233,8 +200,8 @@ def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
     }
     if draw.batch_norm:
         row["ten_diverged"] = find_divergence(draw.model, draw.batches, _DIVERGING).diverged
-        made = pd.concat([made, pd.DataFrame([{"rate": _DIVERGING, "diverged": row["ten_diverged"]}])])
-    return row, made
+        tried = pd.concat([tried, pd.DataFrame([{"rate": _DIVERGING, "diverged": row["ten_diverged"]}])])
+    return row, tried
 
 
 def _geometric(values: pd.Series) -> float:

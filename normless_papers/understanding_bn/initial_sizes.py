@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 
 from normless.plots import channel_moments_against_depth, new_panels, title_axes, value_histograms
 from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every, over_draws, quantity_table, within
+from normless_papers.estimates import in_every, over_draws, within
 from normless_papers.evidence import Evidence
 from normless_papers.trained import replicates
-from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, decades
-from normless_papers.understanding_bn.passes import WEIGHT_55, pass_of
+from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
+from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 # The layers over which growth is fitted: without the stem's neighbourhood and the classifier.
@@ -56,11 +56,10 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
         gradients = pass_of(draw).gradients
         return gradients[gradients["parameter"] == WEIGHT_55]
 
-    found = Measured(setting.measured(sizes), reduction=setting.reduction)
-    without, with_norm = found.both
-    ratio = without["mean_abs"] / with_norm["mean_abs"]
-    measured = quantity_table(
-        {
+    def quantities(found: Measured) -> dict[str, Estimate | float]:
+        without, with_norm = found.both
+        ratio = without["mean_abs"] / with_norm["mean_abs"]
+        return {
             "magnitude_ratio_unnormalized_to_normalized": over_draws(ratio),
             "log10 of that ratio": decades(ratio),
             "kurtosis without batch norm": over_draws(without["kurtosis"]),
@@ -68,22 +67,17 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
             "largest |gradient| without batch norm": over_draws(without["max_abs"]),
             "largest |gradient| with batch norm": over_draws(with_norm["max_abs"]),
         }
-    )
-    return Evidence(
-        measured,
-        found,
-        setting.setup(layer=55, parameter=WEIGHT_55),
-        on=("quantity",),
-        draw=lambda: _histograms(
-            pd.concat(
-                pass_of(draw).gradient_histogram.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first()
-            )
-        ),
+
+    return setting.evidence(
+        sizes,
+        quantities=quantities,
+        draw=lambda: _histograms(setting.shown(lambda draw: pass_of(draw).gradient_histogram)),
         remarks=(
             "Magnitudes are mean absolute values, as in tables 1 and 4.",
             "The figure shows the first draw; note that its horizontal axes differ.",
         ),
-        reduction=setting.reduction,
+        layer=55,
+        parameter=WEIGHT_55,
     )
 
 
@@ -140,44 +134,47 @@ def _moments_against_depth(found: Measured) -> list[Check]:
 def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
     """Figure 3: without batch norm channel means and variances grow almost exponentially with depth."""
     setting = Initializations(context, data, batch_size, draws)
-    found = Measured(setting.measured(lambda draw: _fits(pass_of(draw).moments)), reduction=setting.reduction)
-    without, with_norm = found.both
-    quantities = {"largest_output_channel_scale": over_draws(10 ** without["log10_scale"])}
-    for name in _MOMENTS.values():
-        for kind, rows in (("without", without), ("with", with_norm)):
-            quantities[f"decades of {name} over 100 layers {kind} batch norm"] = over_draws(rows[f"{name}_decades"])
-        straight = over_draws(without[f"{name}_straightness"])
-        quantities[f"R² of log₁₀ {name} against the layer without batch norm"] = straight
-    return Evidence(
-        quantity_table(quantities),
-        found,
-        setting.setup(layers=f"{_FITTED[0]} to {_FITTED[1]}", moments="of the weight layers' outputs, before a norm"),
-        on=("quantity",),
-        draw=lambda: _moments(
-            pd.concat(pass_of(draw).moments.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
-        ),
+    return setting.evidence(
+        lambda draw: _fits(pass_of(draw).moments),
+        quantities=_growth,
+        draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw).moments)),
         remarks=(
             "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
             "variances zigzag around their constant trend.",
             "The figure shows the first draw; bands reach one standard deviation over channels.",
         ),
-        reduction=setting.reduction,
+        layers=f"{_FITTED[0]} to {_FITTED[1]}",
+        moments="of the weight layers' outputs, before a norm",
     )
 
 
+def _growth(found: Measured) -> dict[str, Estimate | float]:
+    """The published scale, and the growth of each moment over layers."""
+    without, with_norm = found.both
+    quantities: dict[str, Estimate | float] = {
+        "largest_output_channel_scale": over_draws(10 ** without["log10_scale"])
+    }
+    for name in _MOMENTS.values():
+        for kind, rows in (("without", without), ("with", with_norm)):
+            quantities[f"decades of {name} over 100 layers {kind} batch norm"] = over_draws(rows[f"{name}_decades"])
+        straight = over_draws(without[f"{name}_straightness"])
+        quantities[f"R² of log₁₀ {name} against the layer without batch norm"] = straight
+    return quantities
+
+
 def _fits(moments: pd.DataFrame) -> pd.DataFrame:
-    """Decades over 100 layers of each moment, how straight that is, and the scale of the largest layer."""
+    """Decades over 100 layers of each moment, the R² of the line, and the scale of the largest layer."""
     rows = moments[moments["order"].between(*_FITTED)]
-    found: dict[str, float] = {}
+    fits: dict[str, float] = {}
     layers = rows["order"].to_numpy(float)
     for moment, name in _MOMENTS.items():
         logarithms = np.log10(rows[moment].to_numpy(float))
         slope, _ = np.polyfit(layers, logarithms, 1)
-        found[f"{name}_decades"] = 100 * float(slope)
-        found[f"{name}_straightness"] = float(np.corrcoef(layers, logarithms)[0, 1] ** 2)
+        fits[f"{name}_decades"] = 100 * float(slope)
+        fits[f"{name}_straightness"] = float(np.corrcoef(layers, logarithms)[0, 1] ** 2)
     scale = np.sqrt(np.square(rows["abs_mean"]) + rows["variance"])
-    found["log10_scale"] = float(np.log10(scale.max()))
-    return pd.DataFrame([found])
+    fits["log10_scale"] = float(np.log10(scale.max()))
+    return pd.DataFrame([fits])
 
 
 def _moments(first: pd.DataFrame) -> Axes:

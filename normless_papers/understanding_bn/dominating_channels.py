@@ -16,19 +16,17 @@ from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import within
 from normless_papers.evidence import Evidence
-from normless_papers.probes.channel_contributions import dominance_table
+from normless_papers.probes import dominance_table
 from normless_papers.trained import replicates
-from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, decades
-from normless_papers.understanding_bn.passes import READING_LAYERS, pass_of
+from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
+from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.verdict import Check, Estimate, larger
 
 _EARLY, _LATE = (2, 10), (95, 108)
 
 
 def _channel_pairs(found: Measured) -> list[Check]:
-    share, rank, variation = (
-        [replicates(rows[name]) for rows in found.both] for name in ("rank_one_share", "effective_rank", "variation")
-    )
+    share, rank, variation = map(found.estimates, ("rank_one_share", "effective_rank", "variation"))
     return [
         larger(
             "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
@@ -53,18 +51,15 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
-    measured = setting.measured(lambda draw: pass_of(draw).pair_structure[columns])
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(layer=45),
-        draw=lambda: _matrices({one.batch_norm: pass_of(one).pairs for one in setting.first()}),
+    return setting.evidence(
+        lambda draw: pass_of(draw).pair_structure[columns],
+        draw=lambda: _matrices({kind: pass_of(Draw(setting, kind, 0)).pairs for kind in (False, True)}),
         remarks=(
             "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
             "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
             "channels sorted.",
         ),
-        reduction=setting.reduction,
+        layer=45,
     )
 
 
@@ -77,8 +72,7 @@ def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
 
 
 def _channel_gradients(found: Measured) -> list[Check]:
-    by_part = found.table.pivot(index=["batch_norm", "draw"], columns="part", values=["mean", "decades"])
-    without, with_norm = by_part.loc[False], by_part.loc[True]
+    without, with_norm = (found.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
     scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
     return [
         larger(
@@ -105,7 +99,7 @@ def _channel_gradients(found: Measured) -> list[Check]:
 
 @artefact("understanding-bn/figure-19", basis="measurement", checks=_channel_gradients)
 def channel_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 19: without batch norm gradients of channels differ a lot in early layers and little in late ones."""
+    """Figure 19: without batch norm gradients differ much between channels in early layers, little in late ones."""
     setting = Initializations(context, data, batch_size, draws)
 
     def spread(draw: Draw) -> pd.DataFrame:
@@ -116,19 +110,15 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
             rows.append({"layers": f"{first} to {last}", "part": part} | mean.to_dict())
         return pd.DataFrame(rows)
 
-    measured = setting.measured(spread)
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(early=f"layers {_EARLY[0]} to {_EARLY[1]}", late=f"layers {_LATE[0]} to {_LATE[1]}"),
-        draw=lambda: channel_gradients_by_layer(
-            pd.concat(pass_of(draw).channels.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
-        ),
+    return setting.evidence(
+        spread,
+        draw=lambda: channel_gradients_by_layer(setting.shown(lambda draw: pass_of(draw).channels)),
         remarks=(
-            "The caption speaks of larger scales in early layers, section I.2 of scales within a layer that differ "
-            "by the conditioning of the network ahead; both are checked. The figure shows the first draw.",
+            "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
+            "conditioning of the network ahead; both are checked. The figure shows the first draw.",
         ),
-        reduction=setting.reduction,
+        early=f"layers {_EARLY[0]} to {_EARLY[1]}",
+        late=f"layers {_LATE[0]} to {_LATE[1]}",
     )
 
 
@@ -160,20 +150,13 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     """Appendix K: channels with large means contribute the most to the layer above; few matter without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
-    measured = setting.measured(
-        lambda draw: dominance_table(pass_of(draw).contributions)[columns].rename(columns={"order": "layer"})
-    )
-    return Evidence(
-        measured,
-        Measured(measured),
-        setting.setup(layers=list(READING_LAYERS)),
-        draw=lambda: contributions_by_channel_mean(
-            pd.concat(pass_of(draw).contributions.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
-        ),
+    return setting.evidence(
+        lambda draw: dominance_table(pass_of(draw).contributions)[columns].rename(columns={"order": "layer"}),
+        draw=lambda: contributions_by_channel_mean(setting.shown(lambda draw: pass_of(draw).contributions)),
         remarks=(
             "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
             "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
             "first draw.",
         ),
-        reduction=setting.reduction,
+        layers=list(READING_LAYERS),
     )

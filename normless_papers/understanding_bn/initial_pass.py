@@ -1,9 +1,9 @@
-"""One pass forward and back through a network at initialization, watched for everything that the figures show."""
+"""One watched forward and backward pass through a network at initialization, for all of the paper's figures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import pandas as pd
 from torch import Tensor
@@ -17,20 +17,23 @@ from normless.probes import (
     Watcher,
     observe,
 )
-from normless_papers.probes.channel_contributions import ChannelContributions
-from normless_papers.probes.channel_pairs import ChannelPairs
-from normless_papers.probes.class_gradients import for_each_class
-from normless_papers.probes.gradient_sums import GradientSums
-from normless_papers.probes.histograms import ActivationHistograms, ParameterGradientHistograms
-from normless_papers.probes.parameter_gradients import ParameterGradients
-from normless_papers.probes.summand_distribution import SummandDistribution
-from normless_papers.understanding_bn.networks import Draw, conv_path
+from normless_papers.probes import (
+    ActivationHistograms,
+    ChannelContributions,
+    ChannelPairs,
+    GradientSums,
+    ParameterGradientHistograms,
+    ParameterGradients,
+    SummandDistribution,
+    for_each_class,
+)
+from normless_papers.understanding_bn.initializations import Draw, conv_path
 
 HISTOGRAM_LAYERS = (9, 45, 81, 83)
 SUMMED_LAYERS = (18, 19, 54, 55, 90, 91)
 READING_LAYERS = (19, 35, 55, 91)
 PARAMETER_LAYERS = (35, 54)
-# Every stage has at least so many; all of them would be slow and say the same.
+# Every stage has at least this many channels.
 HISTOGRAM_CHANNELS = tuple(range(16))
 WEIGHT_55, WEIGHT_52 = (f"{conv_path(layer)}.weight" for layer in (55, 52))
 
@@ -86,61 +89,53 @@ class ClassPass:
     elements: pd.DataFrame
 
 
+_Cached = TypeVar("_Cached")
 _passes: dict[object, Pass] = {}
 _class_passes: dict[object, ClassPass] = {}
 
 
 def pass_of(draw: Draw) -> Pass:
-    """The pass of a draw; made once for all artefacts, since most of them look at the same networks."""
+    """The pass of a draw, cached, since most artefacts use the same networks."""
     if draw.key not in _passes:
-        _forget_oldest(_passes)
-        _passes[draw.key] = _observed(draw)
+        _add(_passes, draw, _observed(draw))
     return _passes[draw.key]
 
 
 def class_pass_of(draw: Draw) -> ClassPass:
-    """The gradients of a draw by class; made once, as by `pass_of`."""
+    """The gradients of a draw by class, cached."""
     if draw.key not in _class_passes:
-        _forget_oldest(_class_passes)
-        _class_passes[draw.key] = _by_class(draw)
+        _add(_class_passes, draw, _by_class(draw))
     return _class_passes[draw.key]
 
 
-def _forget_oldest(kept: dict[object, Pass] | dict[object, ClassPass]) -> None:
-    while len(kept) >= _MOST:
-        del kept[next(iter(kept))]
+def _add(cache: dict[object, _Cached], draw: Draw, value: _Cached) -> None:
+    """Add an entry, and drop the oldest ones above the limit."""
+    while len(cache) >= _MOST:
+        del cache[next(iter(cache))]
+    cache[draw.key] = value
 
 
 def _observed(draw: Draw) -> Pass:
-    moments, gradients = ChannelMoments(), GradientMoments()
-    activations = ActivationHistograms(
-        layers=[conv_path(layer) for layer in HISTOGRAM_LAYERS], channels=HISTOGRAM_CHANNELS
-    )
-    contributions = ChannelContributions([conv_path(layer) for layer in READING_LAYERS])
-    histogram = ParameterGradientHistograms(parameters=[WEIGHT_55])
-    sums = GradientSums([conv_path(layer) for layer in SUMMED_LAYERS])
-    parameters = ParameterGradients([conv_path(layer) for layer in PARAMETER_LAYERS])
-    pairs = ChannelPairs([conv_path(45)])
-    summands = SummandDistribution(conv_path(90), ("largest", "small"))
-    channels, logits, by_example = ChannelGradients(), LogitGradients(), LogitGradientMatrix()
-    forward: list[Watcher] = [moments, activations, contributions]
-    back: list[Watcher] = [gradients, histogram, sums, parameters, summands, pairs, channels, logits, by_example]
-    observe(draw.model, [*forward, *back], draw.inputs, draw.targets)
-    return Pass(
-        moments=moments.table(),
-        activations=activations.table(),
-        contributions=contributions.table(),
-        gradients=gradients.table(),
-        gradient_histogram=histogram.table(),
-        sums=sums.table(),
-        parameters=parameters.table(),
-        summands=summands.table(),
-        pairs=pairs.table(),
-        pair_structure=pairs.structure(),
-        channels=channels.table(),
-        logits=logits.table(),
-        logits_by_example=by_example.table(),
-    )
+    def paths(layers: tuple[int, ...]) -> list[str]:
+        return [conv_path(layer) for layer in layers]
+
+    pairs = ChannelPairs(paths((45,)))
+    watchers: dict[str, Watcher] = {
+        "moments": ChannelMoments(),
+        "activations": ActivationHistograms(layers=paths(HISTOGRAM_LAYERS), channels=HISTOGRAM_CHANNELS),
+        "contributions": ChannelContributions(paths(READING_LAYERS)),
+        "gradients": GradientMoments(),
+        "gradient_histogram": ParameterGradientHistograms(parameters=[WEIGHT_55]),
+        "sums": GradientSums(paths(SUMMED_LAYERS)),
+        "parameters": ParameterGradients(paths(PARAMETER_LAYERS)),
+        "summands": SummandDistribution(conv_path(90), ("largest", "small")),
+        "pairs": pairs,
+        "channels": ChannelGradients(),
+        "logits": LogitGradients(),
+        "logits_by_example": LogitGradientMatrix(),
+    }
+    observe(draw.model, list(watchers.values()), draw.inputs, draw.targets)
+    return Pass(pair_structure=pairs.structure(), **{name: watcher.table() for name, watcher in watchers.items()})
 
 
 def _by_class(draw: Draw) -> ClassPass:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,8 @@ from normless.plots import condition_against_factors, largest_value_against_fact
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import in_every
 from normless_papers.evidence import Evidence
-from normless_papers.theory.random_factors import Entries
-from normless_papers.theory.singular_values import (
+from normless_papers.theory import (
+    Entries,
     conditioning_table,
     distance_between,
     extremes_table,
@@ -102,9 +102,9 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
         matrix_setup(context, size, factors, runs),
         draw=lambda: largest_value_against_factors(table),
         remarks=(
-            "The paper takes the slower growth for an effect of finite size. Predicted is the root of the edge in "
-            "theorem 1, √((M+1)^(M+1)/M^M): the theorem is about squared singular values, so that growth as √M is "
-            "its own, and what finite size adds is that the largest value stays below.",
+            "The paper attributes the slower growth to finite size. Predicted is the root of the edge in theorem 1, "
+            "√((M+1)^(M+1)/M^M): the theorem is about squared singular values, so growth as √M follows from it, and "
+            "finite size only keeps the largest value below.",
         ),
         reduction=matrix_reduction(size),
     )
@@ -116,36 +116,21 @@ def _slopes(by_run: pd.DataFrame) -> pd.Series[float]:
     return by_run.apply(lambda row: float(np.polyfit(factors, row.to_numpy(float), 1)[0]), axis=1)
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What the scale and the distribution of the entries change.
-
-    Attributes:
-        size: N.
-        condition: the largest change of log₁₀ κ of any product, by the gain that replaces 1.
-        distances: the largest distance of the singular values' distributions, by the entries that replace Gaussian
-            ones.
-    """
-
-    size: int
-    condition: Mapping[str, float]
-    distances: Mapping[str, float]
-
-
-def _universality(found: Changes) -> list[Check]:
-    bound = 5 / found.size
-    changes, distances = (list(values.values()) for values in (found.condition, found.distances))
+def _universality(changes: pd.DataFrame) -> list[Check]:
+    """Of `size` N, the largest `change_of_log10_condition` by gain, and the largest `distance` by entries."""
+    bound = 5 / changes["size"].iloc[0]
+    change, distance = changes["change_of_log10_condition"].max(), changes["distance"].max()
     return [
         check(
             "The condition number of every product is unchanged by the gain: log₁₀ κ to 1e-6.",
-            max(changes) <= 1e-6,
-            largest_change=max(changes),
+            change <= 1e-6,
+            largest_change=change,
         ),
         check(
             f"Uniform entries and signs have the singular values of Gaussian ones: shares below any point, all runs "
             f"together, differ by at most 5/N = {bound:g}.",
-            max(distances) <= bound,
-            largest_distance=max(distances),
+            distance <= bound,
+            largest_distance=distance,
         ),
     ]
 
@@ -155,23 +140,23 @@ def universality(context: Context, *, size: int, factors: Sequence[int], runs: i
     """Section 4: condition numbers do not depend on the gain, spectra not on the distribution of the entries."""
     seed = context.seed
     plain = extremes_table(factors, size, runs=runs, seed=seed)
-    changes = {}
+    rows: list[dict[str, Any]] = []
     for gain in _GAINS:
         scaled = extremes_table(factors, size, runs=runs, gain=gain, seed=seed)
-        changes[str(gain)] = float((scaled["log10_condition"] - plain["log10_condition"]).abs().max())
+        change = float((scaled["log10_condition"] - plain["log10_condition"]).abs().max())
+        rows.append({"compared": f"gain {gain}", "change_of_log10_condition": change})
     gaussian = singular_value_table(factors, size, runs=runs, seed=seed)
-    distances: dict[str, float] = {}
     tables = [conditioning_table(plain, size).assign(series="gaussian, xavier")]
     for entries in _OTHERS:
         others = singular_value_table(factors, size, runs=runs, entries=entries, seed=seed)
-        distances[entries] = float(distance_between(gaussian, others)["distance"].max())
+        distance = float(distance_between(gaussian, others)["distance"].max())
+        rows.append({"compared": f"{entries} entries", "distance": distance})
         spread = extremes_table(factors, size, runs=runs, entries=entries, seed=seed)
         tables.append(conditioning_table(spread, size).assign(series=entries))
-    rows = [{"compared": f"gain {gain}", "change_of_log10_condition": change} for gain, change in changes.items()]
-    rows += [{"compared": f"{entries} entries", "distance": distance} for entries, distance in distances.items()]
+    measured = pd.DataFrame(rows)
     return Evidence(
-        pd.DataFrame(rows),
-        Changes(size, changes, distances),
+        measured,
+        measured.assign(size=size),
         matrix_setup(context, size, factors, runs)
         | {"gains": [str(gain) for gain in _GAINS], "entries": list(_OTHERS)},
         draw=lambda: condition_against_factors(pd.concat(tables)),

@@ -1,4 +1,4 @@
-"""Do the summands of a kernel's gradient agree? Equation (4), tables 1 and 4."""
+"""The agreement of the summands of a kernel's gradient: equation (4), tables 1 and 4."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from normless.probes import observe
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import within
 from normless_papers.evidence import Evidence
-from normless_papers.probes.parameter_gradients import ParameterGradients
+from normless_papers.probes import ParameterGradients
 from normless_papers.trained import replicates
-from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, conv_path, decades
-from normless_papers.understanding_bn.passes import pass_of
+from normless_papers.understanding_bn.initial_pass import pass_of
+from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
 from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
@@ -31,7 +31,8 @@ _PAIRS = ((18, 19), (54, 55), (90, 91))
 _ROUNDING = 1e-9
 
 
-def _summand_identity(measured: pd.DataFrame) -> list[Check]:
+def _summand_identity(found: Measured) -> list[Check]:
+    measured = found.table
     return [
         check(
             f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
@@ -53,30 +54,21 @@ def _summand_identity(measured: pd.DataFrame) -> list[Check]:
 def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
     """Equation (4): the summands of a kernel's gradient add up to autograd's, and the triangle inequality holds."""
     setting = Initializations(context, data, batch_size, draws)
-    parameters: list[pd.DataFrame] = []
-
-    def compare(draw: Draw) -> pd.DataFrame:
-        table = _with_autograd(draw, layers)
-        parameters.append(table.assign(scheme="batch_norm" if draw.batch_norm else "none"))
-        return _disagreements(table)
-
-    measured = setting.measured(compare)
-    shown = pd.concat(parameters)
-    first = shown[shown["order"] == layers[0]]
-    return Evidence(
-        measured,
-        measured,
-        setting.setup(layers=list(layers), precision="float64"),
-        draw=lambda: sums_of_parameters(first),
+    return setting.evidence(
+        lambda draw: _disagreements(_with_autograd(draw, layers)),
+        draw=lambda: sums_of_parameters(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
         remarks=(
-            f"The figure has the parameters of layer {layers[0]}: none is above the dotted line |Σd| = Σ|d|.",
+            f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
+            "|Σd| = Σ|d|.",
             "The paper states the equation; the inequalities are the triangle inequality.",
         ),
+        layers=list(layers),
+        precision="float64",
     )
 
 
 def _with_autograd(draw: Draw, layers: Sequence[int]) -> pd.DataFrame:
-    """Sums of each parameter's summands, and beside them `exact`, the gradient by autograd."""
+    """Sums of each parameter's summands, and `exact`, the gradient by autograd."""
     model, inputs = draw.model.double().train(), draw.inputs.double()
     watcher = ParameterGradients([conv_path(layer) for layer in layers])
     observe(model, [watcher], inputs, draw.targets)
@@ -87,7 +79,7 @@ def _with_autograd(draw: Draw, layers: Sequence[int]) -> pd.DataFrame:
 
 
 def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
-    """By layer: the largest deviation from autograd, and how many parameters violate an inequality."""
+    """By layer: the largest deviation from autograd, and the number of parameters that violate an inequality."""
     rows = []
     for layer, group in parameters.groupby("order", sort=True):
         allowed = 1e-12 * group["sum_abs"]
@@ -143,7 +135,7 @@ def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: 
 
 def _by_layer(found: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
     """A quantity by draw (rows) and layer (columns)."""
-    return found.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns="order", values=quantity)
+    return found.pivoted("order", [quantity], batch_norm=batch_norm)[quantity]
 
 
 def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from normless.data import ImageData, load_data
@@ -18,13 +19,15 @@ from normless.models import resnet_cifar
 from normless.sweeps import convert
 from normless_papers.artefact import Context
 from normless_papers.draws import seeded
+from normless_papers.estimates import quantity_table
+from normless_papers.evidence import Evidence
 from normless_papers.trained import replicates
 from normless_papers.verdict import Estimate
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
-"""With batch norm or without, both with Xavier's weights."""
+"""Without batch norm and with it, both with Xavier's weights."""
 INKS = MappingProxyType({False: "none", True: "batch_norm"})
-"""The schemes whose colours the two have in figures, and whose names stand in tables."""
+"""The schemes whose colours and names the two networks have in figures and tables."""
 
 PUBLISHED_BATCH = 128
 PUBLISHED_SIDE = 32
@@ -34,7 +37,7 @@ PUBLISHED_DEPTH = 110
 
 
 def conv_path(layer: int) -> str:
-    """Where the convolution number 2, 3, … of a CIFAR ResNet is; number 1 is the stem.
+    """The path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem.
 
     Raises:
         ValueError: the layer is not in a block.
@@ -46,13 +49,13 @@ def conv_path(layer: int) -> str:
 
 @dataclass(frozen=True)
 class Initializations:
-    """ResNets of the paper, drawn several times, each with minibatches of its own.
+    """Several random draws of the paper's ResNets, each with its own minibatches.
 
     Attributes:
-        context: whose data set and first seed are taken.
-        data: the data set as text, unless the user asks for another.
+        context: the user's data set and first seed.
+        data: the data set as text, unless the user chooses another.
         batch_size: images in a minibatch.
-        draws: how many networks of each kind; both kinds of one draw share their minibatches.
+        draws: number of networks of each kind; both kinds of one draw share their minibatches.
         minibatches: per draw.
         depth: weight layers.
     """
@@ -76,7 +79,7 @@ class Initializations:
             return convert(resnet_cifar(self.depth, classes=classes, in_channels=channels), SCHEMES[batch_norm])
 
     def batches(self, draw: int) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The first minibatches of the epoch of one draw, augmented as the papers do."""
+        """The first minibatches of the epoch of one draw, with the paper's augmentation."""
         epoch = self.images.train_batches(
             self.batch_size,
             seed=self.context.seed + draw,
@@ -91,15 +94,10 @@ class Initializations:
             for kind in batch_norm:
                 yield Draw(self, kind, number)
 
-    def first(self, *, batch_norm: tuple[bool, ...] = (False, True)) -> Iterator[Draw]:
-        """The first draw alone, which figures show."""
-        for kind in batch_norm:
-            yield Draw(self, kind, 0)
-
     def measured(
         self, measure: Callable[[Draw], pd.DataFrame], *, batch_norm: tuple[bool, ...] = (False, True)
     ) -> pd.DataFrame:
-        """The tables of every draw, one below the other, after the columns `batch_norm`, `scheme` and `draw`."""
+        """The concatenated tables of every draw, with the columns `batch_norm`, `scheme` and `draw` in front."""
         tables = []
         for draw in self.each(batch_norm=batch_norm):
             table = measure(draw).copy()
@@ -109,12 +107,49 @@ class Initializations:
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
 
+    def shown(
+        self, table_of: Callable[[Draw], pd.DataFrame], *, batch_norm: tuple[bool, ...] = (False, True)
+    ) -> pd.DataFrame:
+        """The concatenated tables of the first draw, the one in figures, with the column `scheme`."""
+        first = (Draw(self, kind, 0) for kind in batch_norm)
+        return pd.concat(table_of(draw).assign(scheme=INKS[draw.batch_norm]) for draw in first)
+
+    def evidence(
+        self,
+        measure: Callable[[Draw], pd.DataFrame],
+        *,
+        draw: Callable[[], Axes],
+        remarks: tuple[str, ...],
+        quantities: Callable[[Measured], Mapping[str, Estimate | float]] | None = None,
+        batch_norm: tuple[bool, ...] = (False, True),
+        **setup: Any,
+    ) -> Evidence:
+        """The evidence of an artefact whose facts are one table of every draw.
+
+        Args:
+            measure: the table of one draw.
+            draw: draws the figure.
+            remarks: of the evidence.
+            quantities: of the facts, by the names of published numbers; if None, the table itself is published.
+            batch_norm: the kinds of networks.
+            setup: added to `setup`.
+        """
+        facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
+        return Evidence(
+            facts.table if quantities is None else quantity_table(quantities(facts)),
+            facts,
+            self.setup(**setup),
+            on=() if quantities is None else ("quantity",),
+            draw=draw,
+            remarks=remarks,
+            reduction=self.reduction,
+        )
+
     @property
     def fewer(self) -> str:
         """Why gradients are sums of fewer terms than the paper's, or the network is shallower; empty if neither."""
         side = min(self.images.image_shape[1:])
-        whole = self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE and self.depth >= PUBLISHED_DEPTH
-        if whole:
+        if self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE and self.depth >= PUBLISHED_DEPTH:
             return ""
         return (
             f"minibatches of {self.batch_size} images of {side}×{side} have fewer summands than the paper's "
@@ -123,12 +158,12 @@ class Initializations:
 
     @property
     def reduction(self) -> str:
-        """What is less than the paper's: summands, or else data that are not CIFAR-10; empty if nothing is."""
+        """`fewer`, or else that the data are not CIFAR-10; empty for the paper's set-up."""
         name = self.context.data_or(self.data)
         return self.fewer or ("" if name == PUBLISHED_DATA else f"{name} is not CIFAR-10.")
 
     def setup(self, **more: Any) -> dict[str, Any]:
-        """What decides the numbers, for the evidence."""
+        """The setup of the evidence."""
         first = self.context.seed
         return {
             "network": f"CIFAR ResNet-{self.depth} (ReLU after the sum) at initialization, Xavier weights",
@@ -145,12 +180,12 @@ class Initializations:
 
 @dataclass(frozen=True)
 class Draw:
-    """One network at initialization and its first minibatches; neither is made before it is asked for.
+    """One network at initialization and its first minibatches, both built on first use.
 
     Attributes:
-        setting: what it is drawn from.
+        setting: the distribution.
         batch_norm: whether it has batch norm.
-        number: which draw, from 0.
+        number: of the draw, from 0.
     """
 
     setting: Initializations
@@ -179,7 +214,7 @@ class Draw:
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What decides the network and its first minibatch."""
+        """Identifies the network and its first minibatch."""
         one = self.setting
         data = (one.context.data_or(one.data), one.context.data_root, one.batch_size)
         return (*data, one.depth, one.context.seed + self.number, SCHEMES[self.batch_norm])
@@ -187,13 +222,13 @@ class Draw:
 
 @lru_cache(maxsize=2)
 def _loaded(name: str, root: str | None) -> ImageData:
-    """Kept, since most artefacts of this paper measure on the same images."""
+    """Cached, since most artefacts of this paper use the same images."""
     return load_data(name, root=root)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of every draw, as the facts of an artefact's checks.
+    """A table of every draw, as the facts of an artefact's checks.
 
     Attributes:
         table: as `Initializations.measured` returns it.
@@ -209,10 +244,20 @@ class Measured:
         """The rows of one kind of network, indexed by draw."""
         return self.table[self.table["batch_norm"] == batch_norm].set_index("draw")
 
+    def pivoted(self, columns: str, values: list[str], *, batch_norm: bool) -> pd.DataFrame:
+        """The rows of one kind of network, a row per draw; columns (quantity, label)."""
+        rows = self.by_draw(batch_norm=batch_norm).reset_index()
+        return rows.pivot(index="draw", columns=columns, values=values)
+
     @property
     def both(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """`by_draw` without batch norm and with it."""
         return self.by_draw(batch_norm=False), self.by_draw(batch_norm=True)
+
+    def estimates(self, name: str) -> tuple[Estimate, Estimate]:
+        """`replicates` of a column without batch norm and with it."""
+        without, with_norm = (replicates(rows[name]) for rows in self.both)
+        return without, with_norm
 
 
 def decades(values: pd.Series[float]) -> Estimate:

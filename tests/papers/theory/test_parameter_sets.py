@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar, wide_resnet
 from normless.residual import ResidualMap
-from normless_papers.theory.homogeneous_sets import (
+from normless_papers.theory.parameter_sets import (
     candidate_sets,
     homogeneous_sets,
     input_homogeneity,
