@@ -15,14 +15,11 @@ from normless.models import dense, resnet, resnet_cifar
 from normless.plots import gradient_bounds_against_block
 from normless.probes import Watcher, observe
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import decades_over_draws, over_draws
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, decades_over_draws, larger, over_draws
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
-from normless_papers.verdict import Check, Estimate, check, larger
 
 # Float32: inner products of long vectors, relative to the loss.
 ROUNDING = 1e-3

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from normless.nn import PartialBatchNorm2d
 from normless.plots import agreement_of_quantities
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
+from normless_papers.seeded_inputs import seeded
 from normless_papers.understanding_bn.parts import in_symbols
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_text
-from normless_papers.verdict import Check
 
 
 def _equation_1(agreements: Sequence[Agreement]) -> list[Check]:

@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 from normless.plots import elements_by_class, gradient_by_class, logit_gradient_map, new_panels, title_axes
 from normless.probes import agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, in_every, larger, replicates, within
 from normless_papers.probes import for_each_class
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.initial_pass import WEIGHT_52, class_pass_of, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
-from normless_papers.verdict import Check, Estimate, check, larger
 
 # "The one class that the network almost always guesses" (appendix L).
 ALMOST_ALWAYS = 0.9

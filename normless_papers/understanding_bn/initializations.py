@@ -17,12 +17,9 @@ from torch import Tensor, nn
 from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
 from normless.sweeps import convert
-from normless_papers.artefact import Context
-from normless_papers.draws import seeded
-from normless_papers.estimates import quantity_table
-from normless_papers.evidence import Evidence
-from normless_papers.trained import replicates
-from normless_papers.verdict import Estimate
+from normless_papers.artefact import Context, Evidence
+from normless_papers.claims import Estimate, quantity_table, replicates
+from normless_papers.seeded_inputs import seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """Without batch norm and with it, both with Xavier's weights."""

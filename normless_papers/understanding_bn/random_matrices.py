@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from normless.plots import singular_value_histogram
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, close, in_every
 from normless_papers.probes import jacobian_spectrum
+from normless_papers.seeded_inputs import seeded
 from normless_papers.theory import (
     density_table,
     distance_between,
@@ -25,7 +24,6 @@ from normless_papers.theory import (
     support_edge,
 )
 from normless_papers.understanding_bn.limiting_density import exponent_at_zero
-from normless_papers.verdict import Check, check, close
 
 # The tolerance for the shares of N values, in values.
 _VALUES_OFF = 5

@@ -6,14 +6,11 @@ import pandas as pd
 
 from normless.plots import gradient_against_channel_mean, summand_histogram, sums_of_parameters
 from normless.probes import observe
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger, replicates, within
 from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, conv_path, decades
-from normless_papers.verdict import Check, Estimate, larger
 
 # Skewed summands have a mean of more than this many standard deviations, centred ones of less.
 _SKEWED = 1 / 3

@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from normless.plots import loss_along_direction, new_panels, rate_trials
 from normless.probes import descend, find_divergence, momentum_sgd
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, within
 from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
-from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 # The rates of the training up to the fifth minibatch.
 TRAINING_RATES = {False: 1e-4, True: 0.1}
