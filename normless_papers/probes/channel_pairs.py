@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from normless.probes import Place, Setting, in_order, require_known
+from normless.probes import LayerPosition, Setting, layer_table, require_known
 from normless_papers.probes.layer_tables import LayerTables
 
 COLUMNS = ("order", "layer", "block", "weight", "out_channel", "in_channel", "gradient")
@@ -45,7 +45,7 @@ class ChannelPairs(LayerTables):
         layers: paths of the weight layers to measure; None for all.
     """
 
-    _weights: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
+    _weights: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _matrices: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
@@ -81,7 +81,7 @@ class ChannelPairs(LayerTables):
             columns = self._weights[name].columns() | {"weight": name}
             columns |= {"out_channel": out_channel, "in_channel": in_channel, "gradient": matrix.ravel()}
             tables.append(pd.DataFrame(columns))
-        return in_order(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)))
+        return layer_table(tables, COLUMNS)
 
     def structure(self) -> pd.DataFrame:
         """A row per weight in execution order; the columns are `STRUCTURE_COLUMNS`.
@@ -98,7 +98,7 @@ class ChannelPairs(LayerTables):
             row |= {"effective_rank": effective_rank(matrix), "rank_one_share": rank_one_share(matrix)}
             row["predicted_rank_one_share"] = (outputs + inputs - 2) / max(outputs * inputs - 1, 1)
             rows.append(row)
-        return in_order(pd.DataFrame(rows, columns=list(STRUCTURE_COLUMNS)))
+        return layer_table(rows, STRUCTURE_COLUMNS)
 
     def _in_order(self) -> list[tuple[str, npt.NDArray[np.float64]]]:
         return [(name, self._matrices[name]) for name in self._weights if name in self._matrices]

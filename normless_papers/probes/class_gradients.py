@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, as_function, in_order, parameter_places, require_known, trainable
+from normless.probes import Loss, as_function, layer_table, parameter_positions, require_known, trainable_parameters
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -60,7 +60,7 @@ def for_each_class(
     Raises:
         ValueError: a parameter or class that the network does not have, no trainable parameter, or no logits.
     """
-    known = trainable(model)
+    known = trainable_parameters(model)
     require_known(parameters, known, "trainable parameter")
     chosen = {name: known[name] for name in (known if parameters is None else parameters)}
     with torch.enable_grad(), as_function(model, training=training) as network:
@@ -99,7 +99,7 @@ def classwise_gradients(
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    where, rows = parameter_places(model, found), []
+    where, rows = parameter_positions(model, found), []
 
     def visit(index: int, predicted: float, gradients: Gradients) -> None:
         for name, gradient in gradients.items():
@@ -108,7 +108,7 @@ def classwise_gradients(
             rows.append({"class": index} | place | sizes | {"predicted_share": predicted})
 
     for_each_class(model, inputs, targets, visit, parameters=parameters, **options)
-    table = in_order(pd.DataFrame(rows, columns=list(COLUMNS)))
+    table = layer_table(rows, COLUMNS)
     sums = table.groupby("parameter")["mean_abs"].transform("sum")
     table["share"] = table["mean_abs"] / sums.where(sums > 0)
     return table

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, NetworkFunction, as_function, trainable
+from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -64,7 +64,7 @@ def _passes(
     known = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
     names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
-    parameters = {name: value.detach() for name, value in trainable(model).items()} if names else {}
+    parameters = {name: value.detach() for name, value in trainable_parameters(model).items()} if names else {}
     gammas = {
         path: parameters[name] for path, name in names.items() if name in parameters and bool(parameters[name].any())
     }

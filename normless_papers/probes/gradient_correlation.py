@@ -22,7 +22,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import NOWHERE, Loss, Setting, Watcher, as_function, last_stem_layer, observe, owners, trainable
+from normless.probes import (
+    NO_OWNER,
+    Loss,
+    Setting,
+    Watcher,
+    as_function,
+    last_stem_layer,
+    observe,
+    parameter_owners,
+    trainable_parameters,
+)
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -128,7 +138,7 @@ def parameter_gradient_correlation(
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     leaves = list(parameters.values())
     rows = []
     with torch.enable_grad(), as_function(model, training=training) as logits:
@@ -140,8 +150,10 @@ def parameter_gradient_correlation(
     columns = zip(*rows, strict=True)
     grams = {name: _gram(torch.stack(column)) for name, column in zip(parameters, columns, strict=True)}
     grams[ALL] = torch.stack(list(grams.values())).sum(0)
-    places = owners(found)
-    table = [{"parameter": name, **vars(places.get(name, NOWHERE)), **_cosines(gram)} for name, gram in grams.items()]
+    places = parameter_owners(found)
+    table = [
+        {"parameter": name, **vars(places.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()
+    ]
     return pd.DataFrame(table, columns=list(PARAMETER_COLUMNS))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
 from normless_papers.probes.summands import Summands
@@ -30,12 +30,12 @@ class LayerTables(Watcher):
     columns: ClassVar[tuple[str, ...]] = ()
 
     layers: Collection[str] | None = None
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Choose the layers."""
-        found = places(setting.map)
+        found = layer_positions(setting.map)
         require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
         chosen = {layer.path for layer in found} if self.layers is None else self.layers
         self._places = {layer: place for layer, place in found.items() if layer.path in chosen}
@@ -53,9 +53,8 @@ class LayerTables(Watcher):
 
     def table(self) -> pd.DataFrame:
         """All rows, layers in execution order."""
-        columns = list(self.columns)
-        table = pd.concat(self._tables, ignore_index=True) if self._tables else pd.DataFrame(columns=columns)
-        return in_order(table)[columns].sort_values("order", kind="stable", ignore_index=True)
+        table = layer_table(self._tables, self.columns)
+        return table.sort_values("order", kind="stable", ignore_index=True)
 
 
 @dataclass

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import OWN, ChannelMoments, Loss, Watcher, as_function, observe, require_known, trainable
+from normless.probes import ChannelMoments, Loss, Watcher, as_function, observe, require_known, trainable_parameters
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -90,7 +90,7 @@ def loss_along(
     with torch.no_grad(), as_function(model, training=training) as network:
         for point in points:
             with moved(model, direction, point):
-                value = float(loss(network(OWN, inputs), targets))
+                value = float(loss(network({}, inputs), targets))
             rows.append({"point": point, "loss": value, "predicted_loss": start + point * slope})
     return pd.DataFrame(rows, columns=["point", "loss", "predicted_loss"])
 
@@ -142,7 +142,7 @@ def _gradients(
     model: nn.Module, inputs: Any, targets: Any, loss: Loss, training: bool
 ) -> tuple[dict[str, Tensor], float]:
     """The gradient of the loss by parameter, and the loss."""
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as network:
         value = loss(network(parameters, inputs), targets)
         gradients = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)

@@ -14,7 +14,7 @@ from measured import measured
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes.forward.moments import channel_moments
+from normless.probes import ChannelMoments
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes.histograms import (
     ActivationHistograms,
@@ -124,7 +124,7 @@ def channels() -> pd.DataFrame:
     for scheme in (BARE, NORMALIZED):
         for seed in SEEDS:
             model, x = resnet110(scheme, seed), images(16, 16, seed)
-            moments = channel_moments(model, x).set_index("order").loc[list(LAYERS)]
+            moments = measured(ChannelMoments(), model, x).set_index("order").loc[list(LAYERS)]
             assert list(moments["layer"]) == list(LAYERS.values())
             modes = peak_counts(measured(ActivationHistograms(60, list(LAYERS.values()), range(16)), model, x))
             moments["relative_mean"] = moments["abs_mean"] / np.sqrt(moments["variance"])

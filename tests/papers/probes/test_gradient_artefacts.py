@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from cifar_like import BARE, NORMALIZED, batches, resnet110
 
+from normless.probes import observe
 from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
-from normless.probes.hooks.observe import observe
 from normless_papers.probes.channel_contributions import ChannelContributions, dominance_table
 from normless_papers.probes.channel_pairs import ChannelPairs
 from normless_papers.probes.gradient_sums import GradientSums

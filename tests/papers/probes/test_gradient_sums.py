@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.probes.hooks.observe import observe
+from normless.probes import observe
 from normless_papers.probes.gradient_sums import COLUMNS, GradientSums
 
 

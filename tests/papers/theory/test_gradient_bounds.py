@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar
-from normless.probes.hooks.observe import observe
+from normless.probes import observe
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
 
