@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from normless.train.translation.config import TranslationConfig
 from torch import nn
 
 import normless as nl
@@ -15,7 +16,6 @@ from normless.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.models import resnet, transformer
 from normless.optim import param_groups
 from normless.train.config import TrainConfig
-from normless.train.translation.config import TranslationConfig
 
 TERMS = [*POLICIES, *GROUPS, *SHORT]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from normless.train.listener import RunStart
 
 from normless.data import load_data
 from normless.train import (
@@ -25,7 +26,6 @@ from normless.train import (
 )
 from normless.train import run as run_module
 from normless.train.checkpoint import load_weights
-from normless.train.listener import RunStart
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"

@@ -16,6 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from normless.train.adam import build_adam
+from normless.train.text.assembly import build_classifier, example_sentences, load_text_data
 from text_helpers import BERT, quick, written
 
 from normless.data.byte_pairs import BytePairs
@@ -33,8 +35,6 @@ from normless.train import (
     trained_text_classifier,
 )
 from normless.train import execution as execution_module
-from normless.train.adam import build_adam
-from normless.train.text.assembly import build_classifier, example_sentences, load_text_data
 
 STEPS = 10
 

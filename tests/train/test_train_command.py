@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 from jsonargparse import ArgumentParser
+from normless.train.listener import RunStart
 from rich.console import Console
 
 from normless.train import EpochRow, ProgressBar, RunResult, TrainConfig, train
 from normless.train.command import add_arguments, default_directory, run
 from normless.train.directory import RunDirectory
-from normless.train.listener import RunStart
 
 FLAGS = ["--model", "normless:wide_resnet(depth=10, width=1)", "--batch-size", "512", "--epochs", "1"]
 

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from normless.train.translation.config import TranslationSchedule
 
 from normless.cli import main
 from normless.optim.schedules import INVERSE_SQUARE_ROOT, SCHEDULES
 from normless.train import TranslationConfig, TranslationResult, train_translation
-from normless.train.translation.config import TranslationSchedule
 
 FLAGS = [
     *("--model", "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre')"),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pandas as pd
 
 from normless.train.atomic_write import replaced
-from normless.train.directory import Directory
-from normless.train.report import Row
+from normless.train.directory import RunDirectory
+from normless.train.result import Row
 
 if TYPE_CHECKING:
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
@@ -20,19 +20,19 @@ SomeRow = TypeVar("SomeRow", bound=Row)
 
 
 class Curves(Generic[SomeRow]):
-    """Collects rows and writes them; after an interruption, rows of unfinished epochs are forgotten.
+    """Collects rows and writes them; after an interruption, rows of unfinished epochs are dropped.
 
     Args:
         directory: of the run.
         kind: of its rows.
-        finished: number of epochs whose rows are kept from before.
+        finished: number of epochs finished before.
         steps_per_epoch: optimizer steps in an epoch.
-        writes: whether this process writes; the others keep the rows only.
+        writes: whether this process writes files; the others collect only.
     """
 
     def __init__(
         self,
-        directory: Directory[Any, Any],
+        directory: RunDirectory[Any, Any],
         kind: type[SomeRow],
         *,
         finished: int,
@@ -90,13 +90,13 @@ class Curves(Generic[SomeRow]):
     def _open_board(self) -> TensorBoardLogger:
         from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-        # TensorBoard drops what an interrupted run had shown beyond its last finished epoch.
+        # TensorBoard drops the steps of an interrupted run after its last finished epoch.
         path = self._directory.tensorboard
         return TensorBoardLogger(path.parent, name="", version=path.name, purge_step=len(self.losses) + 1)
 
 
 def epochs_table(rows: Sequence[SomeRow], kind: type[SomeRow]) -> pd.DataFrame:
-    """The rows as a table with the fields of their kind as columns; what is None is NaN there."""
+    """The rows as a table with the fields of their type as columns; None becomes NaN."""
     columns = [field.name for field in fields(kind)]
     table = pd.DataFrame([asdict(row) for row in rows], columns=columns)
     return table.astype({name: "int64" if name == "epoch" else "float64" for name in columns})

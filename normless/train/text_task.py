@@ -1,0 +1,167 @@
+"""The training of a network on labelled sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from normless.conversion import convert
+from normless.data import (
+    SPECIAL_TOKENS,
+    BytePairs,
+    CheckpointTokens,
+    LabelledText,
+    LearnedTokens,
+    SentenceTokens,
+    TextData,
+    has_tokenizer,
+    load_labelled_text,
+    stored_byte_pairs,
+)
+from normless.lifting import evaluating
+from normless.models import SOURCE, TokenNumbers, build_model, checkpoint_folder, text_classifier
+from normless.schemes import parse_scheme
+from normless.spec import parse_call
+from normless.train.atomic_write import replaced
+from normless.train.classification import ClassificationTask
+from normless.train.config import TextConfig
+from normless.train.directory import VOCABULARY_FILE
+from normless.train.pretrained import load_saved, original_model, saved_folder
+from normless.train.result import EpochRow, TextResult
+from normless.train.versions import versions_of
+
+
+class TextTask(ClassificationTask[TextConfig]):
+    """A network on sentences, by Adam."""
+
+    RESULT = TextResult
+
+    data: TextData
+
+    def load_data(self) -> TextData:
+        """The labelled text that the configuration names, in tokens."""
+        return load_text_data(self.config, stored_byte_pairs(self.directory.vocabulary))
+
+    def save_data(self) -> None:
+        """Write the vocabulary if it was learned."""
+        if isinstance(self.data.tokens, LearnedTokens):
+            with replaced(self.directory.vocabulary) as part:
+                self.data.tokens.pieces.save(part)
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Tokens [B, S] of the first training batch."""
+        return (example_sentences(self.config, self.data),)
+
+    def build_network(self) -> nn.Module:
+        """The converted network before training, on the CPU."""
+        return build_classifier(self.config, self.data)
+
+    @property
+    def warmup(self) -> int:
+        """The steps over which the learning rate first rises linearly."""
+        return round(self.config.warmup * (self.config.epochs * self.steps_per_epoch))
+
+    def final_metrics(
+        self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """Test loss and accuracies at the end, the outcome, and what identifies the text."""
+        return super().final_metrics(rows, diverged, fabric, network) | {
+            "vocabulary": self.data.tokens.size,
+            "data_checksum": self.data.text.checksum,
+            "seed": self.config.seed,
+            "versions": versions_of("numpy", "tokenizers", "transformers"),
+        }
+
+
+def load_text_data(config: TextConfig, vocabulary: BytePairs | None = None) -> TextData:
+    """The labelled text that the configuration names, in tokens.
+
+    Args:
+        config: of the run.
+        vocabulary: the byte pairs of a resumed run; if None and no checkpoint brings a tokenizer, those of a saved
+            network, or else learned from the training sentences.
+
+    Raises:
+        ValueError: there is no such text, or the vocabulary has no room for its bytes.
+        DataNotFoundError: the text is not available.
+    """
+    text = load_labelled_text(config.data, root=config.data_root)
+    return TextData(text, _tokens(config, text, vocabulary), longest=config.longest)
+
+
+def _tokens(config: TextConfig, text: LabelledText, vocabulary: BytePairs | None) -> SentenceTokens:
+    checkpoint, saved = checkpoint_folder(original_model(config.model)), saved_folder(config.model)
+    if checkpoint is not None and has_tokenizer(checkpoint):
+        return CheckpointTokens(checkpoint)
+    if vocabulary is None and saved is not None:
+        vocabulary = stored_byte_pairs(saved / VOCABULARY_FILE)
+    return LearnedTokens(vocabulary or BytePairs.train(text.train.sentences, config.vocabulary))
+
+
+def example_sentences(config: TextConfig, data: TextData) -> Tensor:
+    """Tokens [B, S] of the first training batch."""
+    return next(iter(data.train_batches(config.batch_size, seed=config.seed, epoch=0))).inputs
+
+
+def build_classifier(config: TextConfig, data: TextData) -> nn.Module:
+    """The converted network before training, on the CPU, a pure function of the configuration and its files.
+
+    The global generator is seeded with the configuration's seed.
+
+    Raises:
+        ValueError: there is no such network or scheme, its text sets what the data decides, or it does not take the
+            sentences.
+    """
+    torch.manual_seed(config.seed)
+    folder = saved_folder(config.model)
+    if folder is not None:
+        network = load_saved(config, folder)
+        _check(config, network, data, highest=data.tokens.size - 1)
+        return network
+    scheme = parse_scheme(config.scheme)
+    network = _original(config, data)
+    _check(config, network, data)
+    return convert(network, scheme, example_sentences(config, data))
+
+
+def _original(config: TextConfig, data: TextData) -> nn.Module:
+    """The network before its conversion, with the classes and tokens of the data."""
+    source, separator, call = config.model.strip().partition(":")
+    if not separator or source in ("normless", "torchvision", "timm"):
+        raise ValueError(
+            "Expected transformers:KIND(…), transformers:FILE.json, transformers:FOLDER, FILE.py:FUNCTION or the "
+            f"folder of a saved network, to classify sentences; got {config.model!r}."
+        )
+    tokens = data.tokens
+    if source == SOURCE:
+        learned = isinstance(tokens, LearnedTokens)
+        around = (SPECIAL_TOKENS.start, SPECIAL_TOKENS.end) if learned else (None, None)
+        return text_classifier(call, classes=data.classes, tokens=TokenNumbers(tokens.size, tokens.padding, *around))
+    name, arguments = parse_call(call)
+    fitted = {"vocabulary": tokens.size, "classes": data.classes, "padding": tokens.padding} | arguments
+    return build_model(f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in fitted.items())})")
+
+
+def _check(config: TextConfig, network: nn.Module, data: TextData, highest: int | None = None) -> None:
+    """Check that the network takes the longest sentence, the highest token in it, and returns a logit per class."""
+    longest = data.longest_sentence
+    if highest is not None:
+        longest[0, 1] = highest
+    try:
+        with evaluating(network):
+            logits = network(longest)
+    except Exception as error:
+        raise ValueError(
+            f"{config.model} does not take the longest sentence of {data.text.name}, which has {longest.shape[1]} "
+            f"tokens of {data.tokens.size}: {error}. Cut sentences by the setting longest, let the network have "
+            "positions for them, or put the vocabulary.json of a saved network into its folder."
+        ) from error
+    if not isinstance(logits, Tensor) or logits.shape != (1, data.classes):
+        shape = "×".join(map(str, logits.shape)) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise ValueError(
+            f"Expected 1×{data.classes} logits of {config.model} for a sentence of {data.text.name}, got {shape}."
+        )
