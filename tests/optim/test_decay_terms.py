@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from normless.train.translation.config import TranslationConfig
 from torch import nn
 
 import normless as nl
 from normless.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.models import resnet, transformer
 from normless.optim import param_groups
-from normless.train.config import TrainConfig
+from normless.train.config import TrainConfig, TranslationConfig
 
 TERMS = [*POLICIES, *GROUPS, *SHORT]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from text_helpers import quick
 from torch import nn
 
 import normless as nl
@@ -17,9 +19,18 @@ from normless.cli import main
 from normless.conversion import scheme_of
 from normless.data import load_data
 from normless.models.spec import build_model
-from normless.train import RunListener, TrainConfig, train, trained_network
-from normless.train.assembly import build_network, example_inputs
+from normless.train import (
+    RunListener,
+    TrainConfig,
+    TranslationConfig,
+    train,
+    trained_network,
+    trained_text_classifier,
+    trained_translator,
+)
 from normless.train.command import default_directory
+from normless.train.image_task import build_network, example_inputs
+from normless.train.translation_task import example_sentences
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
 FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
@@ -163,3 +174,54 @@ def test_the_directory_is_named_after_the_saved_scheme(tmp_path: Path) -> None:
     asked = config(tmp_path)
     assert default_directory(asked) == Path("runs") / f"digits-skipinit-{asked.hash[:10]}"
     assert default_directory(replace(asked, model=MODEL)).name.startswith("digits-batch_norm-")
+
+
+TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
+
+
+def saved_sentence_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
+    """A short run of text or translation, and its network saved in a folder without its vocabulary."""
+    if kind == "text":
+        first: Any = quick(folder, epochs=1, scheme="skipinit", data="sentiment(train=64, test=20)")
+        train(first, folder / "first")
+        net, data = trained_text_classifier(folder / "first")
+        size, inputs = data.tokens.size, (data.longest_sentence,)
+        model = f"{first.model}(vocabulary={size}, classes=2, padding=0)"
+    else:
+        first = TranslationConfig(
+            model=TRANSLATOR, scheme="skipinit", data="grammar(train=40, validation=3, test=4)", vocabulary=120,
+            batch_tokens=600, epochs=1, warmup_steps=1, longer_by=2, beam_width=2, device="cpu",
+        )  # fmt: skip
+        train(first, folder / "first")
+        net, pairs = trained_translator(folder / "first")
+        size, inputs = pairs.vocabulary.size, example_sentences(first, pairs)
+        model = TRANSLATOR.replace(")", f", vocabulary={size})")
+    nl.save(net, folder / "net", model, example_inputs=inputs)
+    return replace(first, model=str(folder / "net"), scheme="skipinit", rate=1e-12), net
+
+
+@pytest.mark.parametrize("kind", ["text", "translation"])
+def test_a_saved_network_of_sentences_is_trained_further(tmp_path: Path, kind: str) -> None:
+    further, net = saved_sentence_run(tmp_path, kind)
+    shutil.copy(tmp_path / "first" / "vocabulary.json", tmp_path / "net")
+    # The vocabulary beside the network is taken, and not one of this size.
+    further = replace(further, vocabulary=300)
+    result = train(further, tmp_path / "run")
+    before = json.loads((tmp_path / "first" / "result.json").read_text())
+    assert (result.test_loss, result.test_accuracy) == pytest.approx((before["test_loss"], before["test_accuracy"]))
+    assert (tmp_path / "run/vocabulary.json").read_text() == (tmp_path / "first/vocabulary.json").read_text()
+    tuned, _ = (trained_text_classifier if kind == "text" else trained_translator)(tmp_path / "run")
+    assert scheme_of(tuned) == "skipinit"
+    for name, value in tuned.state_dict().items():
+        torch.testing.assert_close(value, net.state_dict()[name])
+    with pytest.raises(ValueError, match="was converted by 'skipinit' and the run asks for 'fixup'"):
+        train(replace(further, scheme="fixup"), tmp_path / "no")
+
+
+@pytest.mark.parametrize("kind", ["text", "translation"])
+def test_another_vocabulary_than_the_saved_networks_is_refused(tmp_path: Path, kind: str) -> None:
+    further, _ = saved_sentence_run(tmp_path, kind)
+    larger = replace(further, vocabulary=400, data=further.data.replace("train=64", "train=400").replace("40", "400"))
+    with pytest.raises(ValueError, match=r"vocabulary\.json"):
+        train(larger, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

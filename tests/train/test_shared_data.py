@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from normless.train.run import train
 
-from normless.train.assembly import load_config_data
 from normless.train.config import TrainConfig
+from normless.train.image_task import load_config_data
+from normless.train.training_run import train
 
 CONFIG = TrainConfig(model="normless:wide_resnet(depth=10, width=1)", data="digits", epochs=1, device="cpu")
 

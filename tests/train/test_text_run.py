@@ -16,8 +16,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
-from normless.train.adam import build_adam
-from normless.train.text.assembly import build_classifier, example_sentences, load_text_data
 from text_helpers import BERT, quick, written
 
 from normless.data.byte_pairs import BytePairs
@@ -25,6 +23,7 @@ from normless.models.text_classifier import TokenNumbers, text_classifier
 from normless.optim import param_groups
 from normless.probes import RideAlong
 from normless.probes.ride_along import every
+from normless.residual import residual_map
 from normless.train import (
     EpochRow,
     RunDirectoryError,
@@ -34,7 +33,9 @@ from normless.train import (
     train_text,
     trained_text_classifier,
 )
-from normless.train import execution as execution_module
+from normless.train import training_run as run_module
+from normless.train.task import build_adam
+from normless.train.text_task import build_classifier, example_sentences, load_text_data
 
 STEPS = 10
 
@@ -154,7 +155,7 @@ train_text(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[K
 def test_a_finished_run_is_read_again_and_another_refused(
     config: TextConfig, uninterrupted: tuple[Path, TextResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_module, "_trained", None)
+    monkeypatch.setattr(run_module, "_trained", None)
     assert train_text(config, uninterrupted[0]) == uninterrupted[1]
     with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.1 here"):
         train_text(replace(config, rate=0.1), uninterrupted[0])
@@ -220,9 +221,10 @@ def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
     config = quick(tmp_path, decay_policy="weights+last", weight_decay=0.5, beta2=0.95, epsilon=1e-6)
     data = load_text_data(config)
     network, inputs = build_classifier(config, data), example_sentences(config, data)
-    optimizer = build_adam(config, network, inputs)
+    found = residual_map(network, inputs)
+    optimizer = build_adam(config, network, found)
     assert isinstance(optimizer, torch.optim.AdamW)
-    assert type(build_adam(replace(config, decoupled_decay=False), network, inputs)) is torch.optim.Adam
+    assert type(build_adam(replace(config, decoupled_decay=False), network, found)) is torch.optim.Adam
     expected = param_groups(network, lr=3e-3, weight_decay=0.5, policy="weights+last", example_inputs=inputs)
     assert [(group["name"], group["weight_decay"]) for group in optimizer.param_groups] == [
         (group["name"], group["weight_decay"]) for group in expected
@@ -303,7 +305,7 @@ def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> Non
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     (
         {"model": "normless:transformer"},
-        "Expected transformers:KIND.*, which tell classes of sentences; got 'normless",
+        "Expected transformers:KIND.*, to classify sentences; got 'normless",
     ),
     ({"model": "bert"}, "Expected transformers:KIND"),
     ({"model": "words.py:nothing"}, "There is no file words.py"),
@@ -330,25 +332,3 @@ def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     config = quick(tmp_path, model=f"{written(tmp_path)}:deaf")
     with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for a sentence of sentiment, got 1×"):
         train_text(config, tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
-    path = Path(written(tmp_path))
-    path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
-    config = quick(tmp_path, precision="64-true", epochs=1)
-    path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import sys\n"
-        "from normless.train import TextConfig, train_text\n"
-        f"train_text(TextConfig.from_dict({replace(config, devices=2).to_dict()!r}), sys.argv[1])\n"
-    )
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, tmp_path / "two"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    one = train_text(config, tmp_path / "one")
-    two = pd.read_parquet(tmp_path / "two" / "epochs.parquet").iloc[0]
-    for name in ("training_loss", "training_accuracy", "test_loss", "test_accuracy"):
-        assert two[name] == pytest.approx(getattr(one.epochs[0], name), rel=1e-7), name

@@ -31,7 +31,7 @@ from normless.train import (
     train_translation,
     trained_translator,
 )
-from normless.train import execution as execution_module
+from normless.train import training_run as run_module
 from normless.train.checkpoint import load_weights
 from normless.train.decoding import bleu, translate
 
@@ -167,7 +167,7 @@ train_translation(TranslationConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1]
 def test_a_finished_translator_is_read_again(
     uninterrupted: tuple[Path, TranslationResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_module, "_trained", None)
+    monkeypatch.setattr(run_module, "_trained", None)
     assert train_translation(CONFIG, uninterrupted[0]) == uninterrupted[1]
 
 
@@ -250,7 +250,7 @@ def test_the_other_direction_has_another_vocabulary_file(tmp_path: Path) -> None
 
 MISTAKES = [
     ({"model": "normless:wide_resnet(depth=10)"}, "does not take vocabulary"),
-    ({"model": "transformer"}, r"Expected normless:transformer\(…\) or FILE\.py:FUNCTION, got 'transformer'"),
+    ({"model": "transformer"}, r"Expected normless:transformer\(…\), FILE\.py:FUNCTION or the folder.*'transformer'"),
     ({"model": "normless:transformer(vocabulary=9)"}, "is the number of byte pairs of the text: leave it out"),
     ({"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
@@ -286,9 +286,9 @@ def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "run").exists()
 
 
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_were_not_asked_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="one process, and torchrun started 2"):
+    with pytest.raises(ValueError, match="Expected 1 processes for devices=1, but 2 runs this"):
         train_translation(CONFIG, tmp_path)
 
 
