@@ -87,7 +87,12 @@ class TranslationTask(Task[TranslationConfig]):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean cross entropy (nats) per token, with label smoothing."""
-        return token_cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
+        smoothing = self.config.label_smoothing
+        if self.config.devices == 1:
+            return token_cross_entropy(logits, targets, label_smoothing=smoothing)
+        # The part of a process may be without labels, whose mean would be NaN.
+        total = token_cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+        return total / self.count(targets).clamp(min=1)
 
     def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The number of tokens with the largest logit."""

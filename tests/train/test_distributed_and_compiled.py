@@ -39,7 +39,7 @@ SENTENCES = TextConfig(
     precision="64-true",
     device="cpu",
 )
-# Of sentences that differ in length, so that processes have different numbers of tokens.
+# Processes have different numbers of tokens, and in one batch the second has no sentence.
 PAIRS = TranslationConfig(
     model="normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)",
     data="grammar(train=60, validation=5, test=7)",
