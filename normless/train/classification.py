@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from normless.data import ImageData, TextData
 from normless.train.config import ExamplesConfig
-from normless.train.evaluation import Evaluation, TestedData, evaluate
+from normless.train.evaluation import Evaluation, evaluate
 from normless.train.objective import count_correct
 from normless.train.outcome import chance_accuracy, finished_outcome
 from normless.train.result import EpochRow
@@ -22,7 +23,7 @@ Config = TypeVar("Config", bound=ExamplesConfig)
 class ClassificationTask(Task[Config]):
     """A network that returns logits [B, classes] for inputs [B, …]."""
 
-    data: TestedData
+    data: ImageData | TextData
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean cross entropy (nats) of the examples; targets int64 [B] or float [B, classes]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -27,8 +26,11 @@ TranslationSchedule = Literal["inverse_square_root", "hold_then_halve", "step", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Settings, ABC):
+class RunConfig(Settings):
     """What all runs have: a network, its edits, data and optimization.
+
+    Attributes:
+        BATCH, MICRO_BATCH: the fields that limit the examples, or tokens, of a step and of a forward pass.
 
     Args:
         model: the network before its conversion.
@@ -39,6 +41,9 @@ class RunConfig(Settings, ABC):
         clip: limit of the gradients. Off if null.
         devices: number of processes, started by torchrun, that share every batch.
     """
+
+    BATCH: ClassVar[str]
+    MICRO_BATCH: ClassVar[str]
 
     model: Text
     scheme: Text
@@ -62,14 +67,16 @@ class RunConfig(Settings, ABC):
         return self.scheme
 
     @property
-    @abstractmethod
     def batch_limit(self) -> int:
         """Examples, or tokens, of an optimizer step of all processes together."""
+        limit: int = getattr(self, self.BATCH)
+        return limit
 
     @property
-    @abstractmethod
     def micro_batch_limit(self) -> int | None:
         """Examples, or tokens, of a forward pass of one process; None for the whole batch."""
+        limit: int | None = getattr(self, self.MICRO_BATCH)
+        return limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +88,11 @@ class ExamplesConfig(RunConfig):
         micro_batch_size: examples per forward pass of a process; gradients accumulate to the batch. Off if null.
     """
 
+    BATCH: ClassVar[str] = "batch_size"
+    MICRO_BATCH: ClassVar[str] = "micro_batch_size"
+
     batch_size: PositiveInt
     micro_batch_size: PositiveInt | None = None
-
-    @property
-    def batch_limit(self) -> int:
-        """Examples per optimizer step."""
-        return self.batch_size
-
-    @property
-    def micro_batch_limit(self) -> int | None:
-        """Examples per forward pass."""
-        return self.micro_batch_size
 
     def conflicts(self) -> Iterator[str]:
         """See `Settings.conflicts`."""
@@ -273,6 +273,8 @@ class TranslationConfig(AdamConfig):
     """
 
     COMMAND: ClassVar[str] = "train-translation"
+    BATCH: ClassVar[str] = "batch_tokens"
+    MICRO_BATCH: ClassVar[str] = "micro_batch_tokens"
     ADDED: ClassVar[Mapping[str, Any]] = {"devices": 1}
 
     model: Text = "normless:transformer(layers=3, width=64, heads=4, feed_forward=128, norm='pre', dropout=0.0)"
@@ -297,16 +299,6 @@ class TranslationConfig(AdamConfig):
     beam_width: PositiveInt = 4
     length_penalty: NonNegativeFloat = 0.6
     longer_by: NonNegativeInt = 50
-
-    @property
-    def batch_limit(self) -> int:
-        """Tokens per optimizer step."""
-        return self.batch_tokens
-
-    @property
-    def micro_batch_limit(self) -> int | None:
-        """Tokens per forward pass."""
-        return self.micro_batch_tokens
 
     def conflicts(self) -> Iterator[str]:
         """See `Settings.conflicts`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -49,12 +50,15 @@ class RunDirectory(Generic[Config, Result]):
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
         self.probes = path / "probes"
+        self._begin_run: Callable[[], None] | None = None
         self.vocabulary = path / VOCABULARY_FILE
         self.translations = path / "translations.txt"
 
-    def training(self, epochs: int) -> RunDirectory[Config, Result]:
-        """The directory of one training of a run whose epochs are doubled."""
-        return RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
+    def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
+        """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
+        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
+        inner._begin_run = lambda: self.begin(config)
+        return inner
 
     def check(self, config: Config) -> None:
         """Check that the directory is empty of runs, or holds this very run.
@@ -83,7 +87,9 @@ class RunDirectory(Generic[Config, Result]):
             )
 
     def begin(self, config: Config) -> None:
-        """Make the directory and write the configuration."""
+        """Make the directory, and that of the run around it, and write the configuration."""
+        if self._begin_run is not None:
+            self._begin_run()
         self.path.mkdir(parents=True, exist_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")

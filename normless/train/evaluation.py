@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,30 +12,11 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from normless.data import Batch, SetName, TranslationData
+from normless.data import ImageData, SetName, TextData, TranslationData
 from normless.lifting import evaluating
 from normless.train.objective import count_correct_tokens, in_memory_order, token_cross_entropy
 
 TOP = 5
-
-
-class TestedData(Protocol):
-    """Data with examples to test on."""
-
-    classes: int
-
-    @property
-    def test_size(self) -> int:
-        """Number of test examples."""
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Their classes, int64 [M], on the CPU."""
-
-    def test_batches(
-        self, batch_size: int, *, device: torch.device | str, rank: int, world_size: int
-    ) -> Iterator[Batch]:
-        """Every test example once, of each batch the part of one process."""
 
 
 class Evaluation(NamedTuple):
@@ -55,7 +35,7 @@ def mean_metric(fabric: Fabric) -> MeanMetric:
 
 
 @torch.no_grad()
-def evaluate(fabric: Fabric, network: nn.Module, data: TestedData, batch_size: int) -> Evaluation:
+def evaluate(fabric: Fabric, network: nn.Module, data: ImageData | TextData, batch_size: int) -> Evaluation:
     """Pass the whole test set, each process its part, through the network in evaluation mode.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,9 @@ def check_measurable(config: RunConfig) -> None:
     """
     micro = config.micro_batch_limit
     if micro is not None and micro < config.batch_limit:
-        name = next(field.name for field in fields(config) if field.name.startswith("micro_batch"))
         raise ValueError(
-            f"Probes measure whole batches, but {name}={micro} passes them in parts; leave it out for a run that is "
-            "measured."
+            f"Probes measure whole batches, but {config.MICRO_BATCH}={micro} passes them in parts; leave it out for "
+            "a run that is measured."
         )
     if getattr(config, "compile", False):
         raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normless.recipe import RECIPE_FILE, read_recipe
 from normless.train.config import RunConfig
+from normless.train.directory import VOCABULARY_FILE, RunDirectory
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from normless.data import BytePairs
 
 
 def saved_folder(model: str) -> Path | None:
@@ -29,6 +32,15 @@ def original_model(model: str) -> str:
     """The text of a model; of a saved network that of the network before its conversion."""
     folder = saved_folder(model)
     return model if folder is None else read_recipe(folder).model or model
+
+
+def stored_vocabulary(config: RunConfig, directory: RunDirectory[Any, Any]) -> BytePairs | None:
+    """The byte pairs of a resumed run, or else those in the folder of a saved network; None if there are none."""
+    from normless.data import stored_byte_pairs
+
+    folder = saved_folder(config.model)
+    beside = None if folder is None else stored_byte_pairs(folder / VOCABULARY_FILE)
+    return stored_byte_pairs(directory.vocabulary) or beside
 
 
 def load_saved(config: RunConfig, folder: Path) -> nn.Module:

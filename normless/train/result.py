@@ -6,29 +6,32 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from normless.train.outcome import Outcome
 
 
-class Row(Protocol):
-    """A dataclass of numbers about one finished epoch."""
+class Row(ABC):
+    """Base of the frozen dataclasses of numbers about one finished epoch.
+
+    Attributes:
+        epoch: number of epochs finished with this one, from 1.
+        rate: learning rate of the epoch's last step, before the groups' multipliers.
+        training_loss: mean of the losses (nats) of the epoch's steps, each before its own step.
+        training_accuracy: of the same minibatches.
+        seconds: wall time of the epoch's training, without evaluating and saving.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def epoch(self) -> int:
-        """Number of epochs finished with this one, from 1."""
+    epoch: int
+    rate: float
+    training_loss: float
+    training_accuracy: float
+    seconds: float
 
     @property
-    def training_loss(self) -> float:
-        """Mean of the losses (nats) of the epoch's steps."""
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the epoch's training, without evaluating and saving."""
-
-    @property
+    @abstractmethod
     def score(self) -> str:
         """The quality of the network, in a few words."""
 
@@ -37,19 +40,15 @@ SomeRow = TypeVar("SomeRow", bound=Row)
 
 
 @dataclass(frozen=True)
-class EpochRow:
+class EpochRow(Row):
     """One finished epoch of classification; losses are means in nats, accuracies shares of the examples in 0..1.
 
     Attributes:
-        epoch: number of epochs finished with this one, from 1.
-        rate: learning rate of the epoch's last step, before the groups' multipliers.
-        training_loss: mean cross entropy of the epoch's minibatches, each before its own step.
-        training_loss_with_l2: the same plus the L2 term Σ λ/2·‖p‖², at the same weights: what a step minimizes.
-        training_accuracy: of the same minibatches; with mixup against the larger share of the target.
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖², at the same weights: what a step minimizes.
+        training_accuracy: with mixup against the larger share of the target.
         test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
         test_accuracy: share of test examples whose class has the largest logit.
         test_accuracy_top5: share whose class is among the five largest; None with five classes or fewer.
-        seconds: wall time of the epoch's training, without testing and saving.
     """
 
     epoch: int
@@ -69,13 +68,10 @@ class EpochRow:
 
 
 @dataclass(frozen=True)
-class TranslationRow:
+class TranslationRow(Row):
     """One finished epoch of translation; losses are means in nats per token, accuracies shares of tokens in 0..1.
 
     Attributes:
-        epoch, rate, seconds: as in `EpochRow`.
-        training_loss: mean of the epoch's batches, each before its own step, with label smoothing.
-        training_accuracy: of the same batches, teacher-forced.
         validation_loss: teacher-forced, on the validation set after the epoch, without label smoothing.
         validation_accuracy: share of its tokens with the largest logit, teacher-forced.
         validation_bleu: of its translations by greedy search, 0..100; None in epochs without BLEU.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -58,10 +58,3 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
     def on_epoch(self, row: SomeRow) -> None:
         """Pass the row on."""
         self._call(row)
-
-
-def all_listeners(
-    listeners: Sequence[RunListener[SomeRow, SomeReport]], on_epoch: Callable[[SomeRow], None] | None
-) -> list[RunListener[SomeRow, SomeReport]]:
-    """The listeners, and last one that calls `on_epoch` with every row, if it is not None."""
-    return [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]

@@ -20,7 +20,6 @@ from normless.data import (
     TextData,
     has_tokenizer,
     load_labelled_text,
-    stored_byte_pairs,
 )
 from normless.lifting import evaluating
 from normless.models import SOURCE, TokenNumbers, build_model, checkpoint_folder, text_classifier
@@ -29,8 +28,7 @@ from normless.spec import parse_call
 from normless.train.atomic_write import replaced
 from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
-from normless.train.directory import VOCABULARY_FILE
-from normless.train.pretrained import load_saved, original_model, saved_folder
+from normless.train.pretrained import load_saved, original_model, saved_folder, stored_vocabulary
 from normless.train.result import EpochRow, TextResult
 from normless.train.versions import versions_of
 
@@ -44,7 +42,16 @@ class TextTask(ClassificationTask[TextConfig]):
 
     def load_data(self) -> TextData:
         """The labelled text that the configuration names, in tokens."""
-        return load_text_data(self.config, stored_byte_pairs(self.directory.vocabulary))
+        text = load_labelled_text(self.config.data, root=self.config.data_root)
+        return TextData(text, self._tokens(text), longest=self.config.longest)
+
+    def _tokens(self, text: LabelledText) -> SentenceTokens:
+        """The tokens of a checkpoint, else the byte pairs of the run or a saved network, else those of the text."""
+        checkpoint = checkpoint_folder(original_model(self.config.model))
+        if checkpoint is not None and has_tokenizer(checkpoint):
+            return CheckpointTokens(checkpoint)
+        stored = stored_vocabulary(self.config, self.directory)
+        return LearnedTokens(stored or BytePairs.train(text.train.sentences, self.config.vocabulary))
 
     def save_data(self) -> None:
         """Write the vocabulary if it was learned."""
@@ -54,11 +61,28 @@ class TextTask(ClassificationTask[TextConfig]):
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tokens [B, S] of the first training batch."""
-        return (example_sentences(self.config, self.data),)
+        return (next(self.train_batches(0)).inputs,)
 
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU."""
-        return build_classifier(self.config, self.data)
+        """The converted network before training, on the CPU, a pure function of the configuration and its files.
+
+        The global generator is seeded with the configuration's seed.
+
+        Raises:
+            ValueError: there is no such network or scheme, its text sets what the data decides, or it does not take
+                the sentences.
+        """
+        config, data = self.config, self.data
+        torch.manual_seed(config.seed)
+        folder = saved_folder(config.model)
+        if folder is not None:
+            network = load_saved(config, folder)
+            _check(config, network, data, highest=data.tokens.size - 1)
+            return network
+        scheme = parse_scheme(config.scheme)
+        network = _original(config, data)
+        _check(config, network, data)
+        return convert(network, scheme, *self.example_inputs())
 
     @property
     def warmup(self) -> int:
@@ -75,57 +99,6 @@ class TextTask(ClassificationTask[TextConfig]):
             "seed": self.config.seed,
             "versions": versions_of("numpy", "tokenizers", "transformers"),
         }
-
-
-def load_text_data(config: TextConfig, vocabulary: BytePairs | None = None) -> TextData:
-    """The labelled text that the configuration names, in tokens.
-
-    Args:
-        config: of the run.
-        vocabulary: the byte pairs of a resumed run; if None and no checkpoint brings a tokenizer, those of a saved
-            network, or else learned from the training sentences.
-
-    Raises:
-        ValueError: there is no such text, or the vocabulary has no room for its bytes.
-        DataNotFoundError: the text is not available.
-    """
-    text = load_labelled_text(config.data, root=config.data_root)
-    return TextData(text, _tokens(config, text, vocabulary), longest=config.longest)
-
-
-def _tokens(config: TextConfig, text: LabelledText, vocabulary: BytePairs | None) -> SentenceTokens:
-    checkpoint, saved = checkpoint_folder(original_model(config.model)), saved_folder(config.model)
-    if checkpoint is not None and has_tokenizer(checkpoint):
-        return CheckpointTokens(checkpoint)
-    if vocabulary is None and saved is not None:
-        vocabulary = stored_byte_pairs(saved / VOCABULARY_FILE)
-    return LearnedTokens(vocabulary or BytePairs.train(text.train.sentences, config.vocabulary))
-
-
-def example_sentences(config: TextConfig, data: TextData) -> Tensor:
-    """Tokens [B, S] of the first training batch."""
-    return next(iter(data.train_batches(config.batch_size, seed=config.seed, epoch=0))).inputs
-
-
-def build_classifier(config: TextConfig, data: TextData) -> nn.Module:
-    """The converted network before training, on the CPU, a pure function of the configuration and its files.
-
-    The global generator is seeded with the configuration's seed.
-
-    Raises:
-        ValueError: there is no such network or scheme, its text sets what the data decides, or it does not take the
-            sentences.
-    """
-    torch.manual_seed(config.seed)
-    folder = saved_folder(config.model)
-    if folder is not None:
-        network = load_saved(config, folder)
-        _check(config, network, data, highest=data.tokens.size - 1)
-        return network
-    scheme = parse_scheme(config.scheme)
-    network = _original(config, data)
-    _check(config, network, data)
-    return convert(network, scheme, example_sentences(config, data))
 
 
 def _original(config: TextConfig, data: TextData) -> nn.Module:

@@ -25,7 +25,7 @@ from normless.train.loop import train_epoch
 from normless.train.measuring import check_measurable
 from normless.train.outcome import has_plateaued
 from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult
-from normless.train.run_listener import RunListener, RunStart, all_listeners
+from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
 from normless.train.task import EpochTraining, Task
 from normless.train.text_task import TextTask
 from normless.train.translation_task import TranslationTask
@@ -82,15 +82,15 @@ def train(
     """
     if ride_along is not None:
         check_measurable(config)
-    task_type = TASKS[type(config)]
-    place: RunDirectory[Any, Any] = RunDirectory(Path(directory), type(config), task_type.RESULT)
+    place = _place(directory, type(config))
     fabric = make_fabric(config)
-    everyone = all_listeners(listeners, on_epoch) if fabric.is_global_zero else []
+    every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    if not fabric.is_global_zero:
+        every, ride_along = [], None
     with _own_state(config, fabric, place, resume=resume):
-        run = _Run(fabric, task_type, everyone, ride_along if fabric.is_global_zero else None)
         if isinstance(config, TrainConfig) and config.epochs_until_plateau:
-            return run.train_until_plateau(config, place)
-        result: TrainingResult[Any] = run.train(config, place, {})
+            return _train_until_plateau(config, fabric, place, every, ride_along)
+        result: TrainingResult[Any] = _train_once(config, fabric, place, every, ride_along)
         return result
 
 
@@ -124,57 +124,46 @@ def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any],
             torch.set_default_dtype(before)
 
 
-class _Run:
-    """The trainings of a run: one, or several with the epochs doubled each time."""
+def _train_until_plateau(
+    config: TrainConfig,
+    fabric: Fabric,
+    place: RunDirectory[Any, Any],
+    listeners: Sequence[RunListener[Any, Any]],
+    ride_along: RideAlong | None,
+) -> RunResult:
+    """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
+    for doublings in range(config.max_doublings + 1):
+        attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
+        result = _train_once(attempt, fabric, place.training(config, attempt.epochs), listeners, ride_along)
+        if result.plateaued or result.outcome == "diverged":
+            break
+    whole: RunResult = replace(result, doublings=doublings, config_hash=config.hash)
+    if fabric.is_global_zero:
+        place.store_result(whole)
+    return whole
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        task_type: type[Task[Any]],
-        listeners: Sequence[RunListener[Any, Any]],
-        ride_along: RideAlong | None,
-    ) -> None:
-        self._fabric = fabric
-        self._task_type = task_type
-        self._listeners = listeners
-        self._ride_along = ride_along
 
-    def train_until_plateau(self, config: TrainConfig, place: RunDirectory[Any, Any]) -> RunResult:
-        """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
-        for doublings in range(config.max_doublings + 1):
-            attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
-            result: RunResult = self.train(attempt, place.training(attempt.epochs), {place: config})
-            if result.plateaued or result.outcome == "diverged":
-                break
-        result = replace(result, doublings=doublings, config_hash=config.hash)
-        if self._fabric.is_global_zero:
+def _train_once(
+    config: RunConfig,
+    fabric: Fabric,
+    place: RunDirectory[Any, Any],
+    listeners: Sequence[RunListener[Any, Any]],
+    ride_along: RideAlong | None,
+) -> Any:
+    """Carry out one training, or what is left of it; the result of a finished one is read again."""
+    result = place.stored_result()
+    if result is None:
+        training = assemble(TASKS[type(config)](config, place), fabric, ride_along)
+        if fabric.is_global_zero:
+            place.begin(config)
+            training.task.save_data()
+        result = _trained(training, listeners)
+        if fabric.is_global_zero:
             place.store_result(result)
-        return result
-
-    def train(
-        self, config: RunConfig, place: RunDirectory[Any, Any], around: Mapping[RunDirectory[Any, Any], RunConfig]
-    ) -> Any:
-        """Carry out one training, or what is left of it; the result of a finished one is read again.
-
-        Args:
-            config: of the training.
-            place: its directory, made once all could be built, `around` it the directory of its run.
-            around: configurations of these.
-        """
-        result = place.stored_result()
-        if result is None:
-            training = assemble(self._task_type(config, place), self._fabric, self._ride_along)
-            if self._fabric.is_global_zero:
-                for outer, outer_config in {**around, place: config}.items():
-                    outer.begin(outer_config)
-                training.task.save_data()
-            result = _trained(training, self._listeners)
-            if self._fabric.is_global_zero:
-                place.store_result(result)
-            self._fabric.barrier()
-        for listener in self._listeners:
-            listener.on_end(result)
-        return result
+        fabric.barrier()
+    for listener in listeners:
+        listener.on_end(result)
+    return result
 
 
 def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> TrainingResult[Any]:
@@ -262,11 +251,14 @@ def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationDat
 
 
 def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tuple[nn.Module, Any]:
-    task_type = TASKS[config_type]
-    place: RunDirectory[Any, Any] = RunDirectory(Path(directory), config_type, task_type.RESULT)
+    place = _place(directory, config_type)
     config = place.stored_config()
     place.check_trained()
     with torch.random.fork_rng(devices=[]):
-        task = task_type(config, place)
+        task = TASKS[config_type](config, place)
         network = task.build_network()
     return restored(network, place.checkpoint), task.data
+
+
+def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
+    return RunDirectory(Path(directory), config_type, TASKS[config_type].RESULT)

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from normless.conversion import convert
 from normless.data import (
     SPECIAL_TOKENS,
-    BytePairs,
     SetName,
     TranslationBatch,
     TranslationData,
     joint_vocabulary,
     load_parallel_text,
-    stored_byte_pairs,
 )
 from normless.lifting import evaluating
 from normless.models import build_model
@@ -33,7 +31,7 @@ from normless.train.directory import VOCABULARY_FILE
 from normless.train.evaluation import Evaluation, evaluate_tokens
 from normless.train.objective import count_correct_tokens, token_cross_entropy
 from normless.train.outcome import chance_accuracy, finished_outcome
-from normless.train.pretrained import load_saved, saved_folder
+from normless.train.pretrained import load_saved, saved_folder, stored_vocabulary
 from normless.train.result import TranslationResult, TranslationRow
 from normless.train.task import EpochTraining, Task
 from normless.train.versions import versions_of
@@ -49,12 +47,17 @@ class TranslationTask(Task[TranslationConfig]):
     def load_data(self) -> TranslationData:
         """The parallel text that the configuration names, in a vocabulary."""
         require_sacrebleu()
-        data = load_translation_data(self.config, stored_byte_pairs(self.directory.vocabulary))
-        total = self.config.epochs * data.steps_per_epoch(self.config.batch_tokens)
-        if self.config.warmup_steps >= total:
+        config = self.config
+        named = {"source": config.source, "target": config.target}
+        languages: dict[str, Any] = {name: language for name, language in named.items() if language is not None}
+        text = load_parallel_text(config.data, root=config.data_root, **languages)
+        vocabulary = stored_vocabulary(config, self.directory) or joint_vocabulary(text, config.vocabulary)
+        data = TranslationData(text, vocabulary, longest=config.longest)
+        total = config.epochs * data.steps_per_epoch(config.batch_tokens)
+        if config.warmup_steps >= total:
             raise ValueError(
-                f"Expected warmup_steps below the {total} steps of epochs={self.config.epochs}, got "
-                f"{self.config.warmup_steps}: the warm-up is part of the training."
+                f"Expected warmup_steps below the {total} steps of epochs={config.epochs}, got "
+                f"{config.warmup_steps}: the warm-up is part of the training."
             )
         return data
 
@@ -65,11 +68,32 @@ class TranslationTask(Task[TranslationConfig]):
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Source [B, S] and target [B, T] of the first training batch."""
-        return example_sentences(self.config, self.data)
+        batch = next(self.train_batches(0))
+        return batch.source, batch.target
 
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU."""
-        return build_translator(self.config, self.data)
+        """The converted network before training, on the CPU, a pure function of the configuration and the text.
+
+        The global generator is seeded with the configuration's seed.
+
+        Raises:
+            ValueError: there is no such network or scheme, the network's text sets what the data decides, or it does
+                not translate.
+        """
+        config, size = self.config, self.data.vocabulary.size
+        torch.manual_seed(config.seed)
+        folder = saved_folder(config.model)
+        scheme = parse_scheme(config.scheme)
+        network = build_model(_fitted_to(config.model, size)) if folder is None else load_saved(config, folder)
+        if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
+            raise ValueError(
+                f"{config.model} is no network that translates: that has encode(source) and "
+                "decode(tokens, memory, cache), as normless:transformer."
+            )
+        if folder is None:
+            return convert(network, scheme, *self.example_inputs())
+        _check_vocabulary(folder, network, size, self.example_inputs())
+        return network
 
     @property
     def warmup(self) -> int:
@@ -161,78 +185,20 @@ class TranslationTask(Task[TranslationConfig]):
         return bleu(translations, self.data.pairs(name).target), translations
 
 
-def load_translation_data(config: TranslationConfig, vocabulary: BytePairs | None = None) -> TranslationData:
-    """The parallel text that the configuration names, in a vocabulary.
-
-    Args:
-        config: of the run.
-        vocabulary: that of a resumed run; if None that of a saved network, or else learned from the training pairs.
-
-    Raises:
-        ValueError: there is no such text, it has not these languages, or the vocabulary has no room for its bytes.
-        DataNotFoundError: the text is not available.
-    """
-    named = {"source": config.source, "target": config.target}
-    languages: dict[str, Any] = {name: language for name, language in named.items() if language is not None}
-    text = load_parallel_text(config.data, root=config.data_root, **languages)
-    folder = saved_folder(config.model)
-    if vocabulary is None and folder is not None:
-        vocabulary = stored_byte_pairs(folder / VOCABULARY_FILE)
-    return TranslationData(text, vocabulary or joint_vocabulary(text, config.vocabulary), longest=config.longest)
-
-
-def example_sentences(config: TranslationConfig, data: TranslationData) -> tuple[Tensor, Tensor]:
-    """Source [B, S] and target [B, T] of the first training batch."""
-    batch = next(iter(data.train_batches(config.batch_tokens, seed=config.seed, epoch=0)))
-    return batch.source, batch.target
-
-
-def build_translator(config: TranslationConfig, data: TranslationData) -> nn.Module:
-    """The converted network before training, on the CPU, a pure function of the configuration and the text.
-
-    The global generator is seeded with the configuration's seed.
-
-    Raises:
-        ValueError: there is no such network or scheme, the network's text sets what the data decides, or it does not
-            translate.
-    """
-    torch.manual_seed(config.seed)
-    folder = saved_folder(config.model)
-    if folder is not None:
-        network = load_saved(config, folder)
-        _check_translates(config, network)
-        _check_vocabulary(folder, network, config, data)
-        return network
-    scheme = parse_scheme(config.scheme)
-    network = build_model(_fitted_to(config.model, data.vocabulary.size))
-    _check_translates(config, network)
-    return convert(network, scheme, *example_sentences(config, data))
-
-
-def _check_translates(config: TranslationConfig, network: nn.Module) -> None:
-    if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
-        raise ValueError(
-            f"{config.model} is no network that translates: that has encode(source) and "
-            "decode(tokens, memory, cache), as normless:transformer."
-        )
-
-
-def _check_vocabulary(folder: Path, network: nn.Module, config: TranslationConfig, data: TranslationData) -> None:
-    """Check that a saved network reads and writes the tokens of the data."""
-    size = data.vocabulary.size
-    source, target = (torch.full_like(tokens[:1], size - 1) for tokens in example_sentences(config, data))
+def _check_vocabulary(folder: Path, network: nn.Module, size: int, inputs: tuple[Tensor, ...]) -> None:
+    """Check that a saved network reads and writes tokens of a vocabulary of this size."""
     try:
         with evaluating(network):
-            outputs = network(source, target).shape[-1]
+            outputs = network(*(torch.full_like(tokens[:1], size - 1) for tokens in inputs)).shape[-1]
     except Exception as error:
         raise ValueError(
-            f"The network saved in {folder} does not take the {size} byte pairs of {data.text.name}: {error}. Put "
-            f"its {VOCABULARY_FILE} into the folder."
+            f"The network saved in {folder} does not take the {size} byte pairs of the text: {error}. Put its "
+            f"{VOCABULARY_FILE} into the folder."
         ) from error
     if outputs != size:
         raise ValueError(
-            f"Expected logits of the {size} byte pairs of {data.text.name}, and the network saved in {folder} "
-            f"returns {outputs}; put its {VOCABULARY_FILE} into the folder."
+            f"Expected logits of the {size} byte pairs of the text, and the network saved in {folder} returns "
+            f"{outputs}; put its {VOCABULARY_FILE} into the folder."
         )
 
 

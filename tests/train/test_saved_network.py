@@ -30,7 +30,6 @@ from normless.train import (
 )
 from normless.train.command import default_directory
 from normless.train.image_task import build_network, example_inputs
-from normless.train.translation_task import example_sentences
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
 FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
@@ -194,7 +193,8 @@ def saved_sentence_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
         )  # fmt: skip
         train(first, folder / "first")
         net, pairs = trained_translator(folder / "first")
-        size, inputs = pairs.vocabulary.size, example_sentences(first, pairs)
+        batch = next(pairs.train_batches(600, seed=0, epoch=0))
+        size, inputs = pairs.vocabulary.size, (batch.source, batch.target)
         model = TRANSLATOR.replace(")", f", vocabulary={size})")
     nl.save(net, folder / "net", model, example_inputs=inputs)
     return replace(first, model=str(folder / "net"), scheme="skipinit", rate=1e-12), net

@@ -26,6 +26,7 @@ from normless.probes.ride_along import every
 from normless.residual import residual_map
 from normless.train import (
     EpochRow,
+    RunDirectory,
     RunDirectoryError,
     RunListener,
     TextConfig,
@@ -35,7 +36,7 @@ from normless.train import (
 )
 from normless.train import training_run as run_module
 from normless.train.task import build_adam
-from normless.train.text_task import build_classifier, example_sentences, load_text_data
+from normless.train.text_task import TextTask
 
 STEPS = 10
 
@@ -219,8 +220,8 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
 
 def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
     config = quick(tmp_path, decay_policy="weights+last", weight_decay=0.5, beta2=0.95, epsilon=1e-6)
-    data = load_text_data(config)
-    network, inputs = build_classifier(config, data), example_sentences(config, data)
+    task = TextTask(config, RunDirectory(tmp_path / "run", TextConfig, TextResult))
+    network, (inputs,) = task.build_network(), task.example_inputs()
     found = residual_map(network, inputs)
     optimizer = build_adam(config, network, found)
     assert isinstance(optimizer, torch.optim.AdamW)
@@ -280,13 +281,14 @@ def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
     config = TextConfig(
         model=f"transformers:{folder}", data="sentiment(train=64, test=20)", longest=12, epochs=1, device="cpu"
     )
-    data = load_text_data(config)
+    task = TextTask(config, RunDirectory(tmp_path / "run", TextConfig, TextResult))
+    data = task.data
     batch = next(data.train_batches(8, seed=0, epoch=0)).inputs
     assert batch.shape[1] == 12
     assert set(batch[:, 0].tolist()) == {2}
     assert (batch == 3).any()
     assert "the 18 tokens of the checkpoint" in data.provenance
-    before = build_classifier(config, data).network.bert.embeddings.word_embeddings.weight
+    before = task.build_network().network.bert.embeddings.word_embeddings.weight
     stored = text_classifier(str(folder)).network.bert.embeddings.word_embeddings.weight
     assert torch.equal(before, stored)
     result = train_text(config, tmp_path / "run")

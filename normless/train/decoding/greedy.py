@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from normless.data import SPECIAL_TOKENS
 from normless.lifting import evaluating
-from normless.train.decoding.hypothesis import Hypothesis
-from normless.train.decoding.prefixes import Prefixes, length_limits, only_end
+from normless.train.decoding.prefixes import Hypothesis, Prefixes, length_limits, only_end
 
 
 def greedy_search(

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from normless.data import SPECIAL_TOKENS
+
+
+class Hypothesis(NamedTuple):
+    """A finished target sentence.
+
+    Attributes:
+        tokens: without start and end.
+        log_probability: Σ log p (nats) of its tokens and of the end, each given those before it and the source.
+        score: what the search ranked it by; the log probability, divided by a penalty if it has one.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
 
 
 class EncoderDecoder(Protocol):
