@@ -171,9 +171,7 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> 
     task, fabric, place = training.task, training.fabric, training.task.directory
     finished = load_checkpoint(fabric, place.checkpoint, training.network, training.optimizer)
     steps = task.steps_per_epoch
-    curves: Curves[Any] = Curves(
-        place, task.RESULT.ROW, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero
-    )
+    curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
     for listener in listeners:
         listener.on_start(RunStart(task.config, steps, tuple(curves.rows)))
     try:
@@ -209,7 +207,7 @@ def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
     )
 
 
-def _result(training: Training, curves: Curves[Any], diverged: EpochTraining | None) -> TrainingResult[Any]:
+def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> TrainingResult[Any]:
     """The result of a finished or diverged training."""
     task, rows, steps = training.task, curves.rows, len(curves.losses)
     if rows:

@@ -1,4 +1,4 @@
-"""What a trained encoder-decoder says: greedy and beam search, and how near it is to a reference."""
+"""Translations of a trained encoder-decoder: greedy and beam search, and BLEU."""
 
 from __future__ import annotations
 

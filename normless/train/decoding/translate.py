@@ -1,4 +1,4 @@
-"""The translations of a whole set."""
+"""The translation of a whole set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def translate(
         name: "train", "validation" or "test".
         width: of the beam; 1 for greedy search.
         penalty: strength of the beam's length penalty.
-        longer_by: a translation may have so many tokens more than its source.
+        longer_by: largest number of tokens by which a translation may exceed its source.
         max_tokens: of a batch with its padding, times the width of the beam.
         device: of the network.
         rank: of this process, which translates some of the batches.
