@@ -21,7 +21,8 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
-    {"lazy", "spec", "output", "deprecated", "errors", "arguments", "decay", "divergence", "initialization"},
+    {"deprecated"},
+    {"lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
     {"extras", "machine", "registry"},
     {"nn"},
     {"lifting"},
@@ -53,9 +54,17 @@ def package_of(module: str) -> str:
     return rest.partition(".")[0] if first == "normless" else first
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of a file but those that only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield node
+            yield from statements(node)
+
+
 def imports(path: Path) -> Iterator[tuple[str, str]]:
     """Every import statement of a file, at its top or in a function: the module and the name taken from it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield str(node.module), alias.name

@@ -23,7 +23,7 @@ def greedy_search(
         use_cache: decode each token once, with the network's cache.
 
     Returns:
-        One hypothesis for each of the B sentences, scored by its log probability. At a NaN logit a sentence ends, with
+        One hypothesis for each of the B sentences, scored by its log probability. A NaN logit ends a sentence, with
         log probability −∞.
 
     Raises:
