@@ -77,10 +77,10 @@ def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
     one: Any = train(config, tmp_path / "one")  # type: ignore[call-overload]
     two = json.loads((tmp_path / "two" / "result.json").read_text())
     expected = one.to_dict()
-    for found, wanted in ((two.pop("epochs")[0], expected.pop("epochs")[0]), (two, expected)):
+    for actual, wanted in ((two.pop("epochs")[0], expected.pop("epochs")[0]), (two, expected)):
         for name, value in wanted.items():
             if isinstance(value, float) and "seconds" not in name:
-                assert found[name] == pytest.approx(value, rel=1e-7), name
+                assert actual[name] == pytest.approx(value, rel=1e-7), name
     assert two["steps"] == one.steps
     steps = [pd.read_parquet(tmp_path / name / "steps.parquet")["loss"] for name in ("one", "two")]
     assert steps[1].tolist() == pytest.approx(steps[0].tolist(), rel=1e-9)

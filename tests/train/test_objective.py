@@ -51,12 +51,12 @@ def test_micro_batches_give_the_gradient_of_the_batch(scheme: str, micro: int, s
     logits = network(batch.inputs)
     whole = F.cross_entropy(logits, batch.targets, label_smoothing=0.1)
     expected = torch.autograd.grad(whole, list(network.parameters()))
-    found, loss, right = gradients(network, batch, micro)
-    for one, other in zip(found, expected, strict=True):
+    accumulated, loss, correct = gradients(network, batch, micro)
+    for one, other in zip(accumulated, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     assert loss == pytest.approx(float(whole.detach()), rel=1e-12)
     labels = batch.targets.argmax(1) if soft else batch.targets
-    assert right == sum(int(row.argmax()) == int(label) for row, label in zip(logits, labels, strict=True))
+    assert correct == sum(int(row.argmax()) == int(label) for row, label in zip(logits, labels, strict=True))
 
 
 def test_batch_norm_does_not_accumulate() -> None:

@@ -62,11 +62,11 @@ def mean_loss(net: nn.Module) -> float:
 @pytest.mark.parametrize("scheme", ["batch_norm", "fixup", " fixup( gain = 1.0 )"])
 @pytest.mark.parametrize("model", [MODEL, FOREIGN])
 def test_a_run_starts_at_the_saved_weights(tmp_path: Path, model: str, scheme: str) -> None:
-    net, asked = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
-    found = build_network(asked, DATA, example_inputs(asked, DATA))
-    assert scheme_of(found) == "fixup"
-    assert list(found.state_dict()) == list(net.state_dict())
-    for name, value in found.state_dict().items():
+    net, requested = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
+    network = build_network(requested, DATA, example_inputs(requested, DATA))
+    assert scheme_of(network) == "fixup"
+    assert list(network.state_dict()) == list(net.state_dict())
+    for name, value in network.state_dict().items():
         assert torch.equal(value, net.state_dict()[name]), name
 
 
@@ -95,11 +95,11 @@ class Stop(RunListener):
 
 def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
     saved(tmp_path / "net", FOREIGN, "batch_norm_sqrt2")
-    asked = config(tmp_path / "net")
-    train(asked, tmp_path / "whole")
+    requested = config(tmp_path / "net")
+    train(requested, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(asked, tmp_path / "parts", listeners=[Stop()])
-    assert train(asked, tmp_path / "parts").steps == 4
+        train(requested, tmp_path / "parts", listeners=[Stop()])
+    assert train(requested, tmp_path / "parts").steps == 4
     whole, parts = (trained_network(tmp_path / name).state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 
@@ -108,7 +108,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
     ("kind", "precision", "trained"),
     [(torch.bfloat16, "32-true", torch.float32), (torch.float32, "64-true", torch.float64)],
 )
-def test_the_run_says_in_which_numbers(
+def test_the_run_decides_the_precision(
     tmp_path: Path, kind: torch.dtype, precision: str, trained: torch.dtype
 ) -> None:
     saved(tmp_path / "net", FOREIGN, kind=kind)
@@ -131,23 +131,21 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), MISTAKES)
-def test_what_does_not_go_with_it_is_told_and_leaves_no_files(
-    tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
+def test_mismatches_raise_and_leave_no_files(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     saved(tmp_path / "net")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=sentence):
         train(config(tmp_path / "net", **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_scheme_that_ghosts_ask_for_may_be_the_saved_one(tmp_path: Path) -> None:
     saved(tmp_path / "net", scheme="ghost_batch_norm(size=64)")
-    asked = config(tmp_path / "net", ghost_batch_size=64)
-    assert scheme_of(build_network(asked, DATA, example_inputs(asked, DATA))) == "ghost_batch_norm(size=64)"
+    requested = config(tmp_path / "net", ghost_batch_size=64)
+    assert scheme_of(build_network(requested, DATA, example_inputs(requested, DATA))) == "ghost_batch_norm(size=64)"
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"or the folder of a saved network, got '.*nothing'"):
         train(config(tmp_path / "nothing"), tmp_path / "run")
 
@@ -170,9 +168,9 @@ def test_convert_then_train_on_the_command_line(
 
 def test_the_directory_is_named_after_the_saved_scheme(tmp_path: Path) -> None:
     saved(tmp_path, scheme="skipinit(alpha=1)")
-    asked = config(tmp_path)
-    assert default_directory(asked) == Path("runs") / f"digits-skipinit-{asked.hash[:10]}"
-    assert default_directory(replace(asked, model=MODEL)).name.startswith("digits-batch_norm-")
+    requested = config(tmp_path)
+    assert default_directory(requested) == Path("runs") / f"digits-skipinit-{requested.hash[:10]}"
+    assert default_directory(replace(requested, model=MODEL)).name.startswith("digits-batch_norm-")
 
 
 TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"

@@ -37,7 +37,7 @@ def test_text_configs_survive_yaml_and_json(config: TextConfig) -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TextConfig)])
-def test_the_hash_tells_every_setting_but_the_place(field: str) -> None:
+def test_the_hash_depends_on_every_setting_but_the_place(field: str) -> None:
     other: dict[str, Any] = {
         "model": "transformers:gpt2",
         "scheme": "fixup",

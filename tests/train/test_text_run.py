@@ -61,8 +61,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (one, other))
     assert first["epoch"] == second["epoch"] == 3
     assert all(torch.equal(value, second["network"][name]) for name, value in first["network"].items())
-    for key, kept in first["optimizer"]["state"].items():
-        assert all(torch.equal(value, second["optimizer"]["state"][key][name]) for name, value in kept.items())
+    for key, moments in first["optimizer"]["state"].items():
+        assert all(torch.equal(value, second["optimizer"]["state"][key][name]) for name, value in moments.items())
     tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (one, other)]
     pd.testing.assert_frame_equal(*tables)
     pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
@@ -267,12 +267,12 @@ def checkpoint(folder: Path, *, tokenizer: bool) -> Path:
     model = text_classifier(text, classes=2, tokens=TokenNumbers(len(vocabulary), 3, 2, 1))
     model.network.save_pretrained(folder)
     if tokenizer:
-        made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-        made.normalizer = normalizers.Lowercase()
-        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        made.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
+        words_only = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        words_only.normalizer = normalizers.Lowercase()
+        words_only.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        words_only.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
         names = {"unk_token": "[UNK]", "sep_token": "[SEP]", "cls_token": "[CLS]", "pad_token": "[PAD]"}
-        PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
+        PreTrainedTokenizerFast(tokenizer_object=words_only, **names).save_pretrained(folder)
     return folder
 
 

@@ -22,16 +22,16 @@ FLAGS = ["--model", "normless:wide_resnet(depth=10, width=1)", "--batch-size", "
 
 
 def parser() -> ArgumentParser:
-    made = ArgumentParser(exit_on_error=False)
-    TRAIN.add_arguments(made)
-    return made
+    arguments = ArgumentParser(exit_on_error=False)
+    TRAIN.add_arguments(arguments)
+    return arguments
 
 
 def test_flags_are_the_fields(tmp_path: Path) -> None:
     words = ["--rate", "5e-1", "--flip", "false", "--micro-batch-size", "32", "--schedule", "cosine", "--out", "x"]
     namespace = parser().parse_args(words)
-    made = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
-    assert {name: namespace[name] for name in made.to_dict()} == made.to_dict()
+    config = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
+    assert {name: namespace[name] for name in config.to_dict()} == config.to_dict()
     assert namespace.out == Path("x")
     with pytest.raises(Exception, match="schedule"):
         parser().parse_args(["--schedule", "sideways"])
@@ -79,7 +79,7 @@ def test_it_prints_a_summary(
     assert "epoch" in printed.err
 
 
-def test_the_default_directory_tells_runs_apart() -> None:
+def test_the_default_directory_distinguishes_runs() -> None:
     one, other = TrainConfig(scheme="skipinit(alpha=1)"), TrainConfig(scheme="skipinit(alpha=1)", seed=1)
     assert default_directory(one) == Path("runs") / f"digits-skipinit-{one.hash[:10]}"
     assert default_directory(one) != default_directory(other)

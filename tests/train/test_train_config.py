@@ -50,7 +50,7 @@ def test_hash_is_that_of_the_canonical_text() -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TrainConfig)])
-def test_hash_tells_every_setting_but_the_place(field: str) -> None:
+def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
     other: dict[str, Any] = {
         "model": "normless:resnet_cifar(depth=20)",
         "scheme": "fixup",

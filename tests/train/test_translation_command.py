@@ -45,7 +45,7 @@ def test_translation_configs_survive_yaml_and_json(config: TranslationConfig) ->
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TranslationConfig)])
-def test_the_hash_tells_every_setting_but_the_place(field: str) -> None:
+def test_the_hash_depends_on_every_setting_but_the_place(field: str) -> None:
     other: dict[str, Any] = {
         "model": "normless:transformer(layers=2)",
         "scheme": "fixup",

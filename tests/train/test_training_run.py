@@ -34,7 +34,7 @@ SHORT = replace(CONFIG, batch_size=512, epochs=1)
 
 
 class Note(RunListener):
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.starts: list[RunStart] = []
@@ -290,7 +290,7 @@ def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, mon
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_listeners_are_told_of_a_stored_result(tmp_path: Path) -> None:
+def test_listeners_receive_a_stored_result(tmp_path: Path) -> None:
     result = train(SHORT, tmp_path)
     note = Note()
     assert train(SHORT, tmp_path, listeners=[note]) == result
