@@ -15,7 +15,6 @@ from torch.optim import SGD, Optimizer
 from normless.conversion import convert
 from normless.data import Augmentation, Batch, ImageData, default_root, load_data
 from normless.edits import HeadDropout
-from normless.lifting import evaluating
 from normless.models import build_model
 from normless.optim import adaptive_gradient_clipping
 from normless.residual import ResidualMap, residual_map
@@ -24,7 +23,7 @@ from normless.train.classification import ClassificationTask
 from normless.train.config import TrainConfig
 from normless.train.pretrained import load_saved, saved_folder
 from normless.train.result import RunResult
-from normless.train.task import groups_of
+from normless.train.task import check_logits, groups_of
 
 
 class ImageTask(ClassificationTask[TrainConfig]):
@@ -127,28 +126,13 @@ def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Mo
     folder = saved_folder(config.model)
     if folder is not None:
         network = load_saved(config, folder)
-        _check_fit(config, network, data, inputs)
+        what = f"an example of {data.name}, of shape {'×'.join(map(str, data.image_shape))}"
+        advice = f"Convert one with --classes {data.classes}."
+        check_logits(config, network, (inputs[:1],), data.classes, what, advice)
         return network
     shape: Any = data.image_shape
     model = build_model(config.model, classes=data.classes, image_shape=shape)
     return convert(model, scheme_of_config(config), inputs)
-
-
-def _check_fit(config: TrainConfig, network: nn.Module, data: ImageData, inputs: Tensor) -> None:
-    """Check that a saved network runs on the data and returns a logit for each class."""
-    try:
-        with evaluating(network):
-            logits = network(inputs[:1])
-    except Exception as error:
-        raise ValueError(
-            f"The network saved in {config.model} does not run on an example of {data.name}, of shape "
-            f"{'×'.join(map(str, inputs.shape[1:]))}: {error}"
-        ) from error
-    if logits.shape != (1, data.classes):
-        raise ValueError(
-            f"Expected {data.classes} logits for an example of {data.name}, and the network saved in {config.model} "
-            f"returns {'×'.join(map(str, logits.shape[1:]))}; convert one with --classes {data.classes}."
-        )
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:

@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from normless.lifting import evaluating
 from normless.optim import param_groups, rate_multiplier
 from normless.residual import ResidualMap
 from normless.train.config import AdamConfig, RunConfig
@@ -157,6 +158,35 @@ class Task(ABC, Generic[Config]):
         total = config.epochs * self.steps_per_epoch
         lr: float = config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup)
         return lr
+
+
+def check_logits(
+    config: RunConfig, network: nn.Module, inputs: Sequence[Tensor], classes: int, what: str, advice: str
+) -> None:
+    """Check that a network runs on inputs with a batch of one and returns logits of so many classes.
+
+    Args:
+        config: of the run.
+        network: in any mode, which is restored.
+        inputs: of its forward.
+        classes: last dimension of the logits.
+        what: the inputs, in words.
+        advice: what to do if it does not.
+
+    Raises:
+        ValueError: it does not.
+    """
+    try:
+        with evaluating(network):
+            logits = network(*inputs)
+    except Exception as error:
+        raise ValueError(f"{config.model} does not run on {what}: {error}. {advice}") from error
+    shape = (1, *inputs[-1].shape[1:], classes) if len(inputs) > 1 else (1, classes)
+    if not isinstance(logits, Tensor) or logits.shape != shape:
+        actual = "×".join(map(str, logits.shape)) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise ValueError(
+            f"Expected {'×'.join(map(str, shape))} logits of {config.model} for {what}, got {actual}. {advice}"
+        )
 
 
 def groups_of(config: RunConfig, network: nn.Module, found: ResidualMap) -> list[dict[str, Any]]:

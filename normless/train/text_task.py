@@ -21,7 +21,6 @@ from normless.data import (
     has_tokenizer,
     load_labelled_text,
 )
-from normless.lifting import evaluating
 from normless.models import SOURCE, TokenNumbers, build_model, checkpoint_folder, text_classifier
 from normless.schemes import parse_scheme
 from normless.spec import parse_call
@@ -30,6 +29,7 @@ from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
 from normless.train.pretrained import load_saved, original_model, saved_folder, stored_vocabulary
 from normless.train.result import EpochRow, TextResult
+from normless.train.task import check_logits
 from normless.train.versions import versions_of
 
 
@@ -124,17 +124,9 @@ def _check(config: TextConfig, network: nn.Module, data: TextData, highest: int 
     longest = data.longest_sentence
     if highest is not None:
         longest[0, 1] = highest
-    try:
-        with evaluating(network):
-            logits = network(longest)
-    except Exception as error:
-        raise ValueError(
-            f"{config.model} does not take the longest sentence of {data.text.name}, which has {longest.shape[1]} "
-            f"tokens of {data.tokens.size}: {error}. Cut sentences by the setting longest, let the network have "
-            "positions for them, or put the vocabulary.json of a saved network into its folder."
-        ) from error
-    if not isinstance(logits, Tensor) or logits.shape != (1, data.classes):
-        shape = "×".join(map(str, logits.shape)) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-        raise ValueError(
-            f"Expected 1×{data.classes} logits of {config.model} for a sentence of {data.text.name}, got {shape}."
-        )
+    what = f"the longest sentence of {data.text.name}, which has {longest.shape[1]} tokens of {data.tokens.size}"
+    advice = (
+        "Cut sentences by the setting longest, let the network have positions for them, or put the vocabulary.json "
+        "of a saved network into its folder."
+    )
+    check_logits(config, network, (longest,), data.classes, what, advice)

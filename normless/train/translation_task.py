@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from normless.data import (
     joint_vocabulary,
     load_parallel_text,
 )
-from normless.lifting import evaluating
 from normless.models import build_model
 from normless.schemes import parse_scheme
 from normless.spec import parse_call
@@ -33,7 +31,7 @@ from normless.train.objective import count_correct_tokens, token_cross_entropy
 from normless.train.outcome import chance_accuracy, finished_outcome
 from normless.train.pretrained import load_saved, saved_folder, stored_vocabulary
 from normless.train.result import TranslationResult, TranslationRow
-from normless.train.task import EpochTraining, Task
+from normless.train.task import EpochTraining, Task, check_logits
 from normless.train.versions import versions_of
 
 
@@ -92,7 +90,9 @@ class TranslationTask(Task[TranslationConfig]):
             )
         if folder is None:
             return convert(network, scheme, *self.example_inputs())
-        _check_vocabulary(folder, network, size, self.example_inputs())
+        highest = [torch.full_like(tokens[:1], size - 1) for tokens in self.example_inputs()]
+        advice = f"Put the {VOCABULARY_FILE} of the network into its folder."
+        check_logits(config, network, highest, size, f"sentences of {size} byte pairs", advice)
         return network
 
     @property
@@ -183,23 +183,6 @@ class TranslationTask(Task[TranslationConfig]):
                 world_size=fabric.world_size,
             )
         return bleu(translations, self.data.pairs(name).target), translations
-
-
-def _check_vocabulary(folder: Path, network: nn.Module, size: int, inputs: tuple[Tensor, ...]) -> None:
-    """Check that a saved network reads and writes tokens of a vocabulary of this size."""
-    try:
-        with evaluating(network):
-            outputs = network(*(torch.full_like(tokens[:1], size - 1) for tokens in inputs)).shape[-1]
-    except Exception as error:
-        raise ValueError(
-            f"The network saved in {folder} does not take the {size} byte pairs of the text: {error}. Put its "
-            f"{VOCABULARY_FILE} into the folder."
-        ) from error
-    if outputs != size:
-        raise ValueError(
-            f"Expected logits of the {size} byte pairs of the text, and the network saved in {folder} returns "
-            f"{outputs}; put its {VOCABULARY_FILE} into the folder."
-        )
 
 
 def _fitted_to(model: str, vocabulary: int) -> str:

@@ -125,7 +125,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
     (
         {"data": "gaussian(image_shape=(1, 8, 8), classes=3)"},
-        "Expected 3 logits .* returns 10; convert one with --cl",
+        r"Expected 1×3 logits .* got 1×10\. Convert one with --cl",
     ),
     ({"data": "gaussian(image_shape=(3, 8, 8), classes=10)"}, "does not run on an example of gaussian.*3×8×8"),
 ]

@@ -316,7 +316,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
     (
         {"model": BERT.replace("embeddings=40", "embeddings=8")},
-        "does not take the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
+        "does not run on the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
     ),
 ]
 
@@ -332,5 +332,5 @@ def test_every_mistake_has_its_sentence_and_leaves_nothing(
 
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     config = quick(tmp_path, model=f"{written(tmp_path)}:deaf")
-    with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for a sentence of sentiment, got 1×"):
+    with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for the longest sentence of .* got 1×"):
         train_text(config, tmp_path / "run")
