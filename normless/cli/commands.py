@@ -73,12 +73,12 @@ _OWN = {
         "normless probe torchvision:resnet50 --scheme none --out probed",
     ),
     "diagnose": Command(
-        "say what keeps a network from training: evidence, theory, and the edit that mends it",
+        "find what keeps a network from training: evidence, theory, and the edit that cures it",
         "normless.cli.diagnose",
         "normless diagnose torchvision:resnet50 --scheme none --batch-size 8 --apply",
     ),
     "sweep run": Command(
-        "carry out a set of runs from YAML, on this machine or on several; goes on after an interruption",
+        "carry out a set of runs from YAML, on this machine or on several; resumes after an interruption",
         "normless.cli.sweep.run",
         "normless sweep run depth.yaml --workers 2",
     ),
@@ -98,12 +98,12 @@ _OWN = {
         "normless sweep retry depth.yaml",
     ),
     "sweep prune": Command(
-        "throw away the runs that none of some sweeps asks for",
+        "delete runs that no sweep references",
         "normless.cli.sweep.prune",
         "normless sweep prune depth.yaml width.yaml --yes",
     ),
     "bench": Command(
-        "measure speed and memory, each as a ratio against a rival in the same run",
+        "measure speed and memory, each as a ratio to a baseline in the same run",
         "normless.bench.command",
         "normless bench step",
     ),
