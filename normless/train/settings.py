@@ -34,7 +34,13 @@ Device = Literal["auto", "cpu", "cuda"]
 
 # A run may be resumed elsewhere: these do not make it another run.
 _PLACE = ("data_root", "device")
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
+_TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    type(None): "null",
+}
 
 
 class Settings:
@@ -155,7 +161,7 @@ def _sentence(hint: Any, error: Any) -> str:
         return f"Expected {name} to be one of {', '.join(get_args(hint))}; got {value!r}."
     if kind.startswith(("greater_than", "less_than")):
         return f"Expected {name} {_range(hint)}, got {value}."
-    kinds = [_TYPE_NAMES.get(one, "null") for one in (get_args(_plain(hint)) or (_plain(hint),))]
+    kinds = [_TYPE_NAMES.get(one, str(one)) for one in (get_args(_plain(hint)) or (_plain(hint),))]
     return f"Expected {name} to be {' or '.join(kinds)}, got {value!r}."
 
 
@@ -170,8 +176,11 @@ def _plain(hint: Any) -> Any:
 def _range(hint: Any) -> str:
     """The range of a number in words."""
     limits = [limit for one in (hint, *get_args(hint)) for limit in getattr(one, "__metadata__", ())]
-    low = next(limit for limit in limits if isinstance(limit, (Ge, Gt)))
-    high = next((limit for limit in limits if isinstance(limit, Lt)), None)
-    if isinstance(low, Gt):
-        return f"above {low.gt}"
-    return f"{low.ge} or more" if high is None else f"in [{low.ge}, {high.lt})"
+    match limits:
+        case [Ge(ge=low), Lt(lt=high)]:
+            return f"in [{low}, {high})"
+        case [Ge(ge=low)]:
+            return f"{low} or more"
+        case [Gt(gt=low)]:
+            return f"above {low}"
+    return f"within {', '.join(map(str, limits))}"
