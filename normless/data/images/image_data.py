@@ -103,7 +103,7 @@ class ImageData(ABC):
     def subset(self, *, train: int | None = None, test: int | None = None) -> ImageData:
         """The same set with fewer examples, its classes in their proportions.
 
-        The choice depends on the labels and sizes alone, and a smaller subset lies in a larger one. Normalization
+        The choice depends on the labels and sizes alone, and a smaller subset is part of a larger one. Normalization
         stays that of the whole training set.
 
         Raises:
@@ -132,8 +132,8 @@ class ImageData(ABC):
     ) -> Iterator[Batch]:
         """The batches of one epoch of training, in random order.
 
-        Process ``rank`` of ``world_size`` receives its consecutive part of every batch of ``batch_size`` examples. The
-        last incomplete batch is dropped; a set smaller than a batch is one batch.
+        Process ``rank`` of ``world_size`` receives its consecutive part of every batch of ``batch_size`` examples.
+        The last incomplete batch is dropped; a set smaller than a batch is one batch.
 
         Raises:
             ValueError: the batch cannot be shared evenly, the rank does not exist, seed or epoch is
