@@ -60,8 +60,10 @@ def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
         by_id[result.id].append(result)
     shared = _sharing(results)
     groups = []
-    for key, citation in PAPERS.items():
-        entries = [entry for entry in published().values() if entry.paper == key]
+    others = {result.id: result.published for result in results if result.entry}
+    papers = {**PAPERS, **{entry.paper: entry.paper for entry in others.values()}}
+    for key, citation in papers.items():
+        entries = [entry for entry in [*published().values(), *others.values()] if entry.paper == key]
         cards = [_card(entry, by_id[entry.id], shared, out) for entry in entries if entry.id in by_id]
         not_run = [entry.id for entry in entries if entry.id not in by_id]
         authors, _, work = citation.partition(", ")

@@ -78,6 +78,12 @@ class Published:
         )
 
 
+    def to_entry(self) -> dict[str, Any]:
+        """The inverse of `from_entry`."""
+        values = {name: getattr(self, name) for name in ("id", "kind", "title", "where", "setup", "claim", "note")}
+        return values | {"published": list(self.rows)}
+
+
 @cache
 def published() -> Mapping[str, Published]:
     """Every artefact by its id, in the order of the papers."""

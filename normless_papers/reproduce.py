@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from normless.errors import NormlessError
 from normless.machine import available_cores
-from normless_papers.artefact import Artefact, Context, artefact_of
+from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
-from normless_papers.published import published_as
+from normless_papers.published import published
 from normless_papers.reproduction import Reproduction
 from normless_papers.serialization import plain
 from normless_papers.storage import folder_of, load, save
@@ -45,7 +45,7 @@ def reproduce(
     Nothing that the artefact raises is raised here: it is the `error` of the result, which is tried again next time.
 
     Args:
-        id: of the artefact, as `fixup/table-1`.
+        id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
         budget: which of its settings are taken.
         out: folder of the results, see `normless_papers.storage`; runs that artefacts share are kept there too.
         data: a data set in the place of the budget's.
@@ -59,7 +59,8 @@ def reproduce(
         UnknownArtefactError: there is no such artefact.
         ResultError: an older result cannot be read, and `again` is false.
     """
-    published_as(id)
+    entry = published_of(id)
+    id, entry = entry.id, None if entry.id in published() else entry  # noqa: A001 - as above
     older = None if again else load(out, id, budget)
     asked = {"data": data, "data_root": data_root, "seed": seed}
     started = time.perf_counter()
@@ -75,7 +76,7 @@ def reproduce(
             made, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
     except Exception as error:
         made, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
-    made = replace(made, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
+    made = replace(made, entry=entry, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
     save(made, axes, out)
     return made
 

@@ -64,7 +64,8 @@ def stored(out: Path) -> Iterator[Reproduction]:
     Raises:
         ResultError: one of them cannot be read.
     """
-    for name in published():
+    others = sorted("/".join(path.parts[-4:-2]) for path in (out / "artefacts").glob(f"*/*/*/{RESULT}"))
+    for name in dict.fromkeys([*published(), *others]):
         for budget in BUDGETS:
             found = load(out, name, budget)
             if found is not None:

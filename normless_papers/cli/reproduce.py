@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from normless.errors import NormlessError
 from normless.output import add_json_flag, print_json
 from normless_papers.budgets import Budget
-from normless_papers.published import PAPERS, Published, published, published_as
+from normless_papers.published import PAPERS, Published, published
 
 if TYPE_CHECKING:
     from normless_papers.reproduction import Reproduction
@@ -23,7 +23,7 @@ OUT = Path("normless-results")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add which artefacts, how much of them, on what, and where results go."""
-    parser.add_argument("ids", type=str, nargs="*", default=[], metavar="ID", help="of artefacts, as fixup/table-1")
+    parser.add_argument("ids", type=str, nargs="*", default=[], metavar="ID", help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own")
     parser.add_argument("--all", action="store_true", help="every artefact")
     parser.add_argument(
         "--paper", type=str, default=None, help=f"with --all or --list, one paper: {', '.join(PAPERS)}"
@@ -77,7 +77,9 @@ def _asked_for(namespace: Namespace) -> list[Published]:
             "Expected ids of artefacts, such as fixup/table-1, or --all; normless reproduce --list lists them."
         )
     if namespace.ids:
-        return [published_as(name) for name in dict.fromkeys(namespace.ids)]
+        from normless_papers.artefact import published_of
+
+        return [published_of(name) for name in dict.fromkeys(namespace.ids)]
     return _of_paper(namespace.paper)
 
 
