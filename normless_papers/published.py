@@ -77,7 +77,6 @@ class Published:
             note=values.get("note", ""),
         )
 
-
     def to_entry(self) -> dict[str, Any]:
         """The inverse of `from_entry`."""
         values = {name: getattr(self, name) for name in ("id", "kind", "title", "where", "setup", "claim", "note")}

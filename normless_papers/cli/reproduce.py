@@ -23,7 +23,14 @@ OUT = Path("normless-results")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add which artefacts, how much of them, on what, and where results go."""
-    parser.add_argument("ids", type=str, nargs="*", default=[], metavar="ID", help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own")
+    parser.add_argument(
+        "ids",
+        type=str,
+        nargs="*",
+        default=[],
+        metavar="ID",
+        help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own",
+    )
     parser.add_argument("--all", action="store_true", help="every artefact")
     parser.add_argument(
         "--paper", type=str, default=None, help=f"with --all or --list, one paper: {', '.join(PAPERS)}"

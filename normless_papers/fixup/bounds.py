@@ -113,7 +113,6 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
             "network": f"ResNet-{depth} for CIFAR without normalization, Xavier weights, classifier without bias",
             "inputs": batch.provenance,
             "draws of weights": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: gradient_bounds_against_block(tables[0]),
@@ -197,7 +196,6 @@ def theorem_2(
             "networks by depth": f"ResNets for CIFAR of depth {', '.join(map(str, depths))}, Xavier",
             "inputs": batch.provenance,
             "draws of weights": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: gradient_bounds_against_block(

@@ -64,7 +64,6 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
             "network": f"ResNet-{depth} for CIFAR, Xavier weights, in training mode",
             "inputs": f"{images} random images of {side}×{side}",
             "factors": ", ".join(map(str, FACTORS)),
-            "seed": context.seed,
         },
         draw=lambda: homogeneity_of_sets(drawn),
     )
@@ -109,7 +108,6 @@ def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidenc
             "network": f"ResNet-{depth} without normalization, Xavier weights",
             "inputs": f"{images} random images of {side}×{side}",
             "factors": "0.5 and 3",
-            "seed": context.seed,
         },
         draw=lambda: homogeneity_of_sets(_shown(table)),
     )

@@ -11,17 +11,17 @@ from normless.plots import stream_second_moment
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
-from normless_papers.gamma.networks import (
-    analysed_network,
+from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    drawn_networks,
     gammas_of,
     measured_moments,
     multiply,
     set_gammas,
     setup_of,
 )
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.seeded_inputs import MeasuredBatch, training_batch
 
 # γ_last of the first and the last block, where it rises from block to block.
 FIRST, LAST = 0.3, 2.0
@@ -75,9 +75,7 @@ def full_accumulation(context: Context, *, model: str, features: int, examples: 
     """Var f = γ_last² whatever else is in the branch, and Var x_l = Var x_s + Σ γ_last² (equations 1 to 6)."""
     batch = training_batch(context, f"gaussian(image_shape=({features},), train={examples})", examples)
     tables, again, dominated = [], [], []
-    for draw in range(draws):
-        with seeded(context.seed + draw):
-            network, found = analysed_network(model, batch)
+    for draw, network, found in drawn_networks(context, model, batch, draws):
         _rising(network, found)
         table = measured_moments(network, batch, found, draw)
         tables.append(table)

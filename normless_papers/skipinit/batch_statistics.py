@@ -98,7 +98,6 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
             "network": f"dense, {blocks} blocks, width and inputs {width}, batch norm → ReLU → linear, He normal",
             "draws": f"{draws} for each batch size",
             "value": "over l, in the mean over channels, blocks and draws",
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: _panels(tables, largest),

@@ -153,7 +153,6 @@ def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, ob
         "batch": f"{batch} vectors of N(0, 1), of which {EXAMPLES} examples and {CHANNELS} channels are kept",
         "draws": f"{draws}, weights and batch",
         "deviation": "over draws",
-        "seed": context.seed,
     }
 
 

@@ -50,7 +50,6 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
             "inputs": f"independent normal, float64, {batch}×{channels}×{side}×{side}, another mean for each channel",
             "layers": f"torch.nn.BatchNorm2d, ε = {nn.BatchNorm2d(1).eps:g}; GhostBatchNorm2d of {ghost} examples",
             "network": f"Wide-ResNet-{depth}-1, converted by ghost_batch_norm(size={ghost})",
-            "seed": context.seed,
         },
         draw=lambda: agreement_of_quantities(table),
         remarks=(

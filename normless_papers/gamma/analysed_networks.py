@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import nn
 
-from normless.models import build_model
 from normless.probes import gamma_variance_table
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context
-from normless_papers.seeded_inputs import MeasuredBatch
+from normless_papers.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
 
@@ -35,8 +34,7 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
     Returns:
         The network in training mode, and its map.
     """
-    shape = tuple(batch.inputs.shape[1:])
-    network = build_model(model, classes=batch.classes, image_shape=shape)  # type: ignore[arg-type]
+    network = batch.network(model)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             module.padding_mode = "circular"
@@ -46,6 +44,15 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
     for path in found.norms:
         nn.init.uniform_(gamma_of(network, found, path), LOW, HIGH)
     return network.train(), found
+
+
+def drawn_networks(
+    context: Context, model: str, batch: MeasuredBatch, draws: int
+) -> Iterator[tuple[int, nn.Module, ResidualMap]]:
+    """Number, network and map of each draw of `analysed_network`, seeded by its number in the body too."""
+    for draw in range(draws):
+        with seeded(context.seed + draw):
+            yield draw, *analysed_network(model, batch)
 
 
 def measured_moments(network: nn.Module, batch: MeasuredBatch, found: ResidualMap, draw: int) -> pd.DataFrame:
