@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.nn import ScalarAffine
-from normless.probes import Place, Setting, Watcher, by_channel, in_order, places, require_known
+from normless.probes import LayerPosition, Setting, Watcher, by_channel, layer_positions, layer_table, require_known
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, padded, require_positions, weight_input
 
@@ -43,12 +43,12 @@ class ChannelContributions(Watcher):
     """
 
     layers: Collection[str] | None = None
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the layers."""
-        self._places, self._tables = places(setting.map), []
+        self._places, self._tables = layer_positions(setting.map), []
         require_known(self.layers, dict.fromkeys(layer.path for layer in self._places), "weight layer")
 
     def wants(self, layer: Layer) -> bool:
@@ -80,8 +80,7 @@ class ChannelContributions(Watcher):
         ``mean`` and ``deviation`` (standard) are those of the layer's input, behind the activation; ``contribution``
         is in the unit of its output, ``share`` its part of the sum over channels.
         """
-        table = pd.concat(self._tables, ignore_index=True) if self._tables else pd.DataFrame(columns=list(COLUMNS))
-        return in_order(table)[list(COLUMNS)].sort_values("order", kind="stable", ignore_index=True)
+        return layer_table(self._tables, COLUMNS).sort_values("order", kind="stable", ignore_index=True)
 
 
 def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:

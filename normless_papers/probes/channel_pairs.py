@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
 from normless.residual import Layer
 
 COLUMNS = ("order", "layer", "block", "weight", "out_channel", "in_channel", "gradient")
@@ -47,19 +47,19 @@ class ChannelPairs(Watcher):
     """
 
     layers: Collection[str] | None = None
-    _weights: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
+    _weights: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _matrices: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the weights."""
-        found = places(setting.map)
+        found = layer_positions(setting.map)
         require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
         self._weights, self._matrices = {}, {}
         for layer, place in found.items():
             if self.layers is None or layer.path in self.layers:
                 self._find_weights(layer, place)
 
-    def _find_weights(self, layer: Layer, place: Place) -> None:
+    def _find_weights(self, layer: Layer, place: LayerPosition) -> None:
         for name in layer.parameters:
             self._weights.setdefault(name, place)
 
@@ -89,7 +89,7 @@ class ChannelPairs(Watcher):
             columns = self._weights[name].columns() | {"weight": name}
             columns |= {"out_channel": out_channel, "in_channel": in_channel, "gradient": matrix.ravel()}
             tables.append(pd.DataFrame(columns))
-        return in_order(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)))
+        return layer_table(tables, COLUMNS)
 
     def structure(self) -> pd.DataFrame:
         """A row per weight in execution order; the columns are `STRUCTURE_COLUMNS`.
@@ -107,7 +107,7 @@ class ChannelPairs(Watcher):
             row |= {"effective_rank": effective_rank(matrix), "rank_one_share": rank_one_share(matrix)}
             row["predicted_rank_one_share"] = (outputs + inputs - 2) / max(outputs * inputs - 1, 1)
             rows.append(row)
-        return in_order(pd.DataFrame(rows, columns=list(STRUCTURE_COLUMNS)))
+        return layer_table(rows, STRUCTURE_COLUMNS)
 
     def _in_order(self) -> list[tuple[str, npt.NDArray[np.float64]]]:
         return [(name, self._matrices[name]) for name in self._weights if name in self._matrices]

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, in_order, logits_of, parameter_places, require_known, undisturbed
+from normless.probes import Loss, compute_logits, layer_table, parameter_positions, preserve_state, require_known
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -55,16 +55,13 @@ def for_each_class(
     Raises:
         ValueError: a parameter or class that the network does not have, none that is trainable, or no logits.
     """
-    positional, named = arguments_of(inputs)
     known = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     require_known(parameters, known, "trainable parameter")
     chosen = list(known if parameters is None else dict.fromkeys(parameters))
     if not chosen:
         raise ValueError(f"Gradients of parameters are measured, and this {type(model).__name__} has none to train.")
-    with undisturbed(model, training=training), torch.enable_grad():
-        logits = logits_of(model(*positional, **named))
-        if logits is None:
-            raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
+    with preserve_state(model, training=training), torch.enable_grad():
+        logits = compute_logits(model, inputs)
         whole = torch.autograd.grad(loss(logits, targets), logits, retain_graph=True)[0]
         count = logits.shape[class_axis]
         wanted = range(count) if classes is None else classes
@@ -102,7 +99,7 @@ def classwise_gradients(
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    where, rows = parameter_places(model, found), []
+    where, rows = parameter_positions(model, found), []
 
     def visit(index: int, predicted: float, gradients: Gradients) -> None:
         for name, gradient in gradients.items():
@@ -121,7 +118,7 @@ def classwise_gradients(
         loss=loss,
         training=training,
     )
-    table = in_order(pd.DataFrame(rows, columns=list(COLUMNS)))
+    table = layer_table(rows, COLUMNS)
     sums = table.groupby("parameter")["mean_abs"].transform("sum")
     table["share"] = table["mean_abs"] / sums.where(sums > 0)
     return table

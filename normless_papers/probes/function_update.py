@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normless.probes import Loss, NetworkFunction, as_function, trainable
+from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
 
 COLUMNS = ("steps", "rate", "loss", "update_norm", "update_per_rate", "predicted_update_per_rate")
 RATES = (1e-4, 1e-3, 1e-2)
@@ -64,7 +64,7 @@ def function_update_table(
             f"steps={list(steps)}."
         )
     rows: list[dict[str, Any]] = []
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         for step in range(max(steps) + 1):
             before = logits(parameters, inputs)

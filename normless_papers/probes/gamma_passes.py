@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, logits_of, undisturbed, without_gradients
+from normless.probes import Loss, compute_logits, preserve_state
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -64,16 +64,14 @@ class GammaPasses:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """In training mode, with everything put back behind."""
-        with undisturbed(self.model, training=True), without_gradients(self.model), torch.enable_grad():
+        with preserve_state(self.model, training=True), torch.enable_grad():
             yield
 
     def run(self, wanted: Mapping[str, nn.Parameter]) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits and gradients of some γ, by the paths of their norms; the same random state each time."""
-        positional, named = arguments_of(self.inputs)
         devices = {gamma.device for gamma in self.gammas.values() if gamma.is_cuda}
         with torch.random.fork_rng(devices=sorted(devices, key=str)):
-            output = logits_of(self.model(*positional, **named))
-        assert output is not None
+            output = compute_logits(self.model, self.inputs)
         value = self.loss(output, self.targets)
         found = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
         gradients = {

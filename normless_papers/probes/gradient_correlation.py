@@ -22,7 +22,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import NOWHERE, Loss, Setting, Watcher, as_function, last_stem_layer, observe, owners, trainable
+from normless.probes import (
+    NO_OWNER,
+    Loss,
+    Setting,
+    Watcher,
+    as_function,
+    last_stem_layer,
+    observe,
+    parameter_owners,
+    trainable_parameters,
+)
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -138,7 +148,7 @@ def parameter_gradient_correlation(
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     held = list(parameters.values())
     columns: list[list[Tensor]] = [[] for _ in held]
     with torch.enable_grad(), as_function(model, training=training) as logits:
@@ -150,10 +160,10 @@ def parameter_gradient_correlation(
             for column, parameter, gradient in zip(columns, held, gradients, strict=True):
                 column.append(torch.zeros_like(parameter) if gradient is None else gradient)
     grams = {name: _gram(torch.stack(column)) for name, column in zip(parameters, columns, strict=True)}
-    places = owners(found)
-    rows = [{"parameter": name, **vars(places.get(name, NOWHERE)), **_cosines(gram)} for name, gram in grams.items()]
+    places = parameter_owners(found)
+    rows = [{"parameter": name, **vars(places.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()]
     whole = torch.stack(list(grams.values())).sum(0)
-    rows.append({"parameter": ALL, **vars(NOWHERE), **_cosines(whole)})
+    rows.append({"parameter": ALL, **vars(NO_OWNER), **_cosines(whole)})
     return pd.DataFrame(rows, columns=list(PARAMETER_COLUMNS))
 
 

@@ -18,7 +18,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Loss, Place, Setting, Watcher, in_order, observe, places, require_known
+from normless.probes import (
+    LayerPosition,
+    Loss,
+    Setting,
+    Watcher,
+    layer_positions,
+    layer_table,
+    observe,
+    require_known,
+)
 from normless.residual import Layer, ResidualMap, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
 from normless_papers.probes.summands import Sums
@@ -55,12 +64,12 @@ class GradientSums(Watcher):
     """
 
     layers: Collection[str] | None = None
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _rows: dict[Layer, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Number the layers that are to be measured."""
-        self._places, self._rows = places(setting.map), {}
+        self._places, self._rows = layer_positions(setting.map), {}
         require_known(self.layers, dict.fromkeys(layer.path for layer in self._places), "weight layer")
 
     def wants(self, layer: Layer) -> bool:
@@ -87,8 +96,7 @@ class GradientSums(Watcher):
         each parameter's own ratio, those without any summand but zero left out. ``predicted_for_random_signs`` is
         1/√N with N = examples · positions: what either would be for independent normal summands of mean zero.
         """
-        table = pd.DataFrame(list(self._rows.values()), columns=list(COLUMNS))
-        return in_order(table).sort_values("order", ignore_index=True)
+        return layer_table(list(self._rows.values()), COLUMNS).sort_values("order", ignore_index=True)
 
 
 def _averages(sums: Sums, count: int) -> dict[str, float]:

@@ -16,15 +16,15 @@ from scipy.signal import find_peaks
 from torch import Tensor, nn
 
 from normless.probes import (
+    LayerPosition,
     Loss,
-    Place,
     Setting,
     Watcher,
     by_channel,
-    in_order,
+    layer_positions,
+    layer_table,
     observe,
-    parameter_places,
-    places,
+    parameter_positions,
     require_known,
 )
 from normless.residual import Layer, ResidualMap
@@ -51,7 +51,7 @@ class _Histograms(Watcher):
 
     def table(self) -> pd.DataFrame:
         """A row per bin of every histogram, in execution order; the columns are `COLUMNS`."""
-        table = in_order(pd.DataFrame(self._rows, columns=list(COLUMNS))).astype({"channel": "Int64"})
+        table = layer_table(self._rows, COLUMNS).astype({"channel": "Int64"})
         return table.sort_values(["order", "call", "channel"], kind="stable", ignore_index=True)
 
 
@@ -59,11 +59,11 @@ class _Histograms(Watcher):
 class _LayerHistograms(_Histograms):
     layers: Sequence[str] | None = None
     channels: Sequence[int] | None = None
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Number the layers and refuse unknown ones."""
-        self._rows, self._places = [], places(setting.map)
+        self._rows, self._places = [], layer_positions(setting.map)
         require_known(self.layers, {place.layer: None for place in self._places.values()}, "weight layer")
 
     def wants(self, layer: Layer) -> bool:
@@ -126,14 +126,14 @@ class ParameterGradientHistograms(_Histograms):
     """
 
     parameters: Sequence[str] | None = None
-    _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _chosen: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Choose the parameters and refuse unknown ones."""
-        self._rows, self._places = [], parameter_places(setting.model, setting.map)
+        self._rows, self._places = [], parameter_positions(setting.model, setting.map)
         require_known(self.parameters, self._places, "parameter")
-        weights = (f"{place.layer}.weight" for place in places(setting.map).values())
+        weights = (f"{place.layer}.weight" for place in layer_positions(setting.map).values())
         self._chosen = frozenset(weights if self.parameters is None else self.parameters)
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:

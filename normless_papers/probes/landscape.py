@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import ChannelMoments, Loss, Watcher, logits_of, observe, require_known, undisturbed
+from normless.probes import ChannelMoments, Loss, Watcher, compute_logits, observe, preserve_state, require_known
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -100,7 +100,7 @@ def loss_along(
     slope = sum(float((gradients[name].double() * part.double()).sum()) for name, part in direction.items())
     rows = []
     for point in points:
-        with moved(model, direction, point), undisturbed(model, training=training), torch.no_grad():
+        with moved(model, direction, point), preserve_state(model, training=training), torch.no_grad():
             value = float(_loss(model, inputs, targets, loss))
         rows.append({"point": point, "loss": value, "predicted_loss": start + point * slope})
     return pd.DataFrame(rows, columns=["point", "loss", "predicted_loss"])
@@ -174,15 +174,11 @@ def _gradients(
         raise ValueError(
             f"The gradient of the loss is measured, and this {type(model).__name__} has nothing to train."
         )
-    with undisturbed(model, training=training), torch.enable_grad():
+    with preserve_state(model, training=training), torch.enable_grad():
         value = _loss(model, inputs, targets, loss)
         found = torch.autograd.grad(value, list(trained.values()), materialize_grads=True)
     return dict(zip(trained, found, strict=True)), float(value.detach())
 
 
 def _loss(model: nn.Module, inputs: Any, targets: Any, loss: Loss) -> Tensor:
-    positional, named = arguments_of(inputs)
-    logits = logits_of(model(*positional, **named))
-    if logits is None:
-        raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-    return loss(logits, targets)
+    return loss(compute_logits(model, inputs), targets)

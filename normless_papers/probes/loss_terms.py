@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import OWN, Loss, as_function
+from normless.probes import Loss, as_function
 
 COLUMNS = ("term", "group", "weight_decay", "value", "share")
 
@@ -46,7 +46,7 @@ def loss_terms(
         ValueError: a group has no `weight_decay`.
     """
     with torch.no_grad(), as_function(model, training=training) as logits:
-        value = float(loss(logits(OWN, inputs), targets))
+        value = float(loss(logits({}, inputs), targets))
     rows: list[dict[str, Any]] = [{"term": "data", "group": "", "weight_decay": float("nan"), "value": value}]
     for index, group in enumerate(groups):
         name = str(group.get("name", index))

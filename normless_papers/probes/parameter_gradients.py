@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
 from normless.residual import Layer, ResidualBlock, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
 from normless_papers.probes.preactivations import Preactivations
@@ -51,13 +51,13 @@ class ParameterGradients(Watcher):
     """
 
     layers: Collection[str]
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _means: dict[Layer, Tensor] = field(default_factory=dict, init=False, repr=False)
     _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the layers and what they read."""
-        found = places(setting.map)
+        found = layer_positions(setting.map)
         require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
         self._places = {layer: place for layer, place in found.items() if layer.path in self.layers}
         self._preactivations = Preactivations(setting.model, setting.map, self._places)
@@ -101,10 +101,7 @@ class ParameterGradients(Watcher):
         ``input_independence`` is abs_sum/sum_abs, NaN where all summands are 0. ``channel_mean`` is the mean
         over examples and positions of the in-channel before the activation, and before a norm in front of that.
         """
-        if not self._tables:
-            return in_order(pd.DataFrame(columns=list(COLUMNS)))
-        table = pd.concat(self._tables, ignore_index=True)[list(COLUMNS)]
-        return in_order(table).sort_values("order", kind="stable", ignore_index=True)
+        return layer_table(self._tables, COLUMNS).sort_values("order", kind="stable", ignore_index=True)
 
 
 def _rows(where: Mapping[str, object], sums: Sums, groups: int) -> pd.DataFrame:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from normless.probes import undisturbed
+from normless.probes import preserve_state
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets, a row per example each, to the mean loss."""
@@ -56,7 +56,7 @@ def per_example_gradients(
         output = functional_call(model, parameters, (example.unsqueeze(0),))
         return loss(output, target.unsqueeze(0))
 
-    with undisturbed(model, training=False):
+    with preserve_state(model, training=False):
         gradients = vmap(grad(example_loss), in_dims=(None, 0, 0), chunk_size=chunk)(trainable, inputs, targets)
     return torch.cat([gradients[name].flatten(1) for name in trainable], dim=1)
 
@@ -114,7 +114,7 @@ def step_errors(
         found = torch.autograd.grad(value, parameters, materialize_grads=True)
         return torch.cat([part.double().flatten() for part in found])
 
-    with undisturbed(model, training=False):
+    with preserve_state(model, training=False):
         full = gradient(torch.arange(len(inputs), device=minibatches.device))
         total, squares = torch.zeros_like(full), []
         for indices in minibatches:
@@ -179,7 +179,7 @@ def _grid(batch_sizes: Sequence[int], learning_rates: Sequence[float]) -> Iterat
 
 
 def _check_mean(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> None:
-    with undisturbed(model, training=False), torch.no_grad():
+    with preserve_state(model, training=False), torch.no_grad():
         outputs = model(inputs)
         whole = loss(outputs, targets).double()
         alone = torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).double() for i in range(len(inputs))])

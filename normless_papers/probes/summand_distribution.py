@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
 from normless_papers.probes.summands import Summands
@@ -39,11 +39,11 @@ class SummandDistribution(Watcher):
     layer: str
     parameters: Sequence[tuple[int, ...] | Choice] = ("largest", "cancelling")
     _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the layer."""
-        self._places, self._tables = places(setting.map), []
+        self._places, self._tables = layer_positions(setting.map), []
         require_known([self.layer], dict.fromkeys(layer.path for layer in self._places), "weight layer")
 
     def wants(self, layer: Layer) -> bool:
@@ -72,9 +72,7 @@ class SummandDistribution(Watcher):
         ``parameter`` is the index within the weight as text, ``chosen`` the choice that found it or `given`,
         ``position`` is counted in row-major order, ``summand`` is d in the loss's unit per unit of the weight.
         """
-        if not self._tables:
-            return in_order(pd.DataFrame(columns=list(COLUMNS)))
-        return in_order(pd.concat(self._tables, ignore_index=True))[list(COLUMNS)]
+        return layer_table(self._tables, COLUMNS)
 
 
 def _choose(summands: Summands, choices: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -21,7 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import NOWHERE, Loss, NetworkFunction, Owner, as_function, owners, trainable
+from normless.probes import (
+    NO_OWNER,
+    Loss,
+    NetworkFunction,
+    ParameterOwner,
+    as_function,
+    parameter_owners,
+    trainable_parameters,
+)
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -64,7 +72,7 @@ def update_terms(model: nn.Module, inputs: Any, *, training: bool = True) -> lis
         ValueError: the network has no trainable parameter.
     """
     with torch.enable_grad(), as_function(model, training=training) as logits:
-        _, rows = _jacobian(logits, trainable(model), inputs)
+        _, rows = _jacobian(logits, trainable_parameters(model), inputs)
     return [UpdateTerm(name, jacobian @ jacobian.T) for name, jacobian in rows.items()]
 
 
@@ -100,12 +108,12 @@ def update_trace_table(
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     with torch.enable_grad(), as_function(model, training=training) as logits:
-        z, rows = _jacobian(logits, trainable(model), inputs)
+        z, rows = _jacobian(logits, trainable_parameters(model), inputs)
         examples = len(z)
         z = z.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(z, targets), z)
     with torch.no_grad():
-        return _table(rows, gradient.flatten().double(), examples, owners(found))
+        return _table(rows, gradient.flatten().double(), examples, parameter_owners(found))
 
 
 def _jacobian(
@@ -125,7 +133,9 @@ def _jacobian(
     return z, {name: torch.stack(row).double() for name, row in zip(parameters, rows, strict=True)}
 
 
-def _table(rows: Mapping[str, Tensor], gradient: Tensor, examples: int, places: Mapping[str, Owner]) -> pd.DataFrame:
+def _table(
+    rows: Mapping[str, Tensor], gradient: Tensor, examples: int, places: Mapping[str, ParameterOwner]
+) -> pd.DataFrame:
     matrices = {name: jacobian @ jacobian.T for name, jacobian in rows.items()}
     updates = {name: matrix @ gradient for name, matrix in matrices.items()}
     whole = torch.stack(list(updates.values())).sum(0)
@@ -134,7 +144,7 @@ def _table(rows: Mapping[str, Tensor], gradient: Tensor, examples: int, places: 
         finite = bool(matrix.isfinite().all())
         eigenvalues = torch.linalg.eigvalsh(matrix) if finite else matrix.new_full((1,), float("nan"))
         update = updates[name]
-        place = places.get(name, NOWHERE)
+        place = places.get(name, NO_OWNER)
         table.append(
             {
                 "parameter": name,

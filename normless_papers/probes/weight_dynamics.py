@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.probes import NOWHERE, owners
+from normless.probes import NO_OWNER, parameter_owners
 from normless.residual import ResidualBlock, ResidualMap
 
 COLUMNS = (
@@ -63,11 +63,11 @@ class WeightDynamics:
 
     def __post_init__(self) -> None:
         held = dict(self.model.named_parameters(remove_duplicate=False))
-        places = owners(self.map)
+        places = parameter_owners(self.map)
         self._weights = [
-            (name, parameter, places.get(name, NOWHERE))
+            (name, parameter, places.get(name, NO_OWNER))
             for name, parameter in self.model.named_parameters()
-            if places.get(name, NOWHERE).position and parameter.dim() > 1
+            if places.get(name, NO_OWNER).position and parameter.dim() > 1
         ]
         self._multipliers = {block.name: _multipliers(block, held) for block in self.map.blocks}
         self._gammas = {block.name: self._last_gammas(block, held) for block in self.map.blocks}

@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.probes import undisturbed
+from normless.probes import preserve_state
 
 # Elements of all Jacobians together: 2 GiB in float64.
 _LARGEST = 2**28
@@ -72,7 +72,7 @@ def jacobian_spectrum(
     entering = inputs.detach()
     if dtype is not None and entering.is_floating_point():
         entering = entering.to(dtype)
-    with undisturbed(network, training=training), torch.enable_grad():
+    with preserve_state(network, training=training), torch.enable_grad():
         stack = _run(network, entering, start, stop)
         mixes = _mixes(stack)
         _check_size(stack, mixes)

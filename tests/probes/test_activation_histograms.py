@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes.forward.moments import channel_moments
+from normless.probes import probe
 from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes.histograms import (
@@ -125,7 +125,7 @@ def channels() -> pd.DataFrame:
     for scheme in (BARE, NORMALIZED):
         for seed in SEEDS:
             model, x = resnet110(scheme, seed), images(16, 16, seed)
-            moments = channel_moments(model, x).set_index("order").loc[list(LAYERS)]
+            moments = probe(model, x, ["activations"]).activations.set_index("order").loc[list(LAYERS)]
             assert list(moments["layer"]) == list(LAYERS.values())
             modes = peak_counts(activation_histograms(model, x, list(LAYERS.values()), range(16)))
             moments["relative_mean"] = moments["abs_mean"] / np.sqrt(moments["variance"])

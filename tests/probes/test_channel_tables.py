@@ -31,7 +31,7 @@ def gradient_of(model: nn.Module, name: str) -> Tensor:
 
 
 class Net(nn.Module):
-    """A convolution behind an activation of one kind or another, in two groups."""
+    """A convolution after an activation, in two groups."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_summands_of_chosen_parameters_are_a_row_each() -> None:
         observe(model, [SummandDistribution("third")], INPUTS, TARGETS)
 
 
-def test_a_small_gradient_is_above_a_twentieth_of_those_that_read_something() -> None:
+def test_a_small_gradient_is_above_a_twentieth_of_the_nonzero_ones() -> None:
     model = Net("module")
     watcher = SummandDistribution("second", ["small"])
     observe(model, [watcher], INPUTS, TARGETS)
@@ -177,7 +177,7 @@ def test_rank_one_share_without_structure_is_what_is_predicted() -> None:
 
 
 def test_channel_gradients_are_those_of_a_bias() -> None:
-    """Of the norm's β where one is behind, of the layer's own bias where none is."""
+    """Of the norm's β if a norm follows, else of the layer's own bias."""
     model = Net("norm")
     watcher = ChannelGradients()
     observe(model, [watcher], INPUTS, TARGETS)

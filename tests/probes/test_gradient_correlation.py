@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from normless import convert
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.probes import signal_table
+from normless.probes import probe
 from normless_papers.probes.gradient_correlation import (
     gradient_correlation_table,
     parameter_gradient_correlation,
@@ -31,7 +31,7 @@ def test_zeroinit_linear_at_init_blocks_add_nothing() -> None:
     those are a linear function of that ReLU's output and not of their input.
     """
     network = convert(wide_resnet(16, 1), "zeroinit")
-    table = signal_table(network, IMAGES)
+    table = probe(network, IMAGES, ["signal"]).signal
     assert (table["branch_second_moment"] == 0).all()
     assert (table["sum_variance"] == table["skip_variance"]).all()
     x = torch.randn(2, 16, 8, 8)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from normless.models import wide_resnet
+from normless.probes import probe
 from normless.probes.backward.logits import LogitGradients
-from normless.probes.forward.moments import channel_moments
 from normless.probes.updates.divergence import momentum_sgd
 from normless_papers.probes.landscape import loss_along, moments_along, moved, observe_along, steepest_descent
 
@@ -105,7 +105,7 @@ def test_moments_along_are_those_of_the_moved_network() -> None:
     table = moments_along(model, x, targets, direction, [0.0, 0.3])
     assert table["point"].unique().tolist() == [0.0, 0.3]
     with moved(model, direction, 0.3):
-        expected = channel_moments(model, x)
+        expected = probe(model, x, ["activations"]).activations
     at = table[table["point"] == 0.3].reset_index(drop=True)
     np.testing.assert_allclose(at["variance"], expected["variance"])
     np.testing.assert_allclose(at["loss"], loss_along(model, x, targets, direction, [0.3])["loss"][0])

@@ -110,7 +110,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
         largest_stable_rate(Parabola(1.0), [(ONE, ONE)], plain_sgd, resolution=1, loss=value)
 
 
-def test_the_network_and_the_random_state_stay_as_they_were() -> None:
+def test_network_and_random_state_are_unchanged() -> None:
     model = nn.Sequential(wide_resnet(10, 1), nn.Dropout(0.5)).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     data = [(torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))) for _ in range(2)]

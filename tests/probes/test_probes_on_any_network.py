@@ -47,7 +47,7 @@ def network(request: pytest.FixtureRequest) -> tuple[nn.Module, object, Tensor]:
     return torchvision.models.resnet18(num_classes=3), torch.randn(4, 3, 32, 32), torch.randint(0, 3, (4,))
 
 
-def test_one_pass_measures_all_of_it(network: tuple[nn.Module, object, Tensor]) -> None:
+def test_one_pass_measures_everything(network: tuple[nn.Module, object, Tensor]) -> None:
     model, x, targets = network
     given = (x,) if isinstance(x, Tensor) else ()
     named = x if isinstance(x, dict) else {}

@@ -56,7 +56,7 @@ def bias_gradients(by_class: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw the gradient of the classifier's bias of every class as bars, the favoured class in colour.
 
     Args:
-        by_class: of ``logit_gradients``: ``class``, ``bias_gradient``, ``favoured``.
+        by_class: of the probe `logits`: ``class``, ``bias_gradient``, ``favoured``.
         ax: where to draw; a new figure without it.
 
     Raises:

@@ -27,7 +27,7 @@ def stream_second_moment(gamma: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ``expected_stream_second_moment``, the prediction from all weights, that is a dashed line.
 
     Args:
-        gamma: the table of `normless.probes.gamma_variance_table` for one network.
+        gamma: the table of the probe `stream` for one network.
         ax: where to draw; a new figure without it.
 
     Raises:

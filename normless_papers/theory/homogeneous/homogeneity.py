@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import OWN, as_function, map_tensors
+from normless.probes import as_function, map_tensors
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -102,9 +102,9 @@ def input_homogeneity(
         )
     rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
-        plain = logits(OWN, inputs)
+        plain = logits({}, inputs)
         for factor in factors:
-            error = _relative_error(logits(OWN, _scaled(inputs, factor)), plain, factor)
+            error = _relative_error(logits({}, _scaled(inputs, factor)), plain, factor)
             rows.append({"factor": factor, **_verdict(plain, error)})
     return pd.DataFrame(rows, columns=list(INPUT_COLUMNS))
 
@@ -143,7 +143,7 @@ def homogeneous_sets(
     own = dict(model.named_parameters(remove_duplicate=False))
     rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
-        plain = logits(OWN, inputs)
+        plain = logits({}, inputs)
         for one in candidate_sets(found) if sets is None else sets:
             errors = [
                 _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)

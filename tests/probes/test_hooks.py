@@ -1,4 +1,4 @@
-"""What watchers are told of a pass: the very tensors that hooks and autograd show, and nothing is left behind."""
+"""Watchers receive the tensors that hooks and autograd give, and the network's state is restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass
 class Everything(Watcher):
-    """Keeps copies of all it is told."""
+    """Stores copies of all tensors."""
 
     sums: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
     sum_gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Everything(Watcher):
 
 
 class Block(nn.Module):
-    """A residual block that adds the way it is told, with an addition of something else before it."""
+    """A residual block with a given addition, and an addition of a parameter before it."""
 
     def __init__(self, width: int, add: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -88,33 +88,33 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
 
 
-def told_by_hand(model: nn.Sequential, x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Skip path, branch and total of every block, from its layers alone."""
-    found = []
+def expected_sums(model: nn.Sequential, x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Skip path, branch and total of every block, computed from its layers."""
+    sums = []
     h = model[0](x)
     for block in list(model)[1:-1]:
         branch = block.second(torch.relu(block.first(h) + block.offset))
-        found.append((h, branch, h + branch))
-        h = found[-1][2]
-    return found
+        sums.append((h, branch, h + branch))
+        h = sums[-1][2]
+    return sums
 
 
 @pytest.mark.parametrize("way", SUMS)
-def test_sums_that_are_operators_are_told_with_their_summands_and_gradients(way: str) -> None:
+def test_operator_sums_give_summands_and_gradients(way: str) -> None:
     torch.manual_seed(0)
     model = stack(Block(6, SUMS[way]), Block(6, SUMS[way]))
     x, targets = batch()
     watcher = Everything()
     loss = observe(model, [watcher], x, targets)
-    by_hand = told_by_hand(model, x)
-    totals = [total for _, _, total in by_hand]
+    sums = expected_sums(model, x)
+    totals = [total for _, _, total in sums]
     h = model[-1](totals[-1])
     expected = F.cross_entropy(h, targets)
     gradients = torch.autograd.grad(expected, [*totals, h], retain_graph=True)
     assert loss == pytest.approx(expected.item(), rel=1e-6)
     assert list(watcher.sums) == ["1", "2"]
-    for told, hand in zip(watcher.sums.values(), by_hand, strict=True):
-        for one, other in zip(told, hand, strict=True):
+    for observed, computed in zip(watcher.sums.values(), sums, strict=True):
+        for one, other in zip(observed, computed, strict=True):
             torch.testing.assert_close(one, other.detach())
     for name, gradient in zip(("1", "2"), gradients[:2], strict=True):
         torch.testing.assert_close(watcher.sum_gradients[name], gradient)
@@ -131,8 +131,8 @@ def test_one_module_that_runs_twice_makes_two_blocks_and_layers() -> None:
     watcher = Everything()
     observe(model, [watcher], x, targets)
     assert len(watcher.sums) == 2
-    for told, hand in zip(watcher.sums.values(), told_by_hand(model, x), strict=True):
-        torch.testing.assert_close(told[2], hand[2].detach())
+    for observed, computed in zip(watcher.sums.values(), expected_sums(model, x), strict=True):
+        torch.testing.assert_close(observed[2], computed[2].detach())
     calls = [(layer.path, layer.call) for layer, _, _ in watcher.layers if layer.kind == "weight"]
     assert len(calls) == 6
     assert len(set(calls)) == 6
@@ -172,7 +172,7 @@ def test_layers_and_their_gradients_are_those_of_autograd() -> None:
 
 
 def test_torchvisions_in_place_sums_and_activations() -> None:
-    """The branch of `out += identity` is overwritten by the sum, and the sum by the ReLU behind it."""
+    """The branch of `out += identity` is overwritten by the sum, and the sum by the ReLU after it."""
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
     model = torchvision.models.resnet18(num_classes=5)
@@ -197,7 +197,7 @@ def test_torchvisions_in_place_sums_and_activations() -> None:
         before = ends[name]
 
 
-def test_multipliers_are_part_of_what_enters_the_sum() -> None:
+def test_summands_include_multipliers() -> None:
     torch.manual_seed(0)
     model = nl.convert(resnet_cifar(8), "skipinit")
     for parameter_name, parameter in model.named_parameters():
@@ -209,7 +209,7 @@ def test_multipliers_are_part_of_what_enters_the_sum() -> None:
         torch.testing.assert_close(skip + branch, total)
 
 
-def test_recomputed_layers_are_told_once() -> None:
+def test_recomputed_layers_are_observed_once() -> None:
     class Recomputed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -231,7 +231,7 @@ def test_recomputed_layers_are_told_once() -> None:
     assert len([layer for layer, _, _ in watcher.layers if layer.kind == "weight"]) == 4
 
 
-def test_code_that_adds_more_than_its_dataflow_has_is_reported() -> None:
+def test_additions_missing_in_the_dataflow_are_reported() -> None:
     class Moody(Block):
         extra = False
 
@@ -248,10 +248,14 @@ def test_code_that_adds_more_than_its_dataflow_has_is_reported() -> None:
     observe(model, [watcher], x, targets, residual_map=found)
     assert watcher.forgotten == ["its forward code made 2 additions where its dataflow has 1"]
     assert watcher.missed[0].path == "1"
+    measured = nl.probe(model, (x, targets), ["signal", "backward"], residual_map=found)
+    assert measured.signal.filter(regex="^(skip|branch|sum)").isna().all(axis=None)
+    assert measured.backward.drop(columns=["block", "name"]).isna().all(axis=None)
+    assert measured.missed == tuple(watcher.missed)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_is_left_behind(fails: bool) -> None:
+def test_state_is_restored(fails: bool) -> None:
     torch.manual_seed(0)
     model = wide_resnet(10, 1).eval()
     model.blocks[0].conv1.train()
@@ -276,7 +280,7 @@ def test_nothing_is_left_behind(fails: bool) -> None:
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
 
 
-def test_what_cannot_be_measured_is_refused_with_the_reason() -> None:
+def test_errors_of_observe() -> None:
     model = wide_resnet(10, 1)
     x = torch.randn(2, 3, 8, 8)
     with pytest.raises(ValueError, match="so targets are needed"):
