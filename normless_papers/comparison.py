@@ -15,7 +15,7 @@ from normless_papers.artefact import Evidence
 from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger
 from normless_papers.runs import Runs
 
-# Batches at which all methods are claimed to behave alike.
+# Batch size up to which all methods are claimed to behave the same.
 SMALL_BATCH = 64
 
 

@@ -1,4 +1,4 @@
-"""The page of a folder of results: verdicts by paper, and every artefact with what is published beside it."""
+"""The page of a folder of results: verdicts by paper, and every artefact with published and measured numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CAUTION = (
     "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
     "checked by numbers. A verdict speaks of the budget at which it was found and of nothing larger: smoke is some "
     "seconds on tiny data and shows at most a direction; paper is the published setup. A failing claim is reported "
-    "as failing, and inconclusive means that the numbers cannot tell. Formulas that our code agrees with are counted "
+    "as failing, and inconclusive means that the numbers cannot decide. Formulas that our code agrees with are counted "
     "apart from measurements, and both from training runs."
 )
 PAGE = "index.html"
@@ -133,7 +133,7 @@ def _sharing(results: Sequence[Reproduction]) -> Mapping[tuple[str, str], list[s
 
 
 def _finding(results: Sequence[Reproduction]) -> str:
-    """What came of it, a sentence per budget."""
+    """The verdicts in words, a sentence per budget."""
     sentences = []
     for budget in dict.fromkeys(one.budget for one in results):
         counts = Counter[str](one.verdict for one in results if one.budget == budget)

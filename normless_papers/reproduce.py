@@ -1,4 +1,4 @@
-"""Carrying out one artefact: its function is called, and whatever comes of it is kept."""
+"""Reproduce one artefact: call its function, check the claim, store the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reproduce(
     again: bool = False,
     laboratory: Laboratory | None = None,
 ) -> Reproduction:
-    """Carry out an artefact, or read back what came of it when the same was asked before.
+    """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
     Nothing that the artefact raises is raised here: it is the `error` of the result, which is tried again next time.
 
@@ -48,12 +48,12 @@ def reproduce(
         id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
         budget: which of its settings are taken.
         out: folder of the results, see `normless_papers.storage`; runs that artefacts share are kept there too.
-        data: a data set in the place of the budget's.
+        data: a data set in place of the budget's.
         data_root: folder of the data sets; the usual place if None.
         seed: the first seed.
         workers: processes that share the cores for training runs; one per core if None.
         again: whether it is carried out even if the same has been; training runs that are finished stay as they are.
-        laboratory: carries out the runs in the place of one in `out`; `workers` is then left unread.
+        laboratory: carries out the runs in place of one in `out`; `workers` is then ignored.
 
     Raises:
         UnknownArtefactError: there is no such artefact.
@@ -107,7 +107,7 @@ def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: 
 
 
 def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
-    """The result and its figure; a figure that cannot be drawn is an error beside the numbers."""
+    """The result and its figure; if the figure cannot be drawn, an error besides the numbers."""
     import torch
 
     from normless.plots import description

@@ -1,4 +1,4 @@
-"""An artefact that was carried out: the verdict, what it rests on, and how it came about."""
+"""The result of a reproduced artefact: verdict, checks, numbers and provenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResultError(NormlessError, ValueError):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What became of an artefact at a budget.
+    """The result of an artefact at a budget.
 
     Attributes:
         id: of the artefact.

@@ -22,7 +22,7 @@ def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what 
 
 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
-    """Write a result in the place of an older one; returns its folder.
+    """Write a result in place of an older one; returns its folder.
 
     The older result is gone before the first file is written, and `result.json` is written last and at once: what can
     be loaded is complete and of one piece, whenever the process is killed.

@@ -72,7 +72,7 @@ def sqrt2_scaling(
     shown: str,
     efforts: Sequence[Effort],
 ) -> Evidence:
-    """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path alike, and no training beyond 100."""
+    """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path of one size, and no training beyond 100."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         drawn = [
@@ -121,7 +121,7 @@ class Calibrated:
     Attributes:
         branches: variance of every branch's output on the calibration batch.
         layers: the same of every weight layer.
-        rows: of every weight, as a matrix, beside orthogonal ones.
+        rows: of every weight, as a matrix, compared with orthogonal ones.
         runs: see `normless_papers.fixup.depth.first_epochs`.
     """
 

@@ -248,6 +248,6 @@ def _growth(grown: pd.DataFrame) -> list[Check]:
 
 
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """A number for every set in the place of a block."""
+    """A number for every set in place of a block."""
     order = {name: place for place, name in enumerate(rows["set"].unique(), 1)}
     return rows.assign(block=rows["set"].map(order))

@@ -98,7 +98,7 @@ def _figure_2(table: pd.DataFrame) -> list[Check]:
 
 @artefact("fixup/figure-2", basis="measurement", checks=_figure_2)
 def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
-    """Stem; classifier; a down-sampling layer with one of the branch beside it; and no layer of a branch alone."""
+    """Stem; classifier; a down-sampling layer with one of its branch; and no layer of a branch alone."""
     with seeded(context.seed):
         table = homogeneous_sets(convert(resnet(depth), "xavier"), torch.randn(images, 3, side, side))
     return Evidence(

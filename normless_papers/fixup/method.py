@@ -125,7 +125,7 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
         on=("quantity",),
         draw=lambda: agreement_of_quantities(table),
         remarks=(
-            "Convolutions have no bias of their own; the classifier keeps its own, a number per class, beside the "
+            "Convolutions have no bias of their own; the classifier keeps its own, a number per class, besides the "
             "scalar one before it. No bias stands before the very first convolution, whose input is data.",
         ),
     )

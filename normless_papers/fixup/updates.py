@@ -33,7 +33,7 @@ class UpdateTerms:
     """What theorem 3 compares.
 
     Attributes:
-        same: the terms by automatic differentiation beside the paper's J_l^i.
+        same: the terms by automatic differentiation compared with the paper's J_l^i.
         remainders: ‖∆f + η Σ J ∂l/∂z‖ of a step, by η.
         asymmetry: the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|.
         eigenvalue: the smallest eigenvalue of their symmetric parts, relative to the largest of each.

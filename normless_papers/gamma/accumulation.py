@@ -35,7 +35,7 @@ class AccumulationFacts:
     Attributes:
         branch: the branch's variance over γ_last², in the mean over the blocks.
         stream: the stream's variance over that at its start plus the sum of γ_last².
-        change: the largest relative change of a branch's variance by what is ahead of its last norm.
+        change: the largest relative change of a branch's variance by what precedes its last norm.
         shares_small: in each draw the largest share of a branch in its sum, with small γ_last.
         shares_large: the same with large γ_last.
     """
@@ -116,14 +116,14 @@ def _rising(network: nn.Module, found: ResidualMap) -> None:
 
 
 def _disturb_inside(network: nn.Module, found: ResidualMap) -> None:
-    """Enlarge the weights ahead of the last norm of every branch, and the γ within branches."""
-    ahead = []
+    """Enlarge the weights before the last norm of every branch, and the γ within branches."""
+    before = []
     for block in found.blocks:
         kinds = [layer.kind for layer in block.branch_layers]
         last_norm = len(kinds) - 1 - kinds[::-1].index("norm")
         weights = [layer for layer in block.branch_layers[:last_norm] if layer.kind == "weight"]
-        ahead += [network.get_parameter(f"{layer.path}.weight") for layer in weights]
-    multiply(ahead, 10.0)
+        before += [network.get_parameter(f"{layer.path}.weight") for layer in weights]
+    multiply(before, 10.0)
     multiply(gammas_of(network, found, "other"), 3.0)
 
 

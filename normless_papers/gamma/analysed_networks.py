@@ -69,7 +69,7 @@ def gamma_of(network: nn.Module, found: ResidualMap, path: str) -> nn.Parameter:
 
 def gammas_of(network: nn.Module, found: ResidualMap, role: str) -> list[nn.Parameter]:
     """The γ of all norms of a role, in execution order."""
-    return [gamma_of(network, found, path) for path, held in found.norms.items() if held == role]
+    return [gamma_of(network, found, path) for path, its_role in found.norms.items() if its_role == role]
 
 
 def set_gammas(gammas: Iterable[nn.Parameter], values: Iterable[float]) -> None:
@@ -88,7 +88,7 @@ def multiply(parameters: Iterable[nn.Parameter], factor: float) -> None:
 def beside_formula(
     quantity: str, rows: pd.DataFrame, measured: pd.Series, by_formula: pd.Series, *more: str
 ) -> pd.DataFrame:
-    """What a formula gives beside what was measured.
+    """Measured numbers and those of a formula.
 
     Args:
         quantity: as the paper writes it, the key of its published formula.

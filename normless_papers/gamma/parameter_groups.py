@@ -31,7 +31,7 @@ DECAY = 0.01
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """What became of the γ of all networks.
+    """The γ of all networks by group.
 
     Attributes:
         networks: how many there are.

@@ -27,7 +27,7 @@ class InvarianceFacts:
 
     Attributes:
         norms: how many norms there are.
-        output_change: of the logits, relative to them, by cΓ in the place of Γ.
+        output_change: of the logits, relative to them, by cΓ in place of Γ.
         gradient_deviation: |c ‖∇(cΓ)‖ / ‖∇(Γ)‖ - 1|.
     """
 
@@ -138,7 +138,7 @@ def effective_rate(
         draw=lambda: gamma_update_against_scale(alone),
         remarks=(
             "The gradient at the direction is measured at the size of Γ nearest the drawn one, and the step at all "
-            "others. That the analysis applies to γ of all four categories is asked in gamma/figure-6; their numbers "
+            "others. That the analysis applies to γ of all four categories is checked in gamma/figure-6; their numbers "
             "are in the table.",
         ),
     )

@@ -65,7 +65,7 @@ def _equation_15_checks(found: ResetFacts) -> list[Check]:
 def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """After a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
     batch, tables, scaled = _measured(context, model, side, examples, draws)
-    resets, again = (pd.concat(held, ignore_index=True) for held in (tables, scaled))
+    resets, again = (pd.concat(one, ignore_index=True) for one in (tables, scaled))
     resets, again = (table[table["equation"] == 15].reset_index(drop=True) for table in (resets, again))
     down, last = resets["gamma_down"] ** 2, resets["gamma_last"] ** 2
     parts = (
@@ -102,7 +102,7 @@ def reset_of_pre_activation_networks(
     # The first block's norm meets the small variance of the stem, where ε counts.
     resets, again = (
         table[(table["equation"] == 17) & (table["block"] > 1)].reset_index(drop=True)
-        for table in (pd.concat(held, ignore_index=True) for held in (tables, scaled))
+        for table in (pd.concat(one, ignore_index=True) for one in (tables, scaled))
     )
     both = resets["gamma_down"] ** 2 + resets["gamma_last"] ** 2
     rows = beside_formula("Var[x_{l+1}]", resets, resets["stream_variance"], both)
@@ -112,7 +112,7 @@ def reset_of_pre_activation_networks(
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
         draw=lambda: stream_second_moment(tables[0]),
-        remarks=("γ_1 is that of the norm ahead of the fork, which branch and skip path both read.",),
+        remarks=("γ_1 is that of the norm before the fork, which branch and skip path both read.",),
     )
 
 

@@ -29,7 +29,7 @@ UNTRAINABLE, DEEPEST = 100, 1000
 
 @dataclass(frozen=True)
 class SkipInitFacts:
-    """The algorithm beside its formula, and what trains with it.
+    """The algorithm compared with its formula, and the runs with it.
 
     Attributes:
         norms: batch normalizations before and after the conversion.

@@ -19,7 +19,7 @@ from normless_papers.seeded_inputs import seeded
 
 @dataclass(frozen=True)
 class Definition:
-    """The layers beside the formula, and how far another batch moves the same examples in training mode."""
+    """The layers compared with the formula, and the change of an example's output by its batch in training mode."""
 
     agreements: tuple[Agreement, ...]
     dependence: float

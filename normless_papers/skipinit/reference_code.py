@@ -32,7 +32,7 @@ KEEP = 0.8
 
 @dataclass(frozen=True)
 class Port:
-    """What was counted in the network that was built, and its computations beside the code's.
+    """Counts in the network that was built, and its computations compared with the code's.
 
     Attributes:
         parameters: how many numbers are trained.

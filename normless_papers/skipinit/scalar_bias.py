@@ -44,7 +44,7 @@ def resnet_v1(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -
 
 @dataclass(frozen=True)
 class ScalarBiasFacts:
-    """The algorithm beside its formula, and what the bias is worth.
+    """The algorithm compared with its formula, and accuracies with and without the bias.
 
     Attributes:
         blocks: of the network.

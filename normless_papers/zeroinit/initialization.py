@@ -32,7 +32,7 @@ DEEPEST = 1000
 
 @dataclass(frozen=True)
 class LinearFacts:
-    """Blocks beside what they are at α = 0, and cosines between gradients: `scheme`, `depth`, `draw`, `cosine`."""
+    """Blocks compared with those at α = 0, and cosines between gradients: `scheme`, `depth`, `draw`, `cosine`."""
 
     agreements: tuple[Agreement, ...]
     cosines: pd.DataFrame
@@ -58,7 +58,7 @@ def _linear_checks(found: LinearFacts) -> list[Check]:
             cosine(WITHOUT, high),
         ),
         larger(
-            f"At depth {high} gradients are more alike with the multiplier than without.",
+            f"At depth {high} gradients are more correlated with the multiplier than without.",
             cosine(WITH, high),
             cosine(WITHOUT, high),
         ),

@@ -31,7 +31,7 @@ DEEPEST = 1000
 
 @dataclass(frozen=True)
 class ZeroInitFacts:
-    """The algorithm beside its definition, and batch norm and ZeroInit at several depths."""
+    """The algorithm compared with its definition, and batch norm and ZeroInit at several depths."""
 
     algorithm: RegularizedFacts
     runs: Comparison
