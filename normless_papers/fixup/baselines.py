@@ -72,7 +72,7 @@ def sqrt2_scaling(
     shown: str,
     efforts: Sequence[Effort],
 ) -> Evidence:
-    """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path of one size, and no training beyond 100."""
+    """x_l = √½ (x_{l-1} + F(x_{l-1})): equal moments of branch and skip path, and no training beyond 100."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         drawn = [

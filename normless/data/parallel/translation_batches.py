@@ -126,23 +126,17 @@ class TranslationData:
             epoch: counted from 0.
             device: of the batches.
             rank: of this process; it receives its consecutive part of every batch.
-            world_size: number of processes; parts differ by at most one sentence.
+            world_size: number of processes; parts differ by at most one sentence, and one without sentences is a
+                sentence without labels.
 
         Raises:
-            ValueError: a sentence is longer than a batch, a batch has fewer sentences than there are processes, the
-                rank does not exist, or seed or epoch is negative.
+            ValueError: a sentence is longer than a batch, the rank does not exist, or seed or epoch is negative.
         """
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be 0 to world_size − 1 = {world_size - 1}, got {rank}.")
         train = self._sets["train"]
         buckets = bucket_epoch(train.lengths, max_tokens, seed=seed, epoch=epoch)
-        fewest = min(map(len, buckets))
-        if fewest < world_size:
-            raise ValueError(
-                f"A batch of at most {max_tokens} tokens has {fewest} of the longest sentences, which {world_size} "
-                "processes cannot share; allow larger batches."
-            )
-        return (train.batch(np.array_split(rows, world_size)[rank], device) for rows in buckets)
+        return (train.part(rows, rank, world_size, device) for rows in buckets)
 
     def evaluation_batches(
         self, name: SetName, max_tokens: int, *, device: torch.device | str = "cpu"
@@ -188,6 +182,14 @@ class _Encoded:
         target = F.pad(labels[:, :-1], (1, 0), value=SPECIAL_TOKENS.start)
         target[target == SPECIAL_TOKENS.end] = SPECIAL_TOKENS.padding
         return TranslationBatch(source.to(device), target.to(device), labels.to(device))
+
+    def part(self, rows: Integers, rank: int, world_size: int, device: torch.device | str) -> TranslationBatch:
+        """The consecutive part of one process; without a sentence of its own, one that has no labels."""
+        own = np.array_split(rows, world_size)[rank]
+        if len(own):
+            return self.batch(own, device)
+        idle = self.batch(rows[:1], device)
+        return idle._replace(labels=torch.full_like(idle.labels, SPECIAL_TOKENS.padding))
 
 
 def _encoded(pairs: Pairs, vocabulary: BytePairs) -> _Encoded:
