@@ -60,7 +60,7 @@ def reproduce(
         ResultError: an older result cannot be read, and `again` is false.
     """
     entry = published_of(id)
-    id, entry = entry.id, None if entry.id in published() else entry  # noqa: A001 - as above
+    id = entry.id  # noqa: A001 - as above
     older = None if again else load(out, id, budget)
     asked = {"data": data, "data_root": data_root, "seed": seed}
     started = time.perf_counter()
@@ -76,7 +76,8 @@ def reproduce(
             made, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
     except Exception as error:
         made, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
-    made = replace(made, entry=entry, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
+    own = None if id in published() else entry
+    made = replace(made, entry=own, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
     save(made, axes, out)
     return made
 

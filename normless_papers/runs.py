@@ -85,7 +85,7 @@ class Runs:
 
     def _trained(self, labels: dict[str, Any]) -> bool:
         """Whether a combination trained at some rate, or that is undecided."""
-        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**self.control)
+        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**dict[str, Any](self.control))
         chance = chance_of(self.table)
         # A control that itself failed at this depth or batch size is no control there.
         against = best if math.isnan(control.mean) or control.mean < (best.mean + chance) / 2 else control

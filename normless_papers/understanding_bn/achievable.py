@@ -66,7 +66,7 @@ class ArchitectureRuns:
     @property
     def control(self) -> Estimate:
         """The accuracy with batch norm at its best rate."""
-        return self.runs.accuracy(**{AXIS: NORMALIZED})
+        return best_accuracy(self._of(NORMALIZED))
 
     def highest(self, name: str) -> float:
         """The highest rate that an architecture trains at, by the means over replicates; 0 where it does at none."""

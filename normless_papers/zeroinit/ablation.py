@@ -76,7 +76,8 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     return Evidence(
         measured=_measured(runs),
         facts=Ablation(
-            *({method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)),
+            {method: runs.optimum(ACCURACY, method=method) for method in ABLATIONS},
+            {method: runs.optimum(LOSS, method=method) for method in ABLATIONS},
             runs.reduction,
         ),
         setup=runs.setup,
