@@ -28,8 +28,8 @@ CAUTION = (
     "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
     "checked by numbers. A verdict speaks of the budget at which it was found and of nothing larger: smoke is some "
     "seconds on tiny data and shows at most a direction; paper is the published setup. A failing claim is reported "
-    "as failing, and inconclusive means that the numbers cannot decide. Checks of formulas, measurements and training "
-    "runs are counted separately."
+    "as failing, and inconclusive means that the numbers cannot decide. Checks of formulas, measurements and "
+    "training runs are counted separately."
 )
 PAGE = "index.html"
 # What the page calls that which was asked for.

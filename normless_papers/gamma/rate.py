@@ -138,8 +138,8 @@ def effective_rate(
         draw=lambda: gamma_update_against_scale(alone),
         remarks=(
             "The gradient at the direction is measured at the size of Γ nearest the drawn one, and the step at all "
-            "others. gamma/figure-6 checks that the analysis applies to γ of all four categories; their numbers are in "
-            "the table.",
+            "others. gamma/figure-6 checks that the analysis applies to γ of all four categories; their numbers "
+            "are in the table.",
         ),
     )
 

@@ -20,7 +20,7 @@ from normless_papers.claims import Check, Estimate, at_scale, check, larger
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
 from normless_papers.seeded_inputs import seeded
-from normless_papers.trained import highest_trained_rate
+from normless_papers.trained import best_accuracy, highest_trained_rate
 from normless_papers.understanding_bn.protocol import SCHEMES
 from normless_papers.understanding_bn.rates import highest_decade, is_rate
 
