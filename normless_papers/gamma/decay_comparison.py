@@ -103,19 +103,13 @@ class DecayComparison:
         """The comparison as evidence."""
         single = "A single run of each: its error is not known, so that comparisons stay undecided."
         reduced = f"Not the paper's setup: {self.runs.reduction} The paper's numbers are those of full networks."
-        return Evidence(
-            measured=self.table if measured is None else measured,
-            facts=self,
-            setup=self.runs.setup,
-            on=on,
-            draw=draw,
-            remarks=(
-                *remarks,
-                *self.runs.failures,
-                *([reduced] if self.runs.reduction else []),
-                *([single] if self.runs.sweeps[0].replicates == 1 else []),
-            ),
-            reduction=self.runs.reduction,
+        remarks = (
+            *remarks,
+            *([reduced] if self.runs.reduction else []),
+            *([single] if self.runs.sweeps[0].replicates == 1 else []),
+        )
+        return self.runs.evidence(
+            self.table if measured is None else measured, draw, facts=self, on=on, remarks=remarks
         )
 
 

@@ -93,13 +93,10 @@ def _evidence(
     """The runs as evidence, with the curves of some columns."""
     runs = found.runs
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
-    return Evidence(
+    return runs.evidence(
         measured,
+        lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
         facts=found,
-        setup=runs.setup,
-        draw=lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
-        remarks=(*more.pop("remarks", ()), *runs.failures),
-        reduction=runs.reduction,
         **more,
     )
 
