@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from normless.sweeps import SHARE
+from normless.sweeps import SHARE, trained_threshold
 from normless_papers.estimates import over_draws
 from normless_papers.verdict import Check, Estimate, check, larger
 
@@ -68,7 +68,7 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
         chance: of the best constant guess, in percent.
         least: of the largest possible gain, what the control must have to decide.
     """
-    possible = chance + SHARE * (100 - chance)
+    possible = trained_threshold(100, chance)
     against = control.scaled(SHARE, (1 - SHARE) * chance)
     enough = larger(claim, accuracy, Estimate(possible))
     decided = larger(claim, accuracy, against)
@@ -90,7 +90,7 @@ def does_not_train(
 
 def tells(control: Estimate, chance: float, *, least: float = SHARE) -> bool:
     """Whether a control was trained enough to tell what did not train: c - p ≥ ½ (1 - p), see `trains`."""
-    return control.mean >= chance + least * (100 - chance)
+    return control.mean >= trained_threshold(100, chance, least)
 
 
 def runs_train(claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, least: float = SHARE) -> Check:
@@ -122,8 +122,8 @@ def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:
         return math.nan
     chance = chance_of(kept)
     means = {float(rate): best_accuracy(group).mean for rate, group in kept.groupby("rate")}  # type: ignore[arg-type]
-    possible = chance + SHARE * (100 - chance)
-    needed = chance + SHARE * (control.mean - chance) if control.mean >= possible else possible
+    possible = trained_threshold(100, chance)
+    needed = trained_threshold(control.mean, chance) if control.mean >= possible else possible
     trained = [rate for rate, mean in means.items() if mean > needed]
     if not trained and not control.mean >= possible:
         return math.nan

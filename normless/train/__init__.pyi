@@ -8,6 +8,7 @@ from .directory import RunDirectoryError as RunDirectoryError
 from .listener import RunListener as RunListener
 from .outcome import Outcome as Outcome
 from .outcome import chance_accuracy as chance_accuracy
+from .listener import RunStart as RunStart
 from .plateau import WINDOW as WINDOW
 from .progress import ProgressBar as ProgressBar
 from .report import Report as Report

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from normless.data import load_data
+from normless.probes import gamma_variance_table
+from normless.train import trained_network
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison
@@ -20,7 +22,6 @@ from normless_papers.gamma.roles import (
     roles_setup,
     roles_sweep,
 )
-from normless_papers.gamma.trained import branch_shares
 from normless_papers.published import published_as
 from normless_papers.trained import replicates
 from normless_papers.verdict import Check, Estimate, check, larger
@@ -139,7 +140,10 @@ def _of_column(context: Context, effort: Effort, column: str) -> Evidence:
 
 
 def _shares(context: Context, effort: Effort, comparison: Comparison) -> pd.DataFrame:
-    """γ_last and the branches' share of the variance of the first network, trained with L2 on it and without."""
+    """A row per trained network of the first model, with L2 on γ_last and without, measured on test images.
+
+    γ_last is the root of its mean square; the branch's share is its second moment over the skip path's.
+    """
     model, wanted = next(iter(effort.models)), (BASELINE, "gamma_last")
     table = comparison.table
     best = table[(table["model"] == model) & (table[L2] == BASELINE)]["rate"].iloc[0]
@@ -151,8 +155,9 @@ def _shares(context: Context, effort: Effort, comparison: Comparison) -> pd.Data
     data = load_data(context.data_or(effort.data), root=context.data_root)
     batch = next(iter(data.test_batches(min(256, data.test_size))))
     rows = []
-    for point in points:
-        blocks = branch_shares(context, point.config, batch.inputs)
-        means = blocks[["gamma_last", "branch_share"]].mean().to_dict()
+    for point, folder in zip(points, context.lab.weights([point.config for point in points]), strict=True):
+        blocks = gamma_variance_table(trained_network(folder), batch.inputs)
+        share = blocks["branch_second_moment"] / blocks["skip_second_moment"]
+        means = {"gamma_last": blocks["gamma_last"].mean(), "branch_share": share.mean()}
         rows.append({L2: point.labels[L2], "seed": point.seed, **means})
     return pd.DataFrame(rows, columns=[L2, "seed", "gamma_last", "branch_share"])

@@ -13,7 +13,7 @@ import pandas as pd
 from papers_helpers import CheckedEvidence, checked
 
 from normless.sweeps.laboratory import Laboratory, SweepResult
-from normless.sweeps.protocol import further_points
+from normless.sweeps.pending import further_points
 from normless.sweeps.sweep import Point, Sweep
 from normless_papers.artefact import Budget, Context, artefact_of
 from normless_papers.evidence import Evidence

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.row import RunOutcome, RunRow
+from normless.sweeps.runs import RunOutcome, RunRow
 from normless.train.settings import Settings
 from normless_papers.artefact import Context
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from normless.sweeps.executors.executor import WorkerDiedError
 from normless.sweeps.rates import RateGrid
-from normless.sweeps.run_types import Kind
+from normless.sweeps.runs import Kind
 from normless.sweeps.sweep import Sweep, axis_of
 from normless.train.report import Report
 from normless.train.result import EpochRow

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from normless.demo.settings import DemoSettings
-from normless.demo.signal_table import measure_signal
-from normless.sweeps.config_invariants import LAWS, law_skip_variance
+from normless.demo.signal import measure_signal
+from normless.demo.signal import LAWS, law_skip_variance
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.sweeps.protocol import extended, further_points
+from normless.sweeps.pending import extended, further_points
 from normless.sweeps.rates import RateGrid
-from normless.sweeps.run_types import KINDS, UnknownKindError, kind_of
+from normless.sweeps.runs import KINDS, UnknownKindError, kind_of
 from normless.sweeps.sweep import Sweep, axis_of
-from normless.sweeps.sweep_checks import SweepError
+from normless.sweeps.sweep import SweepError
 
 SMALL = RateGrid.powers(-3, -1)
 
