@@ -10,6 +10,8 @@ from types import MappingProxyType
 class Command:
     """One command: its line in the main help, the module with ``add_arguments`` and ``run``, an example.
 
+    ``MODULE:NAME`` instead of a module names an `Implementation` in it.
+
     A command of two words is one of a group, whose name is the first.
     """
 
@@ -72,31 +74,31 @@ COMMANDS = MappingProxyType(
         ),
         "sweep run": Command(
             "carry out a set of runs from YAML, on this machine or on several; goes on after an interruption",
-            "normless.cli.sweep.run",
+            "normless.cli.sweep:RUN",
             "normless sweep run depth.yaml --workers 2",
         ),
         "sweep status": Command(
             "show where a sweep stands: runs by outcome, runs in flight, errors",
-            "normless.cli.sweep.status",
+            "normless.cli.sweep:STATUS",
             "normless sweep status depth.yaml",
         ),
         "sweep export": Command(
             "write the table of a sweep's finished runs, or of their epochs, as Parquet or CSV",
-            "normless.cli.sweep.export",
+            "normless.cli.sweep:EXPORT",
             "normless sweep export depth.yaml runs.parquet",
         ),
         "sweep retry": Command(
             "carry out the failed runs of a sweep again",
-            "normless.cli.sweep.retry",
+            "normless.cli.sweep:RETRY",
             "normless sweep retry depth.yaml",
         ),
         "sweep prune": Command(
-            "throw away the runs that none of some sweeps asks for",
-            "normless.cli.sweep.prune",
+            "delete the runs that none of the sweeps references",
+            "normless.cli.sweep:PRUNE",
             "normless sweep prune depth.yaml width.yaml --yes",
         ),
         "bench": Command(
-            "measure speed and memory, each as a ratio against a rival in the same run",
+            "measure speed and memory, each as a ratio to a baseline in the same run",
             "normless.bench.command",
             "normless bench step",
         ),

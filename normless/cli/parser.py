@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from textwrap import dedent
+from typing import Any, NamedTuple
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
@@ -17,6 +18,13 @@ from normless.errors import NormlessError
 
 class CommandLineError(NormlessError):
     """The words of the command line cannot be read; the message says which and where to look."""
+
+
+class Implementation(NamedTuple):
+    """A command that shares its module with others."""
+
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -85,7 +93,7 @@ def command_parser(name: str) -> ArgumentParser:
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    import_module(command.module).add_arguments(parser)
+    _implementation(name).add_arguments(parser)
     return parser
 
 
@@ -102,7 +110,14 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         namespace = parser.parse_args(rest)
     except ArgumentError as error:
         raise CommandLineError(f"{str(error).rstrip('.')}; see normless {name} --help.") from error
-    return import_module(COMMANDS[name].module).run, namespace
+    return _implementation(name).run, namespace
+
+
+def _implementation(name: str) -> Any:
+    """The module of a command, or the `Implementation` in a module."""
+    module, _, attribute = COMMANDS[name].module.partition(":")
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:

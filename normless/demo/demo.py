@@ -89,8 +89,8 @@ def train_networks(lab: Laboratory, settings: DemoSettings) -> tuple[SweepResult
     """
     first = settings.first_epochs()
     tried = _carried_out(lab, first)
-    best = tried.optima("training_loss").set_index("network")["rate"].fillna(min(settings.rates))
-    whole = settings.whole_runs(best.to_dict())
+    best = tried.optima("training_loss").fillna({"rate": min(settings.rates)})
+    whole = settings.whole_runs(dict(zip(best["network"], best["rate"], strict=True)))
     configs: list[FirstEpochConfig] = [point.config for point in first.points()]  # type: ignore[misc]
     begun = {config.whole().hash: lab.weights_folder(config) for config in configs}
     for point in whole.points():
@@ -106,7 +106,9 @@ def _carried_out(lab: Laboratory, sweep: Sweep) -> SweepResult:
 
     def describe(row: RunRow) -> str:
         columns = row.columns()
-        loss = row.outcome if row.outcome in ("diverged", "failed") else f"training loss {columns['training_loss']:.3f}"
+        loss = (
+            row.outcome if row.outcome in ("diverged", "failed") else f"training loss {columns['training_loss']:.3f}"
+        )
         return f"{names[row.hash]}: {loss}"
 
     with SweepProgress(sweep.name, describe=describe) as lab.listener:
@@ -127,7 +129,8 @@ def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
     """
     table = _with_networks(settings, whole)
     chance = float(table["chance_accuracy"].max())
-    controls = table[table["scheme"] == CONTROL].set_index("depth")["test_accuracy"].to_dict()
+    control = table[table["scheme"] == CONTROL]
+    controls = dict(zip(control["depth"], control["test_accuracy"], strict=True))
     controls = controls or dict.fromkeys(table["depth"], table["test_accuracy"].max())
     trained = [
         trained_against(accuracy, control_accuracy(controls, depth, chance), chance)

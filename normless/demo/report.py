@@ -132,8 +132,8 @@ def _signal_caption(signal: pd.DataFrame) -> str:
 
 def _runs_table(runs: pd.DataFrame) -> Table:
     return Table(
-        caption="Each scheme at its best rate. A network is trained if it has at least half of batch norm’s gain over "
-        "chance; a dash is one that diverged at every rate, with the accuracy at the lowest",
+        caption="Each scheme at its best rate. A network is trained if it has at least half of batch norm’s gain "
+        "over chance; a dash is one that diverged at every rate, with the accuracy at the lowest",
         columns=[
             Column("depth", numeric=True),
             Column("scheme"),

@@ -44,7 +44,9 @@ class RateGrid:
             ValueError: the exponents are not whole or not in order, or the base is not above 1.
         """
         if not isinstance(lowest, int) or not isinstance(highest, int) or highest < lowest:
-            raise ValueError(f"Expected whole exponents from the lowest to the highest, got {lowest!r} to {highest!r}.")
+            raise ValueError(
+                f"Expected whole exponents from the lowest to the highest, got {lowest!r} to {highest!r}."
+            )
         return cls(tuple(base**exponent for exponent in range(lowest, highest + 1)), base, extensions)
 
     def fixed(self) -> Self:

@@ -95,8 +95,8 @@ def kind_of(name: str) -> Kind:
         kind = None
     if not isinstance(kind, Kind):
         raise UnknownKindError(
-            f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is MODULE:NAME of a "
-            "normless.sweeps.Kind."
+            f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is MODULE:NAME of "
+            "a normless.sweeps.Kind."
         )
     return kind
 

@@ -49,7 +49,10 @@ def _axes(value: Any) -> Any:
     """Axes from a file: a list of values is the axis of the setting of that name, and labels become text."""
     if not isinstance(value, Mapping):
         return {} if value is None else value
-    return {str(name): axis_of(str(name), axis) if isinstance(axis, list) else _labelled(axis) for name, axis in value.items()}
+    return {
+        str(name): axis_of(str(name), axis) if isinstance(axis, list) else _labelled(axis)
+        for name, axis in value.items()
+    }
 
 
 def _labelled(axis: Any) -> Any:
@@ -239,7 +242,9 @@ class Sweep:
     def _check_settings(self) -> None:
         """Every setting exists for the kind of run."""
         known = [field.name for field in fields(kind_of(self.run).settings_class())]
-        places = {f"axes.{axis}.{label}": held for axis, labels in self.axes.items() for label, held in labels.items()}
+        places = {
+            f"axes.{axis}.{label}": held for axis, labels in self.axes.items() for label, held in labels.items()
+        }
         for place, settings in {"base": self.base, **places}.items():
             for name in settings:
                 if name == "seed" or (name == "rate" and place == "base"):
@@ -258,7 +263,9 @@ class Sweep:
                 raise SweepError(f"Entry {place} of exclude names no label, and so would leave out everything.")
             for axis, label in labels.items():
                 if axis not in self.axes:
-                    raise SweepError(f"exclude names the axis {axis!r}; the axes are {', '.join(self.axes) or 'none'}.")
+                    raise SweepError(
+                        f"exclude names the axis {axis!r}; the axes are {', '.join(self.axes) or 'none'}."
+                    )
                 if label not in self.axes[axis]:
                     raise SweepError(
                         f"exclude names {label!r} of the axis {axis}, which has {', '.join(self.axes[axis])}."
@@ -274,4 +281,6 @@ class Sweep:
                 kind.from_dict(self.settings(labels) | {"rate": self.rates_of(labels).rates[0], "seed": self.seed})
             except (ValueError, TypeError) as error:
                 where = ", ".join(f"{axis} {label}" for axis, label in self.named(labels).items())
-                raise SweepError(f"The runs {f'of {where} ' if where else ''}cannot be configured: {error}") from error
+                raise SweepError(
+                    f"The runs {f'of {where} ' if where else ''}cannot be configured: {error}"
+                ) from error

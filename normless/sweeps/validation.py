@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
@@ -25,9 +26,9 @@ def check_fields(instance: Any, error: type[ValueError]) -> None:
 
 
 @cache
-def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
+def _adapters(cls: Hashable) -> dict[str, TypeAdapter[Any]]:
     annotations = get_type_hints(cls, include_extras=True)
-    return {field.name: TypeAdapter(annotations[field.name]) for field in fields(cls)}
+    return {field.name: TypeAdapter(annotations[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
 
 
 def _sentence(name: str, failure: ValidationError) -> str:

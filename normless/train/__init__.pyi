@@ -6,9 +6,9 @@ from .atomic_write import replaced as replaced
 from .config import TrainConfig as TrainConfig
 from .directory import RunDirectoryError as RunDirectoryError
 from .listener import RunListener as RunListener
+from .listener import RunStart as RunStart
 from .outcome import Outcome as Outcome
 from .outcome import chance_accuracy as chance_accuracy
-from .listener import RunStart as RunStart
 from .plateau import WINDOW as WINDOW
 from .progress import ProgressBar as ProgressBar
 from .report import Report as Report

@@ -74,10 +74,14 @@ def variance_of_feature_maps(
     name = context.data_or(data)
     found = load_data(name, root=context.data_root)
     batch = next(iter(found.test_batches(min(examples, found.test_size))))
-    configs = [] if training is None else [
-        TrainConfig(model=model, data=name, data_root=context.data_root, seed=seed, **training)
-        for seed in range(context.seed, context.seed + replicates)
-    ]
+    configs = (
+        []
+        if training is None
+        else [
+            TrainConfig(model=model, data=name, data_root=context.data_root, seed=seed, **training)
+            for seed in range(context.seed, context.seed + replicates)
+        ]
+    )
     networks = [trained_network(folder) for folder in context.lab.weights(configs)] or [build_model(model)]
     accuracies = [_accuracy(network, batch.inputs, batch.targets) for network in networks] if configs else [1.0]
     tables = [gamma_variance_table(network, batch.inputs) for network in networks]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from normless.demo.run import DemoRun, RunRecord, train_run
+from normless.demo.search import DemoError, DemoSearch, best_of_each
 from PIL import Image
 
 from normless.demo.demo import DemoResult, rates_table, runs_table
 from normless.demo.report import finding
-from normless.demo.run import DemoRun, RunRecord, train_run
-from normless.demo.search import DemoError, DemoSearch, best_of_each
 from normless.demo.settings import DemoSettings
 from normless.sweeps.progress import DemoProgress
 from normless.train import train

@@ -14,11 +14,10 @@ import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
 from normless.sweeps.dispatch import RESUBMISSIONS
-from normless.sweeps.laboratory import Laboratory
+from normless.sweeps.laboratory import Laboratory, Shard
 from normless.sweeps.progress import LaboratoryListener
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.runs import RunRow
-from normless.sweeps.laboratory import Shard
 from normless.sweeps.sweep import axis_of
 
 

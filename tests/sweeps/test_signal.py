@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from normless.demo.settings import DemoSettings
-from normless.demo.signal import measure_signal
-from normless.demo.signal import LAWS, law_skip_variance
+from normless.demo.signal import LAWS, law_skip_variance, measure_signal
 
 
 @pytest.mark.parametrize(

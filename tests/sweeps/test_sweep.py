@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from normless.sweeps.pending import extended, further_points
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.runs import KINDS, UnknownKindError, kind_of
-from normless.sweeps.sweep import Sweep, axis_of
-from normless.sweeps.sweep import SweepError
+from normless.sweeps.sweep import Sweep, SweepError, axis_of
 
 SMALL = RateGrid.powers(-3, -1)
 

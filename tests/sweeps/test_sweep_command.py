@@ -17,12 +17,12 @@ from rich.console import Console
 from normless.cli import main
 from normless.cli.sweep.status_table import status_table
 from normless.sweeps.cleanup import prunable, prune
-from normless.sweeps.worker import LOCK
 from normless.sweeps.laboratory import Laboratory
+from normless.sweeps.progress import SweepProgress
 from normless.sweeps.runs import RunRow
 from normless.sweeps.status import sweep_status
 from normless.sweeps.sweep import Sweep, axis_of
-from normless.sweeps.progress import SweepProgress
+from normless.sweeps.worker import LOCK
 
 Capture = pytest.CaptureFixture[str]
 
