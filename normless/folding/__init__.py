@@ -31,7 +31,7 @@ def fold(model: Model, *inputs: Any, **kwargs: Any) -> tuple[Model, FoldReport]:
         kwargs: what its forward takes by name.
 
     Returns:
-        The copy, and what became of every norm, printable.
+        The copy, and the outcome for every norm, printable.
 
     Raises:
         UnsupportedEdit: a batch norm has no running statistics, carries hooks, or computes something else.

@@ -1,4 +1,4 @@
-"""Every batch norm of a network replaced by the fixed affine map that it is in evaluation."""
+"""Every batch norm of a network replaced by the affine map that it computes in evaluation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def freeze(model: Model) -> Model:
         norm: _frozen(path, norm) for path, norm in copied.named_modules() if isinstance(norm, _BatchNorm)
     }
     if copied in frozen:
-        # A lone norm has no other class to keep.
+        # A norm alone has no other class to keep.
         return frozen[copied]  # type: ignore[return-value]
     replace_modules(copied, frozen)
     return copied
@@ -73,9 +73,9 @@ def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
 
 
 def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
-    """What a norm of another library does behind the normalization: all of its children in order, or nothing.
+    """What a norm of another library does after the normalization: all of its children in order, or nothing.
 
-    Which of the two is tried out on values about the norm's own mean, in float64 and eval mode.
+    Both are tried on values about the norm's own mean, in float64 and eval mode.
     """
     children = dict(norm.named_children())
     original = deepcopy(norm).double().eval()
@@ -86,7 +86,7 @@ def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
     raise UnsupportedEdit(
         f"{path or 'This norm'} is a {type(norm).__name__}, which computes something else in eval mode than a batch "
         "norm followed by its child modules. Replace it by a torch.nn.BatchNorm and what it does besides, or make it "
-        "a subclass of torch.nn.Module instead of a batch norm's to have it left alone."
+        "a subclass of torch.nn.Module instead of a batch norm's to leave it unchanged."
     )
 
 

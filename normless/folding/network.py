@@ -78,12 +78,12 @@ def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Place | str:
     if not any(mode.runs(path) for mode in modes):
         return "it does not run on these inputs"
     reasons = []
-    sides: tuple[Side, ...] = ("before", "behind")
+    sides: tuple[Side, ...] = ("before", "after")
     for side in sides:
         found = _neighbour(path, side, modes)
         if isinstance(found, Neighbour) and found.sees_border and shift.any():
             found = (
-                f"{found.layer} pads its input or is transposed, so that a shift would not reach all outputs alike"
+                f"{found.layer} pads its input or is transposed, so that a shift would not reach all outputs equally"
             )
         if isinstance(found, Neighbour):
             return Place(found.layer, side)
@@ -112,7 +112,7 @@ def _fold(model: nn.Module, place: Place, scale: Tensor, shift: Tensor) -> None:
 
 
 def _without_affine(module: FrozenAffine) -> nn.Module:
-    """What a fused norm has behind its normalization, under the same names."""
+    """The modules of a fused norm after its normalization, under the same names."""
     rest = OrderedDict(module.named_children())
     return nn.Sequential(rest) if rest else nn.Identity()
 

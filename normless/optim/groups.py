@@ -26,8 +26,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
-    What a group holds is told in `normless.optim.roles`. Torch's schedulers scale every group's own rate and so
-    keep the proportion; those of timm multiply by `lr_scale` once more and expect it with the base rate in `lr`.
+    Groups are defined in `normless.optim.roles`. Torch's schedulers scale every group's lr and so keep
+    the proportions; those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
 
     Args:
         model: the network, converted or not.

@@ -1,4 +1,4 @@
-"""The residual map of a network: as it states it, or as its dataflow shows it."""
+"""The residual map of a network: stated by the network, or read from its dataflow."""
 
 from __future__ import annotations
 

@@ -67,8 +67,10 @@ class Outside:
         block = blocks[before]
         if not self.flow.depends(self.layers.operations[call][0], sums[before].at):
             return False
-        told = _module(block) != "" and not (following < len(blocks) and _module(blocks[following]) == _module(block))
-        if told:
+        has_module = _module(block) != "" and not (
+            following < len(blocks) and _module(blocks[following]) == _module(block)
+        )
+        if has_module:
             return _belongs(call, block)
         kind = self.layers.layers[call].kind
         if kind == "norm" and any(layer.kind == "norm" for layer in block.branch_layers + block.after_sum):
@@ -91,6 +93,6 @@ def _module(block: ResidualBlock) -> str:
 
 
 def _belongs(call: LayerCall, block: ResidualBlock) -> bool:
-    """Whether a layer is inside the block's module; at the root nothing tells."""
+    """Whether a layer is inside the block's module; at the root it is unknown, so False."""
     module = _module(block)
     return module != "" and call.path.startswith((f"{module}.", f"{module}:"))
