@@ -125,7 +125,7 @@ def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
     """A row per run at the best rate: ``runs`` of `DemoResult`.
 
     The outcome is ``diverged``, or else ``trained`` or ``untrained`` against batch norm of the same depth (see
-    `normless.sweeps.trained_against`); without batch norm among the schemes, against the best that any of them reached.
+    `normless.sweeps.trained_against`); without batch norm among the schemes, against the best of them.
     """
     table = _with_networks(settings, whole)
     chance = float(table["chance_accuracy"].max())

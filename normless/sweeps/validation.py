@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
@@ -11,13 +10,13 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 
-def check_fields(instance: Any, error: type[ValueError]) -> None:
+def check_fields(instance: object, error: type[ValueError]) -> None:
     """Validate every field of a dataclass, and replace its value by that of its annotated type.
 
     Raises:
         error: naming the field, what was expected and what came.
     """
-    for name, adapter in _adapters(type(instance)).items():
+    for name, adapter in _adapters(type(instance)).items():  # type: ignore[arg-type]
         value = getattr(instance, name)
         try:
             object.__setattr__(instance, name, adapter.validate_python(value))
@@ -26,9 +25,9 @@ def check_fields(instance: Any, error: type[ValueError]) -> None:
 
 
 @cache
-def _adapters(cls: Hashable) -> dict[str, TypeAdapter[Any]]:
+def _adapters(cls: type[Any]) -> dict[str, TypeAdapter[Any]]:
     annotations = get_type_hints(cls, include_extras=True)
-    return {field.name: TypeAdapter(annotations[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
+    return {field.name: TypeAdapter(annotations[field.name]) for field in fields(cls)}
 
 
 def _sentence(name: str, failure: ValidationError) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from normless.cli import main
 from normless.cli.reproduction_progress import ReproductionProgress
 from normless.plots import accuracy_against_depth
-from normless.sweeps.runs import RunRow
+from normless.sweeps import RunRow
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context
 from normless_papers.evidence import Evidence

@@ -12,9 +12,7 @@ import numpy as np
 import pandas as pd
 from papers_helpers import CheckedEvidence, checked
 
-from normless.sweeps.laboratory import Laboratory, SweepResult
-from normless.sweeps.pending import further_points
-from normless.sweeps.sweep import Point, Sweep
+from normless.sweeps import Laboratory, Point, Sweep, SweepResult, further_points
 from normless_papers.artefact import Budget, Context, artefact_of
 from normless_papers.evidence import Evidence
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.runs import RunOutcome, RunRow
-from normless.sweeps.sweep import Sweep
-from normless.sweeps.sweep_result import SweepResult, sweep_result
+from normless.sweeps import Laboratory, RunOutcome, RunRow, Sweep, SweepResult, sweep_result
 from normless_papers.artefact import Budget, Context, artefact_of
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots.save import inline_svg
-from normless.sweeps.laboratory import Laboratory
+from normless.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, artefact_of
 from normless_papers.evidence import Evidence, beside
 from normless_papers.verdict import Check

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.runs import RunOutcome, RunRow
+from normless.sweeps import Laboratory, RunOutcome, RunRow
 from normless.train.settings import Settings
 from normless_papers.artefact import Context
 

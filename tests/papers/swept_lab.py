@@ -11,8 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from normless.sweeps.laboratory import Laboratory, SweepResult
-from normless.sweeps.sweep import Point, Sweep
+from normless.sweeps import Laboratory, Point, Sweep, SweepResult
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.evidence import Evidence
 

@@ -12,8 +12,7 @@ import torch
 from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, context_in
 
-from normless.sweeps.runs import RunOutcome
-from normless.sweeps.sweep import Sweep
+from normless.sweeps import RunOutcome, Sweep
 from normless_papers.artefact import Budget, Context, artefact_of
 from normless_papers.evidence import Evidence
 from normless_papers.fixup import transformer as template

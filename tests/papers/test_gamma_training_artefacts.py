@@ -12,9 +12,7 @@ import pytest
 from invented_runs import InventedLaboratory, Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of, checked
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.sweep import Point
+from normless.sweeps import Laboratory, Point, RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.gamma import classification, translation
 from normless_papers.gamma.comparison import BASELINE

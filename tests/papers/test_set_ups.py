@@ -14,7 +14,7 @@ from torch import nn
 
 from normless import convert, param_groups
 from normless.models.spec import build_model
-from normless.sweeps.laboratory import Laboratory
+from normless.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
 from normless_papers.networks import RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.protocol import METHODS, PROTOCOL

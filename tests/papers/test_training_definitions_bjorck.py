@@ -15,8 +15,7 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 from swept_lab import End, swept
 
 from normless.schemes import parse_scheme
-from normless.sweeps.laboratory import SweepResult
-from normless.sweeps.sweep import Sweep
+from normless.sweeps import Sweep, SweepResult
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.understanding_bn import reference_runs
 from normless_papers.understanding_bn.plateau import plateaus

@@ -13,9 +13,7 @@ from invented_runs import InventedLaboratory, Optimum
 from worlds.facts import drawn
 from worlds.world import World
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.sweep import Point
+from normless.sweeps import Laboratory, Point, RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.gamma.comparison import BASELINE
 from normless_papers.gamma.guidelines import Branches

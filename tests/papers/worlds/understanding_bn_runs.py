@@ -12,7 +12,7 @@ from typing import Any
 from swept_lab import End, swept
 from worlds.world import World
 
-from normless.sweeps.sweep import Point
+from normless.sweeps import Point
 from normless_papers.published import published_as
 from normless_papers.understanding_bn import achievable as architectures
 from normless_papers.understanding_bn import reference_runs as reference

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normless.demo.settings import DemoSettings
+from normless.demo import DemoSettings
 from normless.demo.signal import LAWS, law_skip_variance, measure_signal
 
 
