@@ -115,7 +115,7 @@ def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
 
 def _put_away(folder: Path, keep: Path | None) -> None:
     """Remove the folder of a finished run, or move it to those that are kept, in one step."""
-    if keep is not None and not (keep / folder.name).exists():
+    if keep is not None and folder.is_dir() and not (keep / folder.name).exists():
         keep.mkdir(parents=True, exist_ok=True)
         folder.replace(keep / folder.name)
     else:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from fake_laboratory import recorded
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_lab import recorded
 from torch import nn
 from worlds.facts import drawn
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
-from invented_runs import InventedLaboratory, Optimum
+from fake_laboratory import FakeLaboratory
+from invented_runs import Optimum, laboratory_of
 from worlds.facts import drawn
 from worlds.world import World
 
-from normless.sweeps import Laboratory, Point, RateGrid
+from normless.sweeps import Laboratory, RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.gamma.comparison import BASELINE
 from normless_papers.gamma.guidelines import Branches
@@ -32,15 +32,6 @@ IMAGES = tuple(
 TEXTS = tuple(f"gamma/{name}" for name in ("guideline-1t", "guideline-3t", "guideline-4t", "table-3", "table-4"))
 
 
-class Scored(InventedLaboratory):
-    """Runs have BLEU: the world's."""
-
-    def _row(self, point: Point) -> dict[str, Any]:
-        bleu = self.world("bleu", point.labels)
-        noise = 0.001 * (point.seed % 64)
-        return super()._row(point) | {"bleu": cast(float, bleu.value) + noise, "validation_bleu": math.nan}
-
-
 def printed_gain(artefact: str, labels: Mapping[str, str]) -> tuple[float, float]:
     """The number with L2 on the weights alone, and what a choice adds to it."""
     l2 = labels["l2"]
@@ -55,7 +46,7 @@ def printed_gain(artefact: str, labels: Mapping[str, str]) -> tuple[float, float
     return row.get("bleu", row.get("accuracy")) - row.get("diff", 0.0), row.get("diff", 0.0)
 
 
-def laboratory(artefact: str, right: bool) -> InventedLaboratory:
+def laboratory(artefact: str, right: bool) -> FakeLaboratory:
     def world(metric: str, labels: Mapping[str, str]) -> Optimum:
         base, gain = printed_gain(artefact, labels)
         value = base + (gain if right else -gain)
@@ -66,7 +57,7 @@ def laboratory(artefact: str, right: bool) -> InventedLaboratory:
         return Optimum(value, exponent=-4, deviation=0.02)
 
     translates = artefact in {"gamma/table-3", "gamma/guideline-4t", "gamma/guideline-1t"}
-    return (Scored if translates else InventedLaboratory)(world)
+    return laboratory_of(world, translates=translates)
 
 
 def facts(artefact: str, folder: Path, right: bool) -> Any:

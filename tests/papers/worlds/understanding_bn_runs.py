@@ -9,7 +9,7 @@ from math import log2, log10
 from pathlib import Path
 from typing import Any
 
-from swept_lab import End, swept
+from swept_runs import End, swept
 from worlds.world import World
 
 from normless.sweeps import Point
