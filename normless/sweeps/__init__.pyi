@@ -32,8 +32,8 @@ from .sweep import Point as Point
 from .sweep import Sweep as Sweep
 from .sweep import SweepError as SweepError
 from .sweep import axis_of as axis_of
-from .sweep_result import SweepResult as SweepResult
-from .sweep_result import sweep_result as sweep_result
+from .result_tables import SweepResult as SweepResult
+from .result_tables import sweep_result as sweep_result
 from .trained import SHARE as SHARE
 from .trained import control_accuracy as control_accuracy
 from .trained import trained_against as trained_against

@@ -22,7 +22,7 @@ from normless.sweeps.progress import LaboratoryListener
 from normless.sweeps.runs import RunRow
 from normless.sweeps.store import RunState, sqlite_url
 from normless.sweeps.sweep import Sweep
-from normless.sweeps.sweep_result import SweepResult
+from normless.sweeps.result_tables import SweepResult
 from normless.train import Settings
 
 Result = TypeVar("Result")

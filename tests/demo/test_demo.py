@@ -8,18 +8,20 @@ import math
 import subprocess
 import sys
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from normless.demo import DemoError, DemoResult, DemoSettings
 from normless.demo.demo import rates_table, runs_table, train_networks
 from normless.demo.first_epoch import FirstEpochConfig, train_first_epoch
 from normless.demo.report import finding
-from normless.sweeps import Laboratory, RunRow, SweepResult, kind_of
+from normless.sweeps import Laboratory, LocalExecutor, RunRow, SweepResult, kind_of
 from normless.train import TrainConfig, train
 
 FLAGS = "--depths 16 10 --schemes none batch_norm --epochs 2 --seed 3 --rates 0.05 0.2 --batch-size 128 --json"
@@ -144,7 +146,7 @@ class Known:
         loss = self.losses.get((*network, values["rate"]))
         outcome = "failed" if loss is None else "diverged" if math.isinf(loss) else "trained"
         result = {
-            "test_accuracy": self.accuracies.get(network, 0.5),
+            "test_accuracy": str(self.accuracies.get(network, 0.5)),
             "chance_accuracy": 0.1,
             "seconds_per_epoch": 1.5,
             "epochs": [] if outcome == "diverged" else [{"training_loss": loss}],
@@ -241,13 +243,15 @@ def test_a_run_that_diverges_ends_in_its_first_epoch(tmp_path: Path) -> None:
 def test_an_interrupted_demo_resumes_the_runs_of_its_first_stage(tmp_path: Path) -> None:
     settings = DemoSettings(depths=(10,), schemes=("none",), rates=(0.05,), batch_size=512)
     (first,), (whole,) = settings.first_epochs().points(), settings.whole_runs({"depth 10, none": 0.05}).points()
-    with Laboratory(tmp_path, workers=1) as lab:
+    # The last digits depend on the number of threads.
+    executor = partial(LocalExecutor, 1, threads=torch.get_num_threads())
+    with Laboratory(tmp_path, executor=executor) as lab:
         lab.run(settings.first_epochs())
         kept = lab.weights_folder(first.config)
         assert (kept / "checkpoint.pt").exists()
         lab.start_from(whole.config, kept)
         assert not kept.exists()
-    with Laboratory(tmp_path, workers=1) as lab:
+    with Laboratory(tmp_path, executor=executor) as lab:
         _, result = train_networks(lab, settings)
         assert list(lab.work.iterdir()) == []
     alone = train(whole.config, tmp_path / "alone")  # type: ignore[arg-type]
