@@ -21,7 +21,8 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
-    {"lazy", "spec", "output", "deprecated", "errors", "arguments", "decay", "divergence", "initialization"},
+    {"deprecated"},
+    {"lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
     {"extras", "machine", "registry"},
     {"nn"},
     {"lifting"},

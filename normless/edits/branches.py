@@ -1,4 +1,4 @@
-"""Edits of the residual branches: multipliers at their end, their weights' scale, their removal."""
+"""Edits of residual branches and sums: multipliers, the scale of weights and sums, the removal of branches."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
 from normless.nn.affine import one_element, outputs_of
 from normless.residual import ResidualBlock
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class BranchMultiplier(Edit):
     """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
@@ -45,6 +46,7 @@ class BranchMultiplier(Edit):
         return float(self.init)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class LayerScale(Edit):
     """A learnable factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2).
@@ -64,13 +66,13 @@ class LayerScale(Edit):
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
 
-    Layers that only compute a factor (squeeze-excite, an attention's query and key) keep their scale, also where one
-    weight holds them and the values, as far as its name tells. With m = 2
-    the factor is L^(-1/2), with m = 3 it is L^(-1/4).
+    Layers that only compute a factor (squeeze-excite, query and key of an attention) keep their scale, also where one
+    weight packs them with the values, known by its name. With m = 2 the factor is L^(-1/2), with m = 3 L^(-1/4).
 
     Args:
         gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
@@ -107,6 +109,7 @@ class RescaleBranches(Edit):
                 surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RemoveBranches(Edit):
     """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
@@ -118,21 +121,41 @@ class RemoveBranches(Edit):
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
-                    # It holds nothing: what it computes is thrown away.
+                    # It has no parameters, and its output is not used.
                     continue
                 surgery.once(layer.path)
                 if ":" in layer.path or not layer.called:
                     raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
                 surgery.remove(layer.path, nn.Identity())
-            surgery.take_out(block, SkipOnlySum())
+            surgery.replace_sum(block, SkipOnlySum())
             surgery.record(block.name, "branch removed")
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class ScaleSums(Edit):
+    """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
+
+    With 1/√2 the variance stays constant over depth, but branch and skip path contribute equally.
+
+    Args:
+        factor: the constant.
+    """
+
+    factor: float = 1 / sqrt(2)
+
+    def apply(self, surgery: Surgery) -> None:
+        """Set the factor of every sum."""
+        for block in surgery.blocks():
+            surgery.sum(block).factor *= self.factor
+            surgery.record(block.name, f"sum × {self.factor:.4g}")
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
     """Put a multiplier, or one per channel, at the end of every branch of a block.
 
-    It goes into the branch's last weight layer where only factors lie between that and the sum; else into the sum,
-    behind whatever the branch ends in, where its gradient at 0 is the branch's output.
+    It becomes part of the branch's last weight layer where only factors lie between that and the sum, else of the
+    sum, where its gradient at 0 is the branch's output.
     """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.folding.statistics import affine_of
 from normless.nn import FrozenAffine
 
@@ -34,7 +34,7 @@ def freeze(model: Model) -> Model:
         model: the network; it is left as it is.
 
     Raises:
-        UnsupportedEdit: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
     """
     copied = deepcopy(model)
     frozen: dict[nn.Module, nn.Module] = {
@@ -60,7 +60,7 @@ def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> 
 
 def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
     if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"{path or 'This norm'} carries hooks, which do not pass to another module: remove them first, and "
             "register them on what takes its place."
         )
@@ -83,7 +83,7 @@ def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
         trial = FrozenAffine(*affine_of(path, original), {name: deepcopy(child) for name, child in rest.items()})
         if _agree(original, trial.double().eval()):
             return rest
-    raise UnsupportedEdit(
+    raise UnsupportedEditError(
         f"{path or 'This norm'} is a {type(norm).__name__}, which computes something else in eval mode than a batch "
         "norm followed by its child modules. Replace it by a torch.nn.BatchNorm and what it does besides, or make it "
         "a subclass of torch.nn.Module instead of a batch norm's to leave it unchanged."

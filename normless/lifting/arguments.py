@@ -15,15 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from normless.errors import NormlessError
+from normless.errors import LiftError
 from normless.lifting.calls import Call, holds_tensors
 
 # The names in a function's code by which it could read an argument without naming it.
 _LOOKING_AROUND = {"locals", "vars", "dir", "eval", "exec", "currentframe", "_getframe"}
-
-
-class LiftError(NormlessError):
-    """A module's forward code cannot be rewritten; the message says why, without the module's name."""
 
 
 class Arguments:
@@ -79,12 +75,12 @@ class Arguments:
         ]
         first = [one.kind for one in parameters if one.kind is one.POSITIONAL_ONLY]
         itself = inspect.Parameter("self", first[0] if first else inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        bare = [one.replace(annotation=one.empty) for one in parameters]
-        lines = [f"def forward{inspect.Signature([itself, *bare])}:", *self._checks()]
+        plain = [one.replace(annotation=one.empty) for one in parameters]
+        lines = [f"def forward{inspect.Signature([itself, *plain])}:", *self._checks()]
         return "\n".join(lines) + "\n"
 
     def _checks(self) -> list[str]:
-        """A line for every argument on whose value the code may depend."""
+        """A line for every argument whose value the code may depend on."""
         lines = []
         for name, value in self._bound.arguments.items():
             where = f"{self._kind!r}, {name!r}, {name}"

@@ -1,4 +1,4 @@
-"""How modules are called: the arguments their forward gets in one pass through the network."""
+"""How modules are called in one pass through a network, which runs every module: no fused path skips any."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-
-from normless.lifting.fused import unfused
 
 
 @dataclass(frozen=True)
@@ -68,3 +66,26 @@ def _recorder(calls: list[Call]) -> Any:
 def holds_tensors(value: Any) -> bool:
     """Whether an argument is a tensor or contains one."""
     return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Disable the fused path of torch's transformer layers and attention, which exists in evaluation mode only."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def never_fuse(model: nn.Module) -> None:
+    """Disable the fused path of torch's encoder layers permanently: it runs none of their modules.
+
+    Without norms torch fails when it checks for it, since it compares the norms' ε.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import GlobalAveragePool, conv
+from normless.models.layers import MODELS, BlockNetwork, GlobalAveragePool, conv
 from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure, Structure
+from normless.residual.declared import BlockStructure
 
 EXPANSION = 4
 
@@ -61,8 +61,9 @@ class PreActivationBottleneck(nn.Module):
         )
 
 
-class ResNetV2(nn.Module):
-    """ResNet-V2 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, norm, ReLU, mean, classifier.
+@MODELS.register("resnet_v2")
+class ResNetV2(BlockNetwork):
+    """ResNet-V2 for large images, of four stages (He et al. 2016b; De & Smith, SkipInit, appendix G).
 
     It is the network of the SkipInit paper's appendix G with batch normalization in front of every ReLU and without
     biases: `zeroinit(dropout=0.2)` makes it that network. Unlike the original, the *last* block of stages 1 to 3
@@ -85,6 +86,8 @@ class ResNetV2(nn.Module):
     Raises:
         ValueError: the depth is none of these, there is no channel, or there is no such initialization.
     """
+
+    STEM, HEAD = ("stem", "pad", "max_pool"), ("norm", "relu", "pool", "classifier")
 
     def __init__(
         self,
@@ -119,31 +122,5 @@ class ResNetV2(nn.Module):
         self.classifier = nn.Linear(inputs, classes)
         initialize(self, initialization)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
-        h = self.blocks(self.max_pool(self.pad(self.stem(x))))
-        logits: Tensor = self.classifier(self.pool(self.relu(self.norm(h))))
-        return logits
 
-    def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        return Structure(
-            stem=["stem", "pad", "max_pool"],
-            blocks=[
-                (f"blocks.{name}", block.residual_structure())
-                for name, block in self.blocks.named_children()
-                if isinstance(block, PreActivationBottleneck)
-            ],
-            head=["norm", "relu", "pool", "classifier"],
-        )
-
-
-def resnet_v2(
-    depth: int = 50,
-    classes: int = 1000,
-    in_channels: int = 3,
-    initialization: Kind | None = "he_fan_in",
-    channels: int = CHANNELS[0],
-) -> ResNetV2:
-    """A ResNet-V2 for ImageNet with batch normalization, by default from He's variance 2 / fan-in; see `ResNetV2`."""
-    return ResNetV2(depth, classes, in_channels, initialization, channels)
+resnet_v2 = ResNetV2

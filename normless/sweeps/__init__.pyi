@@ -18,6 +18,8 @@ from .published_schemes import as_printed as as_printed
 from .published_schemes import axes_as_printed as axes_as_printed
 from .published_schemes import convert as convert
 from .rates import RateGrid as RateGrid
+from .result_tables import SweepResult as SweepResult
+from .result_tables import sweep_result as sweep_result
 from .runs import METRICS as METRICS
 from .runs import OUTCOMES as OUTCOMES
 from .runs import Kind as Kind
@@ -32,8 +34,6 @@ from .sweep import Point as Point
 from .sweep import Sweep as Sweep
 from .sweep import SweepError as SweepError
 from .sweep import axis_of as axis_of
-from .result_tables import SweepResult as SweepResult
-from .result_tables import sweep_result as sweep_result
 from .trained import SHARE as SHARE
 from .trained import control_accuracy as control_accuracy
 from .trained import trained_against as trained_against

@@ -19,10 +19,10 @@ from normless.sweeps.executors.executor import Executor, ExecutorFactory
 from normless.sweeps.executors.local import LocalExecutor
 from normless.sweeps.pending import needed_runs
 from normless.sweeps.progress import LaboratoryListener
+from normless.sweeps.result_tables import SweepResult
 from normless.sweeps.runs import RunRow
 from normless.sweeps.store import RunState, sqlite_url
 from normless.sweeps.sweep import Sweep
-from normless.sweeps.result_tables import SweepResult
 from normless.train import Settings
 
 Result = TypeVar("Result")

@@ -9,9 +9,9 @@ from typing import cast
 import pandas as pd
 
 from normless.sweeps.optimum import optima
+from normless.sweeps.result_tables import NamedPoint, SweepResult, runs_table, sweep_result
 from normless.sweeps.runs import RunRow
 from normless.sweeps.sweep import Labels, Point, Sweep
-from normless.sweeps.result_tables import NamedPoint, SweepResult, runs_table, sweep_result
 
 
 @dataclass

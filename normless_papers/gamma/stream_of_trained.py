@@ -16,10 +16,8 @@ from normless.plots import stream_second_moment
 from normless.probes import gamma_variance_table
 from normless.sweeps import trained_threshold
 from normless.train import TrainConfig, trained_network
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
-from normless_papers.verdict import Check, check
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, in_every
 
 RESET = 15
 

@@ -58,7 +58,7 @@ REFUSALS = {
         (f"{family}_norm", VIT): _BATCH_NORMS
         for family in ("ghost_batch", "partial_batch", "alternating_batch", "group")
     },
-    ("zero_gamma", VIT): "something that is no layer comes behind the last norm of its branch",
+    ("zero_gamma", VIT): "an operation that is no layer follows the last norm of its branch",
     ("zero_gamma", FUNCTIONAL): "at γ = 0 the activation between them passes no gradient",
     ("zeroinit_v1", VIT): _AFTER,
     ("zeroinit_v1", FUNCTIONAL): _AFTER,
@@ -90,7 +90,7 @@ def test_a_scheme_holds_or_says_why_not(
     model, x = foreign.build().train(), torch.randn(4, *foreign.shape)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     if (scheme, network) in REFUSALS:
-        with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme, network]):
+        with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme, network]):
             nl.convert(model, scheme, x)
         # For the table that is printed behind the suite.
         record_property("refusal", True)

@@ -114,7 +114,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("remove_branches", name): "does not run|it is no module of its own" for name in FOREIGN if name != "vit"},
     **{("nf_resnet", name): _NOT_STANDARDIZED for name in FOREIGN},
     **{
-        ("deepnorm", name): "DeepNorm is for transformers whose normalizations lie behind"
+        ("deepnorm", name): "DeepNorm is for transformers whose normalizations follow"
         for name in FOREIGN
         if name not in POST_NORM
     },
@@ -164,7 +164,7 @@ def test_a_scheme_holds_or_says_why_not(
     scheme: str, network: str, record_property: Callable[[str, object], None]
 ) -> None:
     if (scheme, network) in REFUSALS:
-        with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme, network]):
+        with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme, network]):
             made(scheme, network)
         # For the table that is printed behind the suite.
         record_property("refusal", True)

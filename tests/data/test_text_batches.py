@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data.byte_pairs import BytePairs
-from normless.data.images import Batch
-from normless.data.labelled_text import LabelledSentences, LabelledText
-from normless.data.padding import ragged
-from normless.data.sentence_tokens import LearnedTokens
-from normless.data.sentiment import sentiment
-from normless.data.text_data import TextData
+from normless.data.images.image_data import Batch
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.text.sentence_tokens import LearnedTokens
+from normless.data.text.sentiment import sentiment
+from normless.data.text.text_batches import TextData
+from normless.data.tokens import TokenSentences
 
 
 class Letters:
@@ -108,7 +106,7 @@ def test_long_sentences_are_cut_and_counted() -> None:
 
 
 def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
-    text = sentiment(root=Path("nowhere"), download=False, train=400, test=50)
+    text = sentiment(train=400, test=50)
     pieces = BytePairs.train(text.train.sentences, 400)
     tokens = LearnedTokens(pieces)
     for sentence, encoded in zip(text.test.sentences, tokens.encode(text.test.sentences, 100), strict=True):
@@ -120,7 +118,7 @@ def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
 
 @given(st.lists(st.lists(st.integers(3, 10**6), min_size=1, max_size=6), min_size=1), st.integers(0, 2))
 def test_ragged_rows_come_back(sentences: list[list[int]], padding: int) -> None:
-    rows = ragged(sentences)
+    rows = TokenSentences.of(sentences)
     assert rows.lengths.tolist() == [len(one) for one in sentences]
     order = torch.randperm(len(sentences)).numpy()
     padded = rows.take(order).padded(torch.arange(len(sentences)).numpy(), padding)

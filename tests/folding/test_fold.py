@@ -258,13 +258,13 @@ def test_every_folded_weight_gets_a_gradient_and_the_rest_none() -> None:
 
 def test_refusals_say_what_to_do() -> None:
     x = torch.randn(3, 4, 5, 5)
-    with pytest.raises(nl.UnsupportedEdit, match=r"^1 is a BatchNorm2d without running statistics"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"^1 is a BatchNorm2d without running statistics"):
         nl.fold(nn.Sequential(conv(), nn.BatchNorm2d(4, track_running_stats=False)), x)
-    with pytest.raises(nl.UnsupportedEdit, match=r"normless\.freeze makes"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"normless\.freeze makes"):
         nl.fold(nn.BatchNorm2d(4), x)
 
     def by_batch(net: Net, y: Tensor) -> Tensor:
         return F.batch_norm(net.layer(y), None, None, training=True)
 
-    with pytest.raises(nl.UnsupportedEdit, match="forward code of the network normalizes by the statistics"):
+    with pytest.raises(nl.UnsupportedEditError, match="forward code of the network normalizes by the statistics"):
         nl.fold(Net(by_batch, layer=conv()), x.double())

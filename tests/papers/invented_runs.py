@@ -13,8 +13,7 @@ from fake_laboratory import Ended, FakeLaboratory
 from papers_helpers import CheckedEvidence, checked
 
 from normless.sweeps import Laboratory, Point
-from normless_papers.artefact import Budget, Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 
 
 class Optimum:
@@ -99,7 +98,7 @@ def measured(
     found = artefact_of(artefact)
     settings = {**found.settings[budget], **changes}
     if few and settings["effort"].replicates > 4:
-        settings["effort"] = replace(settings["effort"], replicates=4, best=3, extensions=2)
-    return found.function(
-        Context(budget, cast(Laboratory, laboratory), folder, data_root="texts"), **settings
-    ), laboratory
+        effort = settings["effort"]
+        settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
+    context = Context(budget, cast(Laboratory, laboratory), folder, data_root="texts")
+    return found.function(context, **settings), laboratory

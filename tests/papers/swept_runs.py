@@ -12,8 +12,7 @@ import numpy as np
 from fake_laboratory import Ended, FakeLaboratory
 
 from normless.sweeps import Laboratory, Point
-from normless_papers.artefact import Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact_of
 
 CHANCE = 10.0
 # Points of accuracy, far less than what claims are about.
