@@ -20,8 +20,8 @@ _SPELLINGS = ("<pad>", "<s>", "</s>", "<unk>")
 class BytePairs:
     """Subwords, built by repeatedly merging the most frequent adjacent pair.
 
-    Text is split into words, numbers and punctuation, and these into bytes, from which merging starts. Decoding is exact,
-    but for bytes that no training text had and white space around the text.
+    Text is split into words, numbers and punctuation, and these into bytes, from which merging starts.
+    Decoding is exact, but for bytes that no training text had and white space around the text.
 
     Args:
         tokenizer: as `train` or `load` made it.

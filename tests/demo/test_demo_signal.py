@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normless.demo.settings import DemoSettings
-from normless.demo.signal_table import measure_signal
-from normless.sweeps.config_invariants import LAWS, law_skip_variance
+from normless.demo import DemoSettings
+from normless.demo.signal import LAWS, law_skip_variance, measure_signal
 
 
 @pytest.mark.parametrize(
