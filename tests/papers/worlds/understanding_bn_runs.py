@@ -9,10 +9,10 @@ from math import log2, log10
 from pathlib import Path
 from typing import Any
 
-from swept_lab import End, swept
+from swept_runs import End, swept
 from worlds.world import World
 
-from normless.sweeps.sweep import Point
+from normless.sweeps import Point
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
 from normless_papers.understanding_bn import achievable as architectures
