@@ -109,56 +109,52 @@ class _Walk:
     def _calibrate(self, index: int, target: float, place: str) -> bool:
         """Scale what produces the signal at a step, so that its second moment is `target`; False where that fails."""
         writers, mixed = self._writers(index)
-        if not writers or not all(self.steps.is_free[writer] for writer in writers):
-            return False
-        tokens = [writer for writer in writers if self.steps[writer].tokens is not None]
-        main = [writer for writer in writers if writer not in tokens]
-        names = {writer: self._scaled_by(writer) for writer in main}
-        if not main or not all(names.values()):
+        names = {writer: self._scaled_by(writer) for writer in writers if self.steps[writer].tokens is None}
+        if not names or not all(names.values()) or not all(self.steps.is_free[writer] for writer in writers):
             return False
         if mixed:
-            fits = [self._fit([writer], names, writer, target, "of its output") for writer in main]
-            return all(fits)
-        fitted = self._fit(main, names, index, target, place)
-        for token in tokens if fitted else ():
-            self._fit_tokens(token, main, target)
-        return fitted
+            return all([self._fit({writer: own}, writer, target, "of its output") for writer, own in names.items()])
+        if not self._fit(names, index, target, place):
+            return False
+        for token in writers:
+            if token not in names:
+                self._fit_tokens(token, list(names), target)
+        return True
 
-    def _fit(
-        self, writers: list[int], names: dict[int, tuple[str, ...]], index: int, target: float, place: str
-    ) -> bool:
-        """Give some writers one common factor, such that the second moment at a step is the target."""
-        parameters = tuple(dict.fromkeys(name for writer in writers for name in names[writer]))
-        before = {name: self.factors.get(name, 1.0) for name in parameters}
+    def _fit(self, names: dict[int, tuple[str, ...]], index: int, target: float, place: str) -> bool:
+        """Multiply the parameters of some writers by one factor, such that a step has the target's second moment."""
+        before = {name: self.factors.get(name, 1.0) for own in names.values() for name in own}
+        span = range(min(names), index + 1)
         factor, second = 1.0, self.propagation.of(index).power
         for _ in range(_ROUNDS):
             if not second > 0 or not isfinite(second) or abs(second / target - 1) < _CLOSE:
                 break
             factor *= sqrt(target / second)
-            self._apply(before, factor, min(writers), index)
-            second = self.propagation.of(index).power
+            second = self._apply(before, factor, span)
         if not abs(second / target - 1) < _NEAR:
-            self._apply(before, 1.0, min(writers), index)
+            self._apply(before, 1.0, span)
             return False
-        why = f"second moment {target:.3g} {'of its output' if writers == [index] else place}"
-        if tied := self.tied.intersection(parameters):
+        why = f"second moment {target:.3g} {'of its output' if list(names) == [index] else place}"
+        if tied := self.tied.intersection(before):
             factor = sqrt(factor)
-            self._apply(before, factor, min(writers), index)
+            self._apply(before, factor, span)
             why = f"half of the way, since {min(tied)} makes the logits too"
         recorded = set[str]()
-        for writer in writers:
+        for writer in names:
             if own := tuple(name for name in names[writer] if name not in recorded):
                 self.gains.append(Gain(self.steps[writer].path or own[0], own, factor, why))
                 recorded.update(own)
-        self.done.update(parameters)
-        for at in range(min(writers), index + 1):
+        self.done.update(before)
+        for at in span:
             self.closed[at] = self._is_closed(self.steps[at])
         return True
 
-    def _apply(self, before: dict[str, float], factor: float, start: int, end: int) -> None:
+    def _apply(self, before: dict[str, float], factor: float, span: range) -> float:
+        """Multiply parameters and propagate along some steps; the second moment at the last of them."""
         self.factors.update({name: old * factor for name, old in before.items()})
-        for at in range(start, end + 1):
+        for at in span:
             self.values[at] = self.propagation.value(self.steps[at])
+        return self.propagation.of(span[-1]).power
 
     def _fit_tokens(self, token: int, others: list[int], target: float) -> None:
         """Scale a learned token and the position embedding at its place: a norm normalizes it by itself."""
@@ -167,13 +163,13 @@ class _Walk:
         (name,) = step.parameters[:1]
         start, count = step.tokens
         total, positions = self.model.get_parameter(name).detach().double(), []
-        for other in others:
-            for position in self.steps[other].parameters if self.steps[other].kind == "add" else ():
-                table = self.model.get_parameter(position).detach().double()
-                if table.dim() > 1 and table.shape[-2] >= start + count and table.shape[-1] == total.shape[-1]:
-                    total = total + table.narrow(-2, start, count)
-                    positions.append(position)
-        second = float(total.square().mean())
+        added = [one for other in others if self.steps[other].kind == "add" for one in self.steps[other].parameters]
+        for position in added:
+            table = self.model.get_parameter(position).detach().double()
+            if table.dim() > 1 and table.shape[-2] >= start + count and table.shape[-1] == total.shape[-1]:
+                total = total + table.narrow(-2, start, count)
+                positions.append(position)
+        second = mean_square(total)
         self.done.add(name)
         if not second > 0:
             return
@@ -199,12 +195,8 @@ class _Walk:
             else:
                 if step.kind == "add" and not self.done.issuperset(step.parameters):
                     writers.add(at)
-                pending += self._sources(step)
+                pending += _sources(step)
         return sorted(writers), mixed
-
-    def _sources(self, step: Step) -> tuple[int, ...]:
-        """The steps that determine the scale of a step: of a gate and an attention the values."""
-        return step.reads[:1] if step.kind in ("gate", "attention", "sum", "dropout", "other") else step.reads
 
     def _is_closed(self, step: Step) -> bool:
         """Whether the scale of a step's result is final."""
@@ -213,7 +205,7 @@ class _Walk:
         if step.kind in ("weight", "parameter"):
             return bool(self.done.intersection(step.parameters))
         added = step.kind != "add" or self.done.issuperset(step.parameters)
-        return added and all(self.closed[read] for read in self._sources(step))
+        return added and all(self.closed[read] for read in _sources(step))
 
     def _scaled_by(self, writer: int) -> tuple[str, ...]:
         """The parameters that a writer's output is proportional to; empty where there are none."""
@@ -222,6 +214,11 @@ class _Walk:
             return step.parameters
         rows = self.propagation.rows_of(step)
         return () if rows.weight is None else tuple(name for name in (rows.weight, rows.bias) if name is not None)
+
+
+def _sources(step: Step) -> tuple[int, ...]:
+    """The steps that determine the scale of a step: of a gate and an attention the values."""
+    return step.reads[:1] if step.kind in ("gate", "attention", "sum", "dropout", "other") else step.reads
 
 
 def _target(model: nn.Module, norm: Step) -> float:
@@ -234,12 +231,9 @@ def _target(model: nn.Module, norm: Step) -> float:
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:
     """The names of embeddings and learned tensors that are the weight of a layer as well."""
-    looked_up = {
-        id(model.get_parameter(name)) for one in steps.steps if one.kind == "parameter" for name in one.parameters
-    }
-    return {
-        name
-        for step in steps.steps
-        for name in step.parameters
-        if step.kind == "weight" and id(model.get_parameter(name)) in looked_up
-    }
+    tensors: dict[str, dict[str, int]] = {"parameter": {}, "weight": {}}
+    for step in steps.steps:
+        if step.kind in tensors:
+            tensors[step.kind].update({name: id(model.get_parameter(name)) for name in step.parameters})
+    looked_up = set(tensors["parameter"].values())
+    return {name for name, identity in tensors["weight"].items() if identity in looked_up}

@@ -72,12 +72,6 @@ class Moments:
         """Mean, variance and noise, shape (3, …)."""
         return torch.cat([self.mean, self.variance, self.noise])
 
-    @classmethod
-    def unstacked(cls, stacked: Tensor, *, split: bool) -> Moments:
-        """The inverse of `stacked`."""
-        mean, variance, noise = stacked.unsqueeze(1)
-        return cls(mean, variance, noise, split=split)
-
     def reshaped(self, change: Callable[[Tensor], Tensor]) -> Moments:
         """With a change of layout applied to each of them."""
         positive = None if self.positive is None else self.positive.reshaped(change)

@@ -32,13 +32,11 @@ def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, tr
     if moments is None:
         if isinstance(module, nn.RMSNorm) or untrained or not (use_mean and use_variance):
             return None
-        flat = torch.zeros(1, *shape[1:], dtype=torch.float64, device=gamma.device)
-        if is_batch:
-            return Moments.of(flat + beta, flat + gamma.square())
-        # Only the average over channels is 1; the mean of each channel is unknown.
-        if float(gamma.max() - gamma.min()) > 0 or bool(beta.any()):
+        # After others only the average over channels is 1; the mean of each channel is unknown.
+        if not is_batch and (float(gamma.max() - gamma.min()) > 0 or bool(beta.any())):
             return None
-        return Moments.of(flat, flat + gamma.square() + beta.square(), split=False)
+        flat = torch.zeros(1, *shape[1:], dtype=torch.float64, device=gamma.device)
+        moments = Moments.of(flat, flat + 2.0**40, split=False)
     centre, scale = _statistics(module, moments, shape, untrained)
     factor = gamma * scale if use_variance else gamma
     mean = (moments.mean - centre if use_mean else moments.mean) * factor + beta

@@ -26,7 +26,6 @@ Some = TypeVar("Some", bound=Rule)
 # By kind of step or, before that, by class of module.
 RULES: dict[str | type[nn.Module], Rule] = {}
 
-_LAYERS = ("weight", "norm", "activation", "dropout", "factor", "other")
 _MAX_POOLINGS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 _CLOSE = 1e-6
 
@@ -59,8 +58,7 @@ class Propagation:
         examples: the size of the batch.
         factors: what parameters are multiplied by, by name; 1 where there is no entry. For channels alone.
         values: the moments of every step so far, or why they are unknown.
-        reads: what each layer reads, in its layout, by path and call.
-        outputs: what it returns.
+        reads, outputs: what each layer reads, in its layout, and what it returns, by path and call.
     """
 
     model: nn.Module
@@ -86,16 +84,14 @@ class Propagation:
         key, shape = (step.path, step.call), self.shape_of(step)
         if self.by_position and not step.reads and step.kind != "input":
             known = f"{step.kind} values"
-        if self.by_position and step.path and step.kind in _LAYERS:
-            if isinstance(known, Moments) and shape is not None:
-                known = fitted(known, shape) or f"the layout that {step.path} reads"
-            self.reads[key] = known
+        if isinstance(known, Moments) and shape is not None:
+            known = fitted(known, shape) or f"the layout that {step.path} reads"
         if isinstance(known, Moments):
             output = self._applied(step, known)
         else:
             output = (_normalized(self, step, None) if step.kind == "norm" else None) or known
         if step.path:
-            self.outputs[key] = output
+            self.reads[key], self.outputs[key] = known, output
         return output
 
     def _applied(self, step: Step, x: Moments) -> Moments | str:
@@ -172,7 +168,7 @@ def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
         factor, shift = (p.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
         return rows.applied(x, factor, shift, step.size)
     output = None if step.module is None else weighted_moments(step.module, x.stacked())
-    return f"the weights of {step.path}" if output is None else Moments.unstacked(output, split=x.split)
+    return f"the weights of {step.path}" if output is None else Moments(*output.unsqueeze(1), split=x.split)
 
 
 @rule("norm")
