@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from normless.arguments import arguments_of
 from normless.output import jsonable
-from normless.probes.backward import block_gradients, channel_gradients, logits
-from normless.probes.forward import covariance, moments, signal
+from normless.probes.backward import block_gradients, logits
+from normless.probes.forward import moments, signal
 from normless.probes.forward.predicted import measured_tables
-from normless.probes.gammas import gamma_variance
 from normless.probes.hooks.observe import Loss
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Tables, Watcher
@@ -25,7 +24,7 @@ from normless.residual import residual_map as find_residual_map
 from normless.spec import parse_call
 
 # Modules that are imported because their classes register themselves.
-REGISTERED = (signal, covariance, gamma_variance, block_gradients, moments, channel_gradients, logits)
+REGISTERED = (signal, block_gradients, moments, logits)
 DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 

@@ -12,10 +12,9 @@ from normless.plots import (
     new_panels,
     title_axes,
 )
-from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates, within
-from normless_papers.probes import dominance_table
+from normless_papers.probes import channel_gradient_spread, dominance_table
 from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 

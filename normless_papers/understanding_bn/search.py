@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from normless.optim import step
+from normless.train import step
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, at_scale, check, larger
 from normless_papers.effort import Effort
