@@ -20,6 +20,7 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
             "ExampleCovariance",
             "GradientCorrelation",
             "GradientSums",
+            "LogitGradientMatrix",
             "MakeOptimizer",
             "NO_OWNER",
             "NetworkFunction",

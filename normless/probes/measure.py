@@ -13,18 +13,17 @@ from torch import Tensor, nn
 
 from normless.arguments import arguments_of
 from normless.output import jsonable
-from normless.probes.backward import block_gradients, logits
-from normless.probes.forward import moments, signal
-from normless.probes.forward.predicted import measured_tables
+from normless.probes import logits, moments, signal
 from normless.probes.hooks.observe import Loss
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Tables, Watcher
+from normless.probes.predicted import measured_tables
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 from normless.spec import parse_call
 
 # Modules that are imported because their classes register themselves.
-REGISTERED = (signal, block_gradients, moments, logits)
+REGISTERED = (signal, moments, logits)
 DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 

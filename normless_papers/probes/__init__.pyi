@@ -35,6 +35,7 @@ from .largest_rate import StableRate as StableRate
 from .largest_rate import WarmStart as WarmStart
 from .largest_rate import largest_stable_rate as largest_stable_rate
 from .layer_summands import UnknownSummandsError as UnknownSummandsError
+from .logit_matrix import LogitGradientMatrix as LogitGradientMatrix
 from .loss_landscape import loss_along as loss_along
 from .loss_landscape import moments_along as moments_along
 from .loss_landscape import observe_along as observe_along

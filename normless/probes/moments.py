@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.probes.hooks.channels import channel_axis
+from normless.nn.channels import channel_axis
 from normless.probes.hooks.positions import LayerPosition, layer_positions, layer_table, parameter_positions
 from normless.probes.hooks.watcher import PROBES, Setting, Watcher
 from normless.residual import Layer
