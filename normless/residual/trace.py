@@ -16,10 +16,9 @@ from normless.residual.gates import main_path
 from normless.residual.graph import Dataflow, Operand
 from normless.residual.layers import LayerCall, Layers, find_layers
 from normless.residual.operations import leaves_unchanged
-from normless.residual.outside_blocks import Outside
+from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import read_dataflow
 from normless.residual.sums import Sum, SumFinder
-from normless.residual.unresolved import find_unresolved
 
 
 def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
