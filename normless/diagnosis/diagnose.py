@@ -107,9 +107,7 @@ def diagnose(
         UnresolvedStructureError: the network must be traced and cannot be.
     """
     inputs, targets = split_batch(batch)
-    if residual_map is None:
-        positional, named = arguments_of(inputs)
-        residual_map = find_residual_map(model, *positional, **named)
+    residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
     measured = probe(model, batch, (*PROBES, BatchNormSizes()), loss=loss, residual_map=residual_map)
     examination = Examination(model, residual_map, inputs, targets, loss, optimizer, measured)
     checks = [check(examination) for check in CHECKS]

@@ -105,22 +105,23 @@ def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Place | str:
     reasons = []
     sides: tuple[Side, ...] = ("before", "after")
     for side in sides:
-        found = _neighbour(path, side, modes)
-        if isinstance(found, Neighbour) and found.sees_border and shift.any():
-            found = (
-                f"{found.layer} pads its input or is transposed, so that a shift would not reach all outputs equally"
+        neighbour = _neighbour(path, side, modes)
+        if isinstance(neighbour, Neighbour) and neighbour.sees_border and shift.any():
+            neighbour = (
+                f"{neighbour.layer} pads its input or is transposed, "
+                "so that a shift would not reach all outputs equally"
             )
-        if isinstance(found, Neighbour):
-            return Place(found.layer, side)
-        reasons.append(found)
+        if isinstance(neighbour, Neighbour):
+            return Place(neighbour.layer, side)
+        reasons.append(neighbour)
     return "; ".join(dict.fromkeys(reasons))
 
 
 def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | str:
     """The layer on one side of a norm that has it there whenever either of them runs, or why there is none."""
-    found = [mode.find(path, side) for mode in modes if mode.runs(path)]
-    first = found[0]
-    for other in found:
+    neighbours = [mode.find(path, side) for mode in modes if mode.runs(path)]
+    first = neighbours[0]
+    for other in neighbours:
         if isinstance(other, str):
             return other
         if other != first:

@@ -1,9 +1,4 @@
-"""Gradients of the loss with respect to the logits, by class.
-
-With cross entropy ∂L_b/∂z_j = p_bj - y_bj. An untrained network without normalization gives nearly the same logits
-for every example, so the gradient of the favoured class has one sign for all examples of other classes and its sum
-grows with the batch (Bjorck et al., section 3.2, figure 4).
-"""
+"""Gradients of the loss with respect to the logits, by class."""
 
 from __future__ import annotations
 
@@ -28,6 +23,10 @@ class LogitGradients(Watcher):
     L = (1/N) Σ_b L_b; `gradient_share`, its part of the sum over classes; `bias_gradient` = (1/N) Σ_b ∂L_b/∂z_j, the
     gradient of a bias of class j; `agreement` = |bias_gradient| / mean_abs_gradient, 1 if all examples have one sign,
     near 1/√N for random signs (Bjorck et al., section 3.2).
+
+    With cross entropy ∂L_b/∂z_j = p_bj - y_bj. An untrained network without normalization gives nearly the same
+    logits for every example, so the gradient of the favoured class has one sign for all examples of other classes and
+    its sum grows with the batch (figure 4).
 
     Args:
         class_axis: the logits' class axis; all other axes count examples.

@@ -16,14 +16,8 @@ from normless.residual import Layer
 from normless.residual.blocks import Kind
 
 _OF_CHANNELS = (
-    "abs_mean",
-    "abs_mean_spread",
-    "variance",
-    "variance_spread",
-    "kurtosis",
-    "always_on",
-    "always_off",
-    "dead",
+    *(f"{moment}{part}" for moment in ("abs_mean", "variance") for part in ("", "_spread")),
+    *("kurtosis", "always_on", "always_off", "dead"),
 )
 CHANNEL_COLUMNS = ("order", "layer", "block", "call", *_OF_CHANNELS)
 

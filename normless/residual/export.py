@@ -17,7 +17,7 @@ from torch.export import ExportedProgram, export
 from torch.utils._pytree import tree_leaves
 
 from normless.errors import UnresolvedStructureError
-from normless.lifting.calls import unfused
+from normless.lifting import unfused
 
 LONGEST_REASON = 300
 
@@ -56,10 +56,8 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
-    """Let forward return the tensors of its output alone, since export knows few container types.
-
-    It is overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
-    """
+    """Let forward return the tensors of its output alone, since export knows few container types."""
+    # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
     original = type(model)
 
     @wraps(original.forward)

@@ -55,9 +55,7 @@ def observe(
         ValueError: gradients are measured and there are no targets or no trainable parameters, or the network
             returns no tensor that can serve as logits.
     """
-    if residual_map is None:
-        positional, named = arguments_of(inputs)
-        residual_map = find_residual_map(model, *positional, **named)
+    residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
     backward = any(needs_gradients(watcher) for watcher in watchers)
     if backward and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"Gradients are measured, and this {type(model).__name__} has no trainable parameter.")
