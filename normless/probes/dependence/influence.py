@@ -182,13 +182,9 @@ class Tracker(_CallHooks):
         size = tensor.shape[0] if tensor.dim() else 1
         return None if size % self._batch else ExampleSlice(0, size, size // self._batch, call.examples)
 
-    def _undone(self, call: _Call, tensor: Tensor, original: Tensor, unchanged: ExampleSlice | None) -> Tensor:
+    def _undone(self, call: _Call, tensor: Tensor, original: Tensor, region: ExampleSlice | None) -> Tensor:
         """The original tensor, with the changed values in the slice to keep; the call is recorded as mixing."""
-        own = (
-            original.clone()
-            if unchanged is None
-            else torch.where(unchanged.mask(tensor, self._batch), tensor, original)
-        )
+        own = original.clone() if region is None else torch.where(region.mask(tensor, self._batch), tensor, original)
         clear = True
         if tensor.dtype.is_floating_point:
             rounding = noise_of(original, original, _ROUNDING_UNITS * torch.finfo(tensor.dtype).eps)
