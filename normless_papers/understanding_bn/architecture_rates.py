@@ -21,8 +21,8 @@ from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
 from normless_papers.seeded_inputs import seeded
 from normless_papers.trained import highest_trained_rate
+from normless_papers.understanding_bn.best_rates import highest_decade, is_rate
 from normless_papers.understanding_bn.protocol import SCHEMES
-from normless_papers.understanding_bn.rates import highest_decade, is_rate
 
 AXIS = "architecture"
 UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = (
