@@ -110,10 +110,10 @@ def _figure_17(runs: PartsRuns) -> list[Check]:
         *(
             larger(
                 f"Without the affine part, to leave out {lost} costs more than γ and β add.",
-                difference(accuracy[NORMALIZED], accuracy[kept]),
+                difference(accuracy[NORMALIZED], accuracy[remaining]),
                 gain,
             )
-            for lost, kept in (("μ", SCALED), ("σ²", CENTRED))
+            for lost, remaining in (("μ", SCALED), ("σ²", CENTRED))
         ),
     ]
 

@@ -22,7 +22,7 @@ from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, parts_sche
 
 AXIS = "parts"
 WHOLE, NONE = parts_text(PARTS), ""
-# A thousandth of a training is short against any of its parts.
+# Drops are located to a thousandth of a training.
 _SHARES = 1000
 _NAMES = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}
 
@@ -94,7 +94,7 @@ def selected(runs: PartsRuns) -> pd.DataFrame:
 
 
 def by_rate(runs: PartsRuns) -> Axes:
-    """Draw what every run of the search reaches against its rate."""
+    """Draw the accuracy of every run of the search against its rate."""
     table = runs.runs.table
     table = table.assign(**{AXIS: table[AXIS].map(in_symbols)})
     return accuracy_against_rate(table, series=AXIS, inks=INKS, title="Parts of batch norm")
@@ -102,12 +102,12 @@ def by_rate(runs: PartsRuns) -> Axes:
 
 @dataclass(frozen=True)
 class Searched:
-    """What the search gave, and the schedule that it trained by.
+    """The result of the search, and its schedule.
 
     Attributes:
         runs: with batch norm and without.
-        drops: after which shares of a training the schedule lowers the rate.
-        factors: by how many times, of each drop.
+        drops: the shares of a training after which the schedule lowers the rate.
+        factors: the rate before over the rate after each drop.
     """
 
     runs: PartsRuns

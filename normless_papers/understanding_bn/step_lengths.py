@@ -113,8 +113,8 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     for axes, minibatch in zip(panels, (1, 5), strict=True):
         rows = first[first["minibatch"] == minibatch]
         start = rows[rows["point"] == 0].set_index("scheme")["loss"]
-        kept = rows[rows["loss"] < 1e3 * rows["scheme"].map(start)]
-        loss_along_direction(kept, axes, title=f"Minibatch {minibatch}", across="step along -∇L", logarithmic=True)
+        shown = rows[rows["loss"] < 1e3 * rows["scheme"].map(start)]
+        loss_along_direction(shown, axes, title=f"Minibatch {minibatch}", across="step along -∇L", logarithmic=True)
     return panels[0]
 
 
