@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normless.train.token_loss import token_cross_entropy
+from normless.train.objective import token_cross_entropy
 
 
 @settings(deadline=None)

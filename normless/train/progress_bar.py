@@ -7,12 +7,12 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from normless.train.listener import RunListener, RunStart
-from normless.train.report import Report, Row
+from normless.train.result import Report, Row
+from normless.train.run_listener import RunListener, RunStart
 
 
 class ProgressBar(RunListener[Row, Report]):
-    """Shows steps, epoch, the last loss and how good the network was last; a context manager.
+    """Shows steps, epoch, the last loss and the last score; a context manager.
 
     Args:
         console: to draw on; standard error if None, so that standard output stays free for results.
@@ -41,7 +41,7 @@ class ProgressBar(RunListener[Row, Report]):
         self._progress.stop()
 
     def on_start(self, start: RunStart[Row]) -> None:
-        """A new bar, filled by what was done before."""
+        """A new bar, filled by the steps of finished epochs."""
         self._epochs = start.config.epochs
         done = len(start.finished)
         self._task = self._progress.add_task(
@@ -60,7 +60,7 @@ class ProgressBar(RunListener[Row, Report]):
         self._progress.update(self._task, completed=step, loss=f"{loss:.3g}")
 
     def on_epoch(self, row: Row) -> None:
-        """Show how good the network is now."""
+        """Show the score."""
         assert self._task is not None
         following = min(row.epoch + 1, self._epochs)
         self._progress.update(self._task, epoch=following, score=row.score)

@@ -1,16 +1,16 @@
-"""How a run tells others where it stands; the loop itself prints nothing."""
+"""Callbacks of a run: start, steps, epochs, end; the loop itself prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from normless.train.report import Report, Row
+from normless.train.result import Report, Row
 from normless.train.settings import Settings
 
 Finished = TypeVar("Finished", bound=Row, covariant=True)
-# A listener to any row and report is one to those of a kind of run too.
+# A listener to any row and report is one to those of a specific run too.
 SomeRow = TypeVar("SomeRow", bound=Row, contravariant=True)
 SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
 
@@ -31,13 +31,13 @@ class RunStart(Generic[Finished]):
 
 
 class RunListener(Generic[SomeRow, SomeReport]):
-    """Is told what happens in a run, by its first process alone; override what is of interest.
+    """Callbacks of a run, called in its first process alone; override those of interest.
 
     An exception in a listener ends the run, which can then be resumed from its last finished epoch.
     """
 
     def on_start(self, start: RunStart[SomeRow]) -> None:
-        """Training starts, or goes on; with doubled epochs, once for each training."""
+        """Training starts or resumes; with doubled epochs, once for each training."""
 
     def on_step(self, step: int, loss: float) -> None:
         """The loss (nats) of a step, counted from 1, is known; on CUDA several steps come at once."""
@@ -46,7 +46,7 @@ class RunListener(Generic[SomeRow, SomeReport]):
         """An epoch is finished and saved."""
 
     def on_end(self, result: SomeReport) -> None:
-        """A training has ended; a stored result that is only read again is told too."""
+        """A training has ended, or its stored result was read."""
 
 
 class CallOnEpoch(RunListener[SomeRow, Any]):
@@ -58,10 +58,3 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
     def on_epoch(self, row: SomeRow) -> None:
         """Pass the row on."""
         self._call(row)
-
-
-def all_listeners(
-    listeners: Sequence[RunListener[SomeRow, SomeReport]], on_epoch: Callable[[SomeRow], None] | None
-) -> list[RunListener[SomeRow, SomeReport]]:
-    """The listeners, and behind them one that calls `on_epoch` with every row, if there is such a function."""
-    return [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]

@@ -23,9 +23,9 @@ from normless.train import (
     train,
     trained_network,
 )
-from normless.train import run as run_module
+from normless.train import training_run as run_module
 from normless.train.checkpoint import load_weights
-from normless.train.listener import RunStart
+from normless.train.run_listener import RunStart
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"
@@ -34,7 +34,7 @@ SHORT = replace(CONFIG, batch_size=512, epochs=1)
 
 
 class Note(RunListener):
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.starts: list[RunStart] = []
@@ -278,19 +278,19 @@ def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, mon
 
     config = replace(CONFIG, scheme="none", rate=1e3)
     at_once = train(config, tmp_path / "at-once")
-    real = loop._Record.look
+    real = loop._Record.read
 
     def later(record: loop._Record) -> bool:
         return len(record._losses) == 22 and real(record)
 
-    monkeypatch.setattr(loop._Record, "look", later)
+    monkeypatch.setattr(loop._Record, "read", later)
     together = train(config, tmp_path / "together")
     assert together.diverged_step == at_once.diverged_step
     tables = [pd.read_parquet(tmp_path / name / "steps.parquet") for name in ("at-once", "together")]
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_listeners_are_told_of_a_stored_result(tmp_path: Path) -> None:
+def test_listeners_receive_a_stored_result(tmp_path: Path) -> None:
     result = train(SHORT, tmp_path)
     note = Note()
     assert train(SHORT, tmp_path, listeners=[note]) == result
