@@ -132,7 +132,7 @@ def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: 
 
 def _by_layer(facts: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
     """A quantity by draw (rows) and layer (columns)."""
-    return facts.pivoted("order", [quantity], batch_norm=batch_norm)[quantity]
+    return facts.pivoted("order", [quantity], batch_norm=batch_norm).droplevel(0, axis=1)
 
 
 def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:

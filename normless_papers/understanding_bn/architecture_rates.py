@@ -20,7 +20,7 @@ from normless_papers.claims import Check, Estimate, at_scale, check, larger
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
 from normless_papers.seeded_inputs import seeded
-from normless_papers.trained import highest_trained_rate
+from normless_papers.trained import best_accuracy, highest_trained_rate
 from normless_papers.understanding_bn.best_rates import highest_decade, is_rate
 from normless_papers.understanding_bn.protocol import SCHEMES
 
@@ -66,7 +66,7 @@ class ArchitectureRuns:
     @property
     def control(self) -> Estimate:
         """The accuracy with batch norm at its best rate."""
-        return self.runs.accuracy(**{AXIS: NORMALIZED})
+        return best_accuracy(self._of(NORMALIZED))
 
     def highest(self, name: str) -> float:
         """The highest rate at which an architecture trains, by the means over replicates; 0 if it trains at none."""

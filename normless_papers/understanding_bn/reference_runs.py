@@ -153,7 +153,7 @@ def _figure_1(runs: ReferenceRuns) -> list[Check]:
 
 def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
     """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **{AXIS: NONE}).verdict == "holds":
+    if runs.runs.trains("It trains.", against={AXIS: HIGH}, configuration=NONE).verdict == "holds":
         return one
     claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
     return Check(claim, "inconclusive", one.numbers)
@@ -188,7 +188,7 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
         runs.runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
             against={AXIS: HIGH},
-            **{AXIS: TOP},
+            configuration=TOP,
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
         runs.at_plateau(
