@@ -112,7 +112,6 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
             "network": f"ResNet-{depth} for CIFAR without normalization, Xavier weights, classifier without bias",
             "inputs": batch.provenance,
             "draws of weights": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: gradient_bounds_against_block(tables[0]),
@@ -196,7 +195,6 @@ def theorem_2(
             "networks by depth": f"ResNets for CIFAR of depth {', '.join(map(str, depths))}, Xavier",
             "inputs": batch.provenance,
             "draws of weights": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: gradient_bounds_against_block(
@@ -253,6 +251,6 @@ def _growth(grown: pd.DataFrame) -> list[Check]:
 
 
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """A number for every set in the place of a block."""
+    """A number for every set in place of a block."""
     order = {name: place for place, name in enumerate(rows["set"].unique(), 1)}
     return rows.assign(block=rows["set"].map(order))

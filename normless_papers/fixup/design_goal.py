@@ -116,7 +116,6 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
             "measured": f"one random example of one class, η = {RATE:g}; logits' change over η, float32",
             "steps before": f"0 and {steps}, at rate {STEP_RATE:g}",
             "draws": f"{draws} of weights and example",
-            "seed": context.seed,
             "mean": "geometric, over draws",
         },
         on=("quantity",),

@@ -94,7 +94,6 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
             "training": f"{steps} steps of 16 examples at rate 0.1, a tenth of it from step {drop + 1} on, L2 "
             f"{decay:g} on the weights and not on the scalars",
             "draws": draws,
-            "seed": context.seed,
         },
         draw=lambda: _panels(branch),
         remarks=(

@@ -64,7 +64,6 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
             "network": f"ResNet-{depth} for CIFAR, Xavier weights, in training mode",
             "inputs": f"{images} random images of {side}×{side}",
             "factors": ", ".join(map(str, FACTORS)),
-            "seed": context.seed,
         },
         draw=lambda: homogeneity_of_sets(drawn),
     )
@@ -99,7 +98,7 @@ def _figure_2(table: pd.DataFrame) -> list[Check]:
 
 @artefact("fixup/figure-2", basis="measurement", checks=_figure_2)
 def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
-    """Stem; classifier; a down-sampling layer with one of the branch beside it; and no layer of a branch alone."""
+    """Stem; classifier; a down-sampling layer with one of its branch; and no layer of a branch alone."""
     with seeded(context.seed):
         table = homogeneous_sets(convert(resnet(depth), "xavier"), torch.randn(images, 3, side, side))
     return Evidence(
@@ -109,7 +108,6 @@ def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidenc
             "network": f"ResNet-{depth} without normalization, Xavier weights",
             "inputs": f"{images} random images of {side}×{side}",
             "factors": "0.5 and 3",
-            "seed": context.seed,
         },
         draw=lambda: homogeneity_of_sets(_shown(table)),
     )

@@ -70,14 +70,13 @@ def _final(runs: Runs, column: str, method: str, **labels: Any) -> Estimate:
     return replace(_known_error(runs.final(column, method=method, **labels), runs), name=method)
 
 
-def _remarks(context: Context, effort: Effort, *found: Runs) -> tuple[str, ...]:
+def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
     data = effort.data_in(context)
     elsewhere = () if data == "image_folder" else (f"Where the paper has ImageNet, this was trained on {data}.",)
     return (
         "Rates are divided by 10 at half and three quarters of the training; the paper only says default "
         "hyperparameters. Fixup with Mixup has a tenth of the rate for scalars.",
         *elsewhere,
-        *(sentence for runs in found for sentence in runs.failures),
     )
 
 
@@ -141,7 +140,8 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
         remarks=(
             "Of Xavier's weights the best by test accuracy of the rates "
             f"{', '.join(f'{rate:g}' for rate in xavier_rates)} is shown.",
-            *_remarks(context, efforts["resnet_50"], *found.values(), xavier),
+            *_remarks(context, efforts["resnet_50"]),
+            *(sentence for runs in (*found.values(), xavier) for sentence in runs.failures),
         ),
         reduction=xavier.reduction,
     )
@@ -158,13 +158,10 @@ def _curves(
     """Runs of ResNet-50 by several methods, with their curves."""
     runs = _trained(context, effort, methods)
     inks = {name: series_ink(place) for place, name in enumerate(methods)}
-    return Evidence(
+    return runs.evidence(
         runs.summary(("method",), measured),
-        runs,
-        runs.setup,
-        draw=lambda: accuracy_against_epoch(runs.epochs, series="method", inks=inks, title=title, columns=drawn),
-        remarks=_remarks(context, effort, runs),
-        reduction=runs.reduction,
+        lambda: accuracy_against_epoch(runs.epochs, series="method", inks=inks, title=title, columns=drawn),
+        remarks=_remarks(context, effort),
     )
 
 

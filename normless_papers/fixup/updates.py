@@ -19,7 +19,7 @@ from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, close, over_draws, within
-from normless_papers.fixup.networks import RectifiedNetwork, closed_form
+from normless_papers.fixup.rectified_network import RectifiedNetwork, closed_form
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
 from normless_papers.seeded_inputs import seeded
 
@@ -33,7 +33,7 @@ class UpdateTerms:
     """What theorem 3 compares.
 
     Attributes:
-        same: the terms by automatic differentiation beside the paper's J_l^i.
+        same: the terms by automatic differentiation compared with the paper's J_l^i.
         remainders: ‖∆f + η Σ J ∂l/∂z‖ of a step, by η.
         asymmetry: the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|.
         eigenvalue: the smallest eigenvalue of their symmetric parts, relative to the largest of each.
@@ -105,7 +105,6 @@ def theorem_3(
             "J by steps": f"of that network, η = {STEP:g}, one weight and one logit at a time",
             "traces": f"width {width}, {layers} layers, gain 0.1, L = {', '.join(map(str, depths))}, {draws} draws",
             "figure": f"ResNet-{depth} for CIFAR without normalization, Xavier, one random image of 8×8",
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: update_trace_against_block(found),

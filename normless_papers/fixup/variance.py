@@ -86,7 +86,6 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
             "network": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",
             "draws": draws,
-            "seed": context.seed,
             "growth": "geometric mean over draws of the second moment over that of x₀",
         },
         on=("quantity",),

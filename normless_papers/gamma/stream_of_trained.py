@@ -95,7 +95,6 @@ def variance_of_feature_maps(
             **({"training": configs[0].to_dict()} if configs else {}),
             "accuracies on the images": [round(one, 3) for one in accuracies[1:]],
             "inputs": f"{len(batch.inputs)} test images of {found.provenance}; batch statistics",
-            "seed": context.seed,
         },
         draw=lambda: stream_second_moment(tables[0]),
         remarks=(

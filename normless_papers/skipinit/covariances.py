@@ -99,7 +99,7 @@ def moments(one: Values, other: Values) -> Moments:
 
 
 def near(claim: str, found: Estimate, expected: float, tolerance: float = TOLERANCE) -> Check:
-    """Whether a mean over draws lies within a tolerance of what is expected, and can be told to."""
+    """Whether a mean over draws lies within a tolerance of the expected value."""
     return within(f"{claim}, to {tolerance:g}.", found, expected - tolerance, expected + tolerance)
 
 
@@ -153,7 +153,6 @@ def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, ob
         "batch": f"{batch} vectors of N(0, 1), of which {EXAMPLES} examples and {CHANNELS} channels are kept",
         "draws": f"{draws}, weights and batch",
         "deviation": "over draws",
-        "seed": context.seed,
     }
 
 

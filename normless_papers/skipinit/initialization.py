@@ -18,7 +18,7 @@ from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
 from normless_papers.seeded_inputs import seeded, training_batch
-from normless_papers.skipinit.networks import ConvolutionalNetwork
+from normless_papers.skipinit.convolutional_network import ConvolutionalNetwork
 
 QUANTITIES = {
     "skip_variance": "skip_variance",
@@ -71,7 +71,6 @@ def figure_2(
             "c": f"{conv_blocks} blocks of width {conv_width}, kernels 3×3 padded by zeros, He normal",
             "images": examples.provenance,
             "draws of weights": 1,
-            "seed": context.seed,
         },
         draw=lambda: _three_panels(tables),
         remarks=(
@@ -230,7 +229,6 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
             "network": f"{blocks} blocks of width {width}, batch norm → ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",
             "draws of weights": 1,
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=lambda: batch_statistics_against_block(table),

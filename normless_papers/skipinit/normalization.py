@@ -19,7 +19,7 @@ from normless_papers.seeded_inputs import seeded
 
 @dataclass(frozen=True)
 class Definition:
-    """The layers beside the formula, and how far another batch moves the same examples in training mode."""
+    """The layers compared with the formula, and the change of an example's output by its batch in training mode."""
 
     agreements: tuple[Agreement, ...]
     dependence: float
@@ -50,7 +50,6 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
             "inputs": f"independent normal, float64, {batch}×{channels}×{side}×{side}, another mean for each channel",
             "layers": f"torch.nn.BatchNorm2d, ε = {nn.BatchNorm2d(1).eps:g}; GhostBatchNorm2d of {ghost} examples",
             "network": f"Wide-ResNet-{depth}-1, converted by ghost_batch_norm(size={ghost})",
-            "seed": context.seed,
         },
         draw=lambda: agreement_of_quantities(table),
         remarks=(

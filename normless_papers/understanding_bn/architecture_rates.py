@@ -146,19 +146,16 @@ def _table_3(runs: ArchitectureRuns) -> list[Check]:
 def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
     runs = achievable(context, effort, tuple(ARCHITECTURES))
-    return Evidence(
+    return runs.runs.evidence(
         _highest(runs, effort),
+        lambda: _figure(runs),
         facts=runs,
-        setup=runs.runs.setup,
         on=(AXIS,),
-        draw=lambda: _figure(runs),
         remarks=(
             "A rate is tolerated if the network trains at it, by the mean over replicates: it has half of what batch "
             "norm gains over chance at its best rate. 0 stands where no rate is. `unnormalized` is the deepest "
             "network without a warm start; `layers` are those of the networks that stand for the published ones.",
-            *runs.runs.failures,
         ),
-        reduction=runs.runs.reduction,
     )
 
 
@@ -182,7 +179,7 @@ def _warm_start(runs: ArchitectureRuns) -> list[Check]:
 def warm_start(context: Context, *, effort: Effort) -> Evidence:
     """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
     runs = achievable(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
-    return Evidence(
+    return runs.runs.evidence(
         _quantities(
             {
                 "warm_start_lr": max(runs.first_rates, default=math.nan),
@@ -192,12 +189,9 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
                 "achievable rate with batch norm": runs.highest(NORMALIZED),
             }
         ),
+        lambda: _figure(runs),
         facts=runs,
-        setup=runs.runs.setup,
         on=("quantity",),
-        draw=lambda: _figure(runs),
-        remarks=runs.runs.failures,
-        reduction=runs.runs.reduction,
     )
 
 
@@ -213,19 +207,17 @@ def _alternating_normalization(runs: ArchitectureRuns) -> list[Check]:
 def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
     runs = achievable(context, effort, (ALTERNATING, NORMALIZED))
-    return Evidence(
+    return runs.runs.evidence(
         _quantities(
             {
                 "achievable_lr": runs.highest(ALTERNATING),
                 "achievable rate with batch norm": runs.highest(NORMALIZED),
             }
         ),
+        lambda: _figure(runs),
         facts=replace(runs, alternation=_alternation(context)),
-        setup=runs.runs.setup,
         on=("quantity",),
-        draw=lambda: _figure(runs),
-        remarks=("Stored statistics are constants on the batches that reuse them.", *runs.runs.failures),
-        reduction=runs.runs.reduction,
+        remarks=("Stored statistics are constants on the batches that reuse them.",),
     )
 
 

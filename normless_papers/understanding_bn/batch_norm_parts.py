@@ -81,19 +81,11 @@ def _longer(runs: PartsRuns, parts: str) -> Check:
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
     runs = searched(context, effort, SUBSETS)
-    return Evidence(
-        selected(runs),
-        facts=runs,
-        setup=runs.runs.setup,
-        on=(AXIS,),
-        draw=lambda: by_rate(runs),
-        remarks=(
-            "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the "
-            "number that was trained.",
-            *runs.runs.failures,
-        ),
-        reduction=runs.runs.reduction,
+    remark = (
+        "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the number "
+        "that was trained."
     )
+    return runs.runs.evidence(selected(runs), lambda: by_rate(runs), facts=runs, on=(AXIS,), remarks=(remark,))
 
 
 def _accuracies(runs: PartsRuns) -> dict[str, Estimate]:
@@ -124,20 +116,15 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     runs = searched(context, effort, SUBSETS)
     accuracy = _accuracies(runs)
     gain = difference(accuracy[WHOLE], accuracy[NORMALIZED])
-    return Evidence(
+    return runs.runs.evidence(
         quantity_table(
             {"gain_from_whole_affine_part_percent": gain}
             | {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}
         ),
+        lambda: _panels(runs),
         facts=runs,
-        setup=runs.runs.setup,
         on=("quantity",),
-        draw=lambda: _panels(runs),
-        remarks=(
-            "Each subset at its best rate and epochs, by the same search as table 2.",
-            *runs.runs.failures,
-        ),
-        reduction=runs.runs.reduction,
+        remarks=("Each subset at its best rate and epochs, by the same search as table 2.",),
     )
 
 

@@ -169,16 +169,13 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         "largest usable rate without": best[NONE]["highest_trained_lr"],
         "configurations searched": len(runs.runs.summary((AXIS, "rate"), ("test_accuracy",))),
     }
-    return Evidence(
+    return runs.runs.evidence(
         pd.DataFrame([{"quantity": name, "value": value} for name, value in values.items()]),
+        lambda: by_rate(runs),
         facts=Searched(runs, drops, factors),
-        setup=runs.runs.setup,
         on=("quantity",),
-        draw=lambda: by_rate(runs),
         remarks=(
             "The paper's initial 300 epochs contradict the numbers it reports, which are 165 doubled: the search "
             "starts at 165.",
-            *runs.runs.failures,
         ),
-        reduction=runs.runs.reduction,
     )

@@ -93,13 +93,10 @@ def _evidence(
     """The runs as evidence, with the curves of some columns."""
     runs = facts.runs
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
-    return Evidence(
+    return runs.evidence(
         measured,
+        lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
         facts=facts,
-        setup=runs.setup,
-        draw=lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
-        remarks=(*more.pop("remarks", ()), *runs.failures),
-        reduction=runs.reduction,
         **more,
     )
 
@@ -151,9 +148,13 @@ def _figure_1(runs: ReferenceRuns) -> list[Check]:
     ]
 
 
+def _labels(name: str) -> dict[str, Any]:
+    return {AXIS: name}
+
+
 def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
     """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    if runs.runs.trains("It trains.", against={AXIS: HIGH}, configuration=NONE).verdict == "holds":
+    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **_labels(NONE)).verdict == "holds":
         return one
     claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
     return Check(claim, "inconclusive", one.numbers)
@@ -188,7 +189,7 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
         runs.runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
             against={AXIS: HIGH},
-            configuration=TOP,
+            **_labels(TOP),
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
         runs.at_plateau(

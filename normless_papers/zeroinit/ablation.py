@@ -73,20 +73,19 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
             losses, lower, series="method", inks=inks, title="Training loss with the L2 term", across="nats"
         )
 
-    return Evidence(
-        measured=_measured(runs),
+    return runs.evidence(
+        _measured(runs),
+        draw,
         facts=Ablation(
-            *({method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)),
+            {method: runs.optimum(ACCURACY, method=method) for method in ABLATIONS},
+            {method: runs.optimum(LOSS, method=method) for method in ABLATIONS},
             runs.reduction,
         ),
-        setup=runs.setup,
         on=("method",),
-        draw=draw,
         remarks=(
             "Training losses include the L2 term: those printed are too large for the cross entropy alone.",
             *runs.remarks(ACCURACY, LOSS),
         ),
-        reduction=runs.reduction,
     )
 
 

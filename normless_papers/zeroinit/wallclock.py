@@ -92,7 +92,6 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
             "rounds": rounds,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=draw,

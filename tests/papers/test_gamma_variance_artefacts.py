@@ -10,7 +10,7 @@ from torch import nn
 
 from normless_papers.artefact import Context
 from normless_papers.gamma import accumulation, half_accumulation, resets
-from normless_papers.gamma.networks import averaged, beside_formula
+from normless_papers.gamma.analysed_networks import averaged, beside_formula
 
 SMALL_IMAGES = {"side": 24, "examples": 8, "draws": 2}
 CASES = {

@@ -16,9 +16,9 @@ from normless import convert, param_groups
 from normless.models.spec import build_model
 from normless.sweeps.laboratory import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
+from normless_papers.bias_and_dropout import biases
 from normless_papers.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.published import published
-from normless_papers.regularization import biases
 
 DE_SMITH = ("skipinit/", "zeroinit/")
 # What an artefact takes for its measurements, made small where they come before its runs.

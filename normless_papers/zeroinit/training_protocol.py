@@ -117,7 +117,6 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
         setup={
             "network": _NETWORK,
             "tables": tables,
-            "seed": context.seed,
             "numbers": "read from the sweep, the optimizer and the network that a run of batch size 256 builds",
             "selection": "random tables of 7 rates × 15 runs of two metrics, up to 3 diverged runs at each rate",
         },

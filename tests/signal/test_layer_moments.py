@@ -1,4 +1,4 @@
-"""Means and variances behind single layers, held against samples of real activations."""
+"""Means and variances after single layers, compared with samples of activations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from normless.nn.standardized import scaled_std
-from normless.probes.forward.layer_moments import Moments, activated, dropped, normalized
-from normless.probes.forward.layouts import fitted, per_axis
-from normless.probes.forward.rectified import rectified, rectified_sum
-from normless.probes.forward.weight_moments import weighted_moments
+from normless.signal.layouts import fitted, per_axis
+from normless.signal.moments import Moments, activated, dropped
+from normless.signal.norms import normalized
+from normless.signal.rectified import rectified, rectified_sum
+from normless.signal.weights import weighted_moments
 
 MANY = 40_000
 
@@ -43,29 +44,29 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_independent_inputs_of_a_weight_layer_are_followed_exactly(kind: str) -> None:
+def test_weight_layers_of_independent_inputs_are_exact(kind: str) -> None:
     module = WEIGHTS[kind]()
     moments = random_moments(6) if "Linear" in type(module).__name__ else random_moments(6, 5, 5)
-    found = weighted_moments(module, moments.stacked())
-    assert found is not None
+    result = weighted_moments(module, moments.stacked())
+    assert result is not None
     with torch.no_grad():
         mean, variance = moments_of(module.double()(samples(moments)))
-    torch.testing.assert_close(found[:1], mean, rtol=0.05, atol=0.05)
-    torch.testing.assert_close(found[1:2], variance, rtol=0.06, atol=0.01)
+    torch.testing.assert_close(result[:1], mean, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(result[1:2], variance, rtol=0.06, atol=0.01)
 
 
-def test_a_standardized_weight_takes_the_common_mean_off() -> None:
-    """Rows that sum to zero: of inputs with one mean nothing of it is left, whatever it is."""
+def test_a_standardized_weight_removes_a_common_mean() -> None:
+    """Rows sum to zero, so a mean that all inputs share has no effect."""
     module = scaled_std(nn.Linear(200, 50))
     nn.init.zeros_(module.bias)
     constant = Moments(torch.full((1, 200), 3.0).double(), torch.ones(1, 200).double(), torch.zeros(1, 200).double())
-    found = weighted_moments(module, constant.stacked())
-    assert found is not None
-    assert found[0].abs().max() < 1e-5
-    torch.testing.assert_close(found[1], torch.ones(50).double(), rtol=1e-5, atol=0)
+    result = weighted_moments(module, constant.stacked())
+    assert result is not None
+    assert result[0].abs().max() < 1e-5
+    torch.testing.assert_close(result[1], torch.ones(50).double(), rtol=1e-5, atol=0)
 
 
-def test_a_layer_that_does_more_than_multiply_once_is_not_known() -> None:
+def test_a_layer_that_does_more_than_multiply_once_is_unknown() -> None:
     class Twice(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
@@ -81,13 +82,13 @@ def test_a_layer_that_does_more_than_multiply_once_is_not_known() -> None:
 @pytest.mark.parametrize("function", [nn.ReLU(), F.relu, nn.GELU(), nn.LeakyReLU(0.2), nn.PReLU(3), F.silu])
 def test_activations_of_normal_inputs(function: object) -> None:
     moments = random_moments(3, 4)
-    found = activated(function, moments, 10)  # type: ignore[arg-type]
+    result = activated(function, moments, 10)  # type: ignore[arg-type]
     double = function.double() if isinstance(function, nn.Module) else function
     with torch.no_grad():
         mean, variance = moments_of(double(samples(moments)))  # type: ignore[operator]
-    torch.testing.assert_close(found.mean, mean, rtol=0.02, atol=0.02)
-    torch.testing.assert_close(found.variance, variance, rtol=0.05, atol=0.01)
-    torch.testing.assert_close(found.noise, found.variance / 10)
+    torch.testing.assert_close(result.mean, mean, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(result.variance, variance, rtol=0.05, atol=0.01)
+    torch.testing.assert_close(result.noise, result.variance / 10)
 
 
 @settings(max_examples=25, deadline=None)
@@ -97,11 +98,11 @@ def test_a_rectified_sum_of_a_rectified_number(mean: float, deviation: float, sh
     z, y = torch.randn(2, 200_000, generator=generator, dtype=torch.float64)
     part = (mean + deviation * z).clamp_min(0)
     first, second = rectified(*(torch.tensor([v], dtype=torch.float64) for v in (mean, deviation**2)))
-    found = rectified_sum(first, second, *(torch.tensor([v], dtype=torch.float64) for v in (shift, other**2)))
+    result = rectified_sum(first, second, *(torch.tensor([v], dtype=torch.float64) for v in (shift, other**2)))
     total = (part + shift + other * y).clamp_min(0)
     scale = float(total.square().mean())
-    assert float(found[1]) == pytest.approx(scale, rel=0.03, abs=0.01)
-    assert float(found[0]) == pytest.approx(float(total.mean()), abs=0.02 * (1 + scale**0.5))
+    assert float(result[1]) == pytest.approx(scale, rel=0.03, abs=0.01)
+    assert float(result[0]) == pytest.approx(float(total.mean()), abs=0.02 * (1 + scale**0.5))
 
 
 def test_relu_of_relu_is_relu() -> None:
@@ -120,18 +121,18 @@ NORMS = {
 
 
 @pytest.mark.parametrize("kind", NORMS)
-def test_norms_of_inputs_whose_moments_are_known(kind: str) -> None:
+def test_norms_of_inputs_with_known_moments(kind: str) -> None:
     norm = NORMS[kind]()
     for parameter in norm.parameters():
         nn.init.uniform_(parameter, 0.5, 1.5)
     moments = random_moments(6, 20, 20)
     with torch.no_grad():
         mean, variance = moments_of(norm.double()(samples(moments, 2000)))
-        found = normalized(norm, moments, torch.Size((2000, 6, 20, 20)), True)
-    assert found is not None
-    torch.testing.assert_close(found.mean, mean, rtol=0, atol=0.15)
-    torch.testing.assert_close(found.variance, variance, rtol=0.2, atol=0.02)
-    assert float((found.variance / variance).mean()) == pytest.approx(1, abs=0.01)
+        result = normalized(norm, moments, torch.Size((2000, 6, 20, 20)), True)
+    assert result is not None
+    torch.testing.assert_close(result.mean, mean, rtol=0, atol=0.15)
+    torch.testing.assert_close(result.variance, variance, rtol=0.2, atol=0.02)
+    assert float((result.variance / variance).mean()) == pytest.approx(1, abs=0.01)
 
 
 def test_a_norm_makes_the_second_moment_known_again() -> None:
@@ -156,33 +157,33 @@ def test_an_untrained_batch_norm_in_evaluation_divides_by_its_running_deviation(
     assert norm.running_var is not None
     norm.running_var.fill_(4.0)
     moments = random_moments(4)
-    found = normalized(norm, moments, torch.Size((8, 4)), False)
-    assert found is not None
-    torch.testing.assert_close(found.second, moments.second / 4, rtol=1e-4, atol=0)
+    result = normalized(norm, moments, torch.Size((8, 4)), False)
+    assert result is not None
+    torch.testing.assert_close(result.second, moments.second / 4, rtol=1e-4, atol=0)
 
 
 def test_dropout_keeps_the_mean_and_raises_the_second_moment() -> None:
     moments = random_moments(5)
-    found = dropped(nn.Dropout(0.25), moments, 4)
-    assert found is not None
-    torch.testing.assert_close(found.mean, moments.mean)
-    torch.testing.assert_close(found.second, moments.second / 0.75)
+    result = dropped(nn.Dropout(0.25), moments, 4)
+    assert result is not None
+    torch.testing.assert_close(result.mean, moments.mean)
+    torch.testing.assert_close(result.second, moments.second / 0.75)
     assert dropped(nn.Identity(), moments, 4) is None
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
-def test_layouts_hold_the_same_values(batch: int, c: int, h: int, w: int) -> None:
+def test_layouts_keep_the_values(batch: int, c: int, h: int, w: int) -> None:
     x = torch.arange(c * h * w).double().reshape(1, c, h, w)
     moments = Moments(x, x, x)
     for changed in (x, x.movedim(1, -1), x.flatten(2).transpose(1, 2), x.flatten(1)):
-        found = fitted(moments, torch.Size((batch, *changed.shape[1:])))
-        assert found is not None
-        assert found.mean.shape == changed.shape
-        assert torch.equal(found.mean.flatten().sort().values, x.flatten())
+        result = fitted(moments, torch.Size((batch, *changed.shape[1:])))
+        assert result is not None
+        assert result.mean.shape == changed.shape
+        assert torch.equal(result.mean.flatten().sort().values, x.flatten())
     assert fitted(moments, torch.Size((batch, c + 1, h, w))) is None
 
 
-def test_factors_find_their_axis() -> None:
+def test_factors_broadcast_over_their_axis() -> None:
     assert per_axis(torch.ones(3), torch.Size((1, 3, 5))).shape == (1, 3, 1)  # type: ignore[union-attr]
     assert per_axis(torch.ones(5), torch.Size((1, 3, 5))).shape == (1, 1, 5)  # type: ignore[union-attr]
     assert per_axis(torch.ones(1), torch.Size((1, 3, 5))).shape == (1, 1, 1)  # type: ignore[union-attr]

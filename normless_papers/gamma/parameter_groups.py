@@ -1,4 +1,4 @@
-"""Every γ in one of four groups, by the block diagrams of Kim et al. (figures 1, 2 and 4)."""
+"""Every γ in one of four groups (figures 1, 2 and 4), and which of them common practices decay (table 1)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from normless.plots import blocks_on_trunk
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
+from normless_papers.published import published_as
 from normless_papers.seeded_inputs import seeded
 
 # The paper's names of the groups, by the roles of the residual map.
@@ -30,7 +31,7 @@ DECAY = 0.01
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """What became of the γ of all networks.
+    """The γ of all networks by group.
 
     Attributes:
         networks: how many there are.
@@ -119,7 +120,6 @@ def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence
             "inputs": f"8 random images of {side}×{side}",
             "decay": DECAY,
             "optimizer": "torch.optim.SGD",
-            "seed": context.seed,
         },
         draw=lambda: blocks_on_trunk(shown),
         remarks=(
@@ -141,11 +141,6 @@ def grouped_network(context: Context, text: str, side: int) -> tuple[nn.Module, 
                 if parameter.dim() == 1:
                     parameter.add_(torch.rand_like(parameter))
     return network.double(), found, images.double()
-
-
-def groups_by_map(network: nn.Module, found: ResidualMap) -> dict[str, str]:
-    """The role of every γ by the parameter's name, from the groups that an optimizer is given."""
-    return dict(grouped_gammas(network, found))
 
 
 def grouped_gammas(network: nn.Module, found: ResidualMap) -> list[tuple[str, str]]:
@@ -178,22 +173,102 @@ def _role_by_name(network: nn.Module, path: str) -> str:
     return "down" if projects and name == "norm1" else "other"
 
 
-def _leak(network: nn.Module, found: ResidualMap, by_map: Mapping[str, str], role: str) -> dict[str, float]:
-    """How far SGD's step with the decay of one group is from that without and λγ, in the group and outside.
-
-    The network's gradients are there and stay.
-    """
+def _step(network: nn.Module, found: ResidualMap, policy: str | Mapping[str, bool]) -> dict[str, torch.Tensor]:
+    """What a step of SGD at rate 1 takes off every parameter, which is restored."""
     start = {name: one.detach().clone() for name, one in network.named_parameters()}
-    steps = {}
-    for policy in ({}, {role: True}):
-        groups = param_groups(network, lr=1.0, weight_decay=DECAY, policy=policy, residual_map=found)
-        torch.optim.SGD(groups, lr=1.0).step()
-        steps[len(policy)] = {name: start[name] - one.detach() for name, one in network.named_parameters()}
-        with torch.no_grad():
-            for name, one in network.named_parameters():
-                one.copy_(start[name])
+    groups = param_groups(network, lr=1.0, weight_decay=DECAY, policy=policy, residual_map=found)
+    torch.optim.SGD(groups, lr=1.0).step()
+    steps = {name: start[name] - one.detach() for name, one in network.named_parameters()}
+    with torch.no_grad():
+        for name, one in network.named_parameters():
+            one.copy_(start[name])
+    return steps
+
+
+def _leak(network: nn.Module, found: ResidualMap, by_map: Mapping[str, str], role: str) -> dict[str, float]:
+    """Deviation of SGD's step with the decay of one group from that without plus λγ, in the group and outside."""
+    without, decayed = (_step(network, found, policy) for policy in ({}, {role: True}))
     members = {name for name, its_role in by_map.items() if its_role == role}
-    added = {name: steps[1][name] - steps[0][name] for name in start}
-    inside = max(float((added[name] - DECAY * start[name]).abs().max()) for name in members)
+    added = {name: decayed[name] - without[name] for name in without}
+    gammas = {name: network.get_parameter(name).detach() for name in members}
+    inside = max(float((added[name] - DECAY * gamma).abs().max()) for name, gamma in gammas.items())
     outside = max(float(one.abs().max()) for name, one in added.items() if name not in members)
     return {"inside": inside, "outside": outside}
+
+
+POLICIES = {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines"}
+
+# What table 1 of the paper says in its own words of what is decayed and what is not.
+APPLIED = {True: "applied", False: "not applied"}
+PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inapplicable": False}
+
+
+def _table_1_checks(table: pd.DataFrame) -> list[Check]:
+    return [*_preset_checks(table), _everything(table)]
+
+
+@artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
+def where_decay_is_applied(context: Context, *, model: str, side: int) -> Evidence:
+    """Which of W, γ_last, γ_down, γ_0, γ_others the three policies decay, by a step without gradients."""
+    network, found, _ = grouped_network(context, model, side)
+    roles = {name: GAMMAS[role] for name, role in dict(grouped_gammas(network, found)).items()}
+    shrunk = {preset: _shrunk(network, found, policy) for preset, policy in POLICIES.items()}
+    names = [name for name, _ in network.named_parameters()]
+    kinds = {name: _kind(network, name, roles) for name in names}
+    rows = []
+    for kind in ("W", *GAMMAS.values(), "b, beta"):
+        members = [name for name in names if kinds[name] == kind]
+        flags = {preset: {name in touched for name in members} for preset, touched in shrunk.items()}
+        assert all(len(one) == 1 for one in flags.values())
+        rows.append(
+            {"parameter": kind, "tensors": len(members)} | {name: APPLIED[one.pop()] for name, one in flags.items()}
+        )
+    table = pd.DataFrame(rows)
+    return Evidence(
+        measured=table,
+        facts=table,
+        setup={"network": model, "decay": DECAY, "step": "SGD with gradients of zero"},
+        on=("parameter",),
+        draw=lambda: blocks_on_trunk(found),
+        remarks=("PyTorch's weight decay covers b and β too, of which the paper's table does not speak.",),
+    )
+
+
+def _shrunk(network: nn.Module, found: ResidualMap, policy: str) -> set[str]:
+    """The parameters that a step of SGD without gradients changes."""
+    for one in network.parameters():
+        one.grad = torch.zeros_like(one)
+    return {name for name, step in _step(network, found, policy).items() if step.any()}
+
+
+def _kind(network: nn.Module, name: str, roles: dict[str, str]) -> str:
+    if name in roles:
+        return roles[name]
+    return "W" if network.get_parameter(name).dim() > 1 else "b, beta"
+
+
+def _preset_checks(table: pd.DataFrame) -> tuple[Check, ...]:
+    said = {row["parameter"]: row for row in published_as("gamma/table-1").rows}
+    applied = table.set_index("parameter")
+    checks = []
+    for preset in POLICIES:
+        agree = [APPLIED[PRINTED[row[preset]]] == applied.loc[kind, preset] for kind, row in said.items()]
+        checks.append(
+            check(
+                f"The policy {POLICIES[preset]!r} decays what column {preset} of the table says, and nothing else.",
+                all(agree),
+                agreeing=sum(agree),
+                of=len(agree),
+            )
+        )
+    return tuple(checks)
+
+
+def _everything(table: pd.DataFrame) -> Check:
+    (row,) = table[table["parameter"] == "b, beta"].to_dict("records")
+    flags = {preset: float(row[preset] == APPLIED[True]) for preset in POLICIES}
+    return check(
+        "Of b and β, only PyTorch's practice decays any.",
+        flags == {"tensorflow": 0, "pytorch": 1, "guidelines": 0},
+        **flags,
+    )

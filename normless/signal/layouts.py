@@ -1,17 +1,17 @@
-"""Changes of layout between what one layer gives and the next reads."""
+"""Changes of layout between the output of one layer and the input of the next."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from normless.probes.forward.layer_moments import Moments
+from normless.signal.moments import Moments
 
 
 def fitted(moments: Moments, shape: torch.Size) -> Moments | None:
-    """Moments in the layout of a batch of another shape that holds the same values; None where it does not.
+    """Moments in the layout of a batch with the same values and another shape; None where there is no such layout.
 
-    Channels move behind the positions or before them, and positions are flattened or all is.
+    Channels move after the positions or before them, positions or all axes are flattened, axes of length 1 are added.
 
     Args:
         moments: of shape (1, …).
@@ -35,14 +35,16 @@ def fitted(moments: Moments, shape: torch.Size) -> Moments | None:
             return moments.reshaped(change)
     if len(wanted) == 1 and have[0].numel() == wanted[0]:
         return moments.reshaped(lambda x: x.flatten(1))
+    if [side for side in wanted if side > 1] == [side for side in have.shape[1:] if side > 1]:
+        return moments.reshaped(lambda x: x.reshape(1, *wanted))
     return None
 
 
 def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
-    """Factors shaped to broadcast over (B, C, …) or (B, …, C): one, one per channel, or of a shape that fits already.
+    """Factors shaped to broadcast over (B, C, …) or (B, …, C): one, one per channel, or of a shape that broadcasts.
 
     Returns:
-        None where they fit no axis.
+        The factors, or None where they match no axis.
     """
     if values.numel() == 1:
         return values.reshape([1] * len(shape))

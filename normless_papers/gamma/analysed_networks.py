@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import nn
 
-from normless.models import build_model
 from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context
-from normless_papers.seeded_inputs import MeasuredBatch
+from normless_papers.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
 
@@ -35,8 +34,7 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
     Returns:
         The network in training mode, and its map.
     """
-    shape = tuple(batch.inputs.shape[1:])
-    network = build_model(model, classes=batch.classes, image_shape=shape)  # type: ignore[arg-type]
+    network = batch.network(model)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             module.padding_mode = "circular"
@@ -46,6 +44,15 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
     for path in found.norms:
         nn.init.uniform_(gamma_of(network, found, path), LOW, HIGH)
     return network.train(), found
+
+
+def drawn_networks(
+    context: Context, model: str, batch: MeasuredBatch, draws: int
+) -> Iterator[tuple[int, nn.Module, ResidualMap]]:
+    """Number, network and map of each draw of `analysed_network`, seeded by its number in the body too."""
+    for draw in range(draws):
+        with seeded(context.seed + draw):
+            yield draw, *analysed_network(model, batch)
 
 
 def measured_moments(network: nn.Module, batch: MeasuredBatch, found: ResidualMap, draw: int) -> pd.DataFrame:
@@ -62,7 +69,7 @@ def gamma_of(network: nn.Module, found: ResidualMap, path: str) -> nn.Parameter:
 
 def gammas_of(network: nn.Module, found: ResidualMap, role: str) -> list[nn.Parameter]:
     """The γ of all norms of a role, in execution order."""
-    return [gamma_of(network, found, path) for path, held in found.norms.items() if held == role]
+    return [gamma_of(network, found, path) for path, its_role in found.norms.items() if its_role == role]
 
 
 def set_gammas(gammas: Iterable[nn.Parameter], values: Iterable[float]) -> None:
@@ -81,7 +88,7 @@ def multiply(parameters: Iterable[nn.Parameter], factor: float) -> None:
 def beside_formula(
     quantity: str, rows: pd.DataFrame, measured: pd.Series, by_formula: pd.Series, *more: str
 ) -> pd.DataFrame:
-    """What a formula gives beside what was measured.
+    """Measured numbers and those of a formula.
 
     Args:
         quantity: as the paper writes it, the key of its published formula.

@@ -1,4 +1,4 @@
-"""The biases and the dropout that ZeroInit, or regularized SkipInit, adds beside its multipliers."""
+"""The biases and the dropout that ZeroInit, or regularized SkipInit, adds to its multipliers."""
 
 from __future__ import annotations
 
