@@ -20,8 +20,8 @@ _SHOWN = 0
 _COLUMNS = ["abs_mean", "relative_mean", "modes", "unimodal"]
 
 
-def _unnormalized(found: Measured) -> list[Check]:
-    layers = found.pivoted("layer", _COLUMNS, batch_norm=False)
+def _unnormalized(facts: Measured) -> list[Check]:
+    layers = facts.pivoted("layer", _COLUMNS, batch_norm=False)
     means, modes = layers["abs_mean"], layers["modes"]
     return [
         *(
@@ -47,8 +47,8 @@ def unnormalized_activations(context: Context, *, data: str, batch_size: int, dr
     return _evidence(Initializations(context, data, batch_size, draws), batch_norm=False)
 
 
-def _normalized(found: Measured) -> list[Check]:
-    without, with_norm = (found.pivoted("layer", _COLUMNS, batch_norm=kind) for kind in (False, True))
+def _normalized(facts: Measured) -> list[Check]:
+    without, with_norm = (facts.pivoted("layer", _COLUMNS, batch_norm=kind) for kind in (False, True))
     checks = []
     for layer in HISTOGRAM_LAYERS:
         checks += [

@@ -28,8 +28,8 @@ _PAIRS = ((18, 19), (54, 55), (90, 91))
 _ROUNDING = 1e-9
 
 
-def _summand_identity(found: Measured) -> list[Check]:
-    measured = found.table
+def _summand_identity(facts: Measured) -> list[Check]:
+    measured = facts.table
     return [
         check(
             f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
@@ -89,8 +89,8 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _table_1(found: Measured) -> list[Check]:
-    sizes = _by_layer(found, "abs_sum", batch_norm=False)
+def _table_1(facts: Measured) -> list[Check]:
+    sizes = _by_layer(facts, "abs_sum", batch_norm=False)
     growth = [
         larger(
             f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
@@ -100,7 +100,7 @@ def _table_1(found: Measured) -> list[Check]:
         )
         for earlier, later in pairwise(_LAYERS)
     ]
-    return [*_agreement(found, _LAYERS), *growth]
+    return [*_agreement(facts, _LAYERS), *growth]
 
 
 @artefact("understanding-bn/table-1", basis="measurement", checks=_table_1)
@@ -109,9 +109,9 @@ def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: in
     return _evidence(Initializations(context, data, batch_size, draws), _LAYERS)
 
 
-def _table_4(found: Measured) -> list[Check]:
+def _table_4(facts: Measured) -> list[Check]:
     layers = [layer for pair in _PAIRS for layer in pair]
-    sizes = np.log10(_by_layer(found, "abs_sum", batch_norm=False))
+    sizes = np.log10(_by_layer(facts, "abs_sum", batch_norm=False))
     ratio = sum(sizes[second] - sizes[first] for first, second in _PAIRS) / len(_PAIRS)
     ordering = larger(
         "Without batch norm |Σd| is smaller in the second convolution of a block than in the first (log₁₀ of the "
@@ -119,7 +119,7 @@ def _table_4(found: Measured) -> list[Check]:
         Estimate(0.0),
         replicates(ratio),
     )
-    return [*_agreement(found, layers), ordering]
+    return [*_agreement(facts, layers), ordering]
 
 
 @artefact("understanding-bn/table-4", basis="measurement", checks=_table_4)
@@ -130,20 +130,20 @@ def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: 
     )
 
 
-def _by_layer(found: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
+def _by_layer(facts: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
     """A quantity by draw (rows) and layer (columns)."""
-    return found.pivoted("order", [quantity], batch_norm=batch_norm)[quantity]
+    return facts.pivoted("order", [quantity], batch_norm=batch_norm).droplevel(0, axis=1)
 
 
-def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
+def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
     """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
-    table = found.table.assign(factor=_factor(found.table))
+    table = facts.table.assign(factor=_factor(facts.table))
     # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
     table["of_random_signs"] = table["factor"] * table["predicted_for_random_signs"]
-    found = replace(found, table=table)
-    without = _by_layer(found, "factor", batch_norm=False)
-    with_norm, cancelled = (_by_layer(found, name, batch_norm=True) for name in ("factor", "of_random_signs"))
-    sizes = [_by_layer(found, "abs_sum", batch_norm=kind) for kind in (False, True)]
+    facts = replace(facts, table=table)
+    without = _by_layer(facts, "factor", batch_norm=False)
+    with_norm, cancelled = (_by_layer(facts, name, batch_norm=True) for name in ("factor", "of_random_signs"))
+    sizes = [_by_layer(facts, "abs_sum", batch_norm=kind) for kind in (False, True)]
     checks = []
     for layer in layers:
         ratio, five = decades(sizes[0][layer] / sizes[1][layer]), math.log10(5)
@@ -169,7 +169,7 @@ def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
                     2 - five,
                     2 + five,
                 ),
-                found.fewer,
+                facts.fewer,
             ),
             larger(
                 f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).",
@@ -184,7 +184,7 @@ def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
                     1.5,
                     3.5,
                 ),
-                found.reduction,
+                facts.reduction,
             ),
         ]
     return checks

@@ -13,8 +13,8 @@ from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.seeded_inputs import seeded
-from normless_papers.understanding_bn.parts import in_symbols
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_text
+from normless_papers.understanding_bn.rate_search import in_symbols
 
 
 def _equation_1(agreements: Sequence[Agreement]) -> list[Check]:

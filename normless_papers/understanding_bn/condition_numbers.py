@@ -18,7 +18,7 @@ from normless_papers.theory import (
     extremes_table,
     singular_value_table,
 )
-from normless_papers.understanding_bn.random_matrices import matrix_reduction, matrix_setup
+from normless_papers.understanding_bn.matrix_products import matrix_reduction, matrix_setup
 
 _OTHERS: tuple[Entries, ...] = ("uniform", "signs")
 _GAINS: tuple[float | str, ...] = ("he", "standard", 0.1)

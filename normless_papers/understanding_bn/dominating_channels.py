@@ -22,8 +22,8 @@ from normless_papers.understanding_bn.initializations import INKS, Draw, Initial
 _EARLY, _LATE = (2, 10), (95, 108)
 
 
-def _channel_pairs(found: Measured) -> list[Check]:
-    share, rank, variation = map(found.estimates, ("rank_one_share", "effective_rank", "variation"))
+def _channel_pairs(facts: Measured) -> list[Check]:
+    share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
     return [
         larger(
             "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
@@ -68,8 +68,8 @@ def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
     return panels[0]
 
 
-def _channel_gradients(found: Measured) -> list[Check]:
-    without, with_norm = (found.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
+def _channel_gradients(facts: Measured) -> list[Check]:
+    without, with_norm = (facts.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
     scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
     return [
         larger(
@@ -119,8 +119,8 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
     )
 
 
-def _dominating_channels(found: Measured) -> list[Check]:
-    averages = found.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
+def _dominating_channels(facts: Measured) -> list[Check]:
+    averages = facts.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
     without, with_norm = averages.loc[False], averages.loc[True]
     return [
         larger(

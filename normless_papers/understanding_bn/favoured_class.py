@@ -24,8 +24,8 @@ ALMOST_ALWAYS = 0.9
 _SUM_ROUNDING = 1e-9
 
 
-def _favoured_class(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _favoured_class(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
     return [
         in_every(
@@ -53,11 +53,11 @@ def _favoured_class(found: Measured) -> list[Check]:
         ),
         larger(
             "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.",
-            *found.estimates("agreement"),
+            *facts.estimates("agreement"),
         ),
         larger(
             "The largest gradient of the final bias is smaller with batch norm.",
-            *found.estimates("bias_gradient"),
+            *facts.estimates("bias_gradient"),
         ),
     ]
 
@@ -104,8 +104,8 @@ def _predicted(dominant: pd.DataFrame) -> Check:
     )
 
 
-def _elements_of_classes(found: Measured) -> list[Check]:
-    dominant = found.by_draw(batch_norm=False)
+def _elements_of_classes(facts: Measured) -> list[Check]:
+    dominant = facts.by_draw(batch_norm=False)
     return [
         _predicted(dominant),
         larger(
@@ -157,8 +157,8 @@ def _leading(elements: pd.DataFrame, dominant: int) -> float:
     return float((alive.idxmax(axis=1) == dominant).mean()) if len(alive) else float("nan")
 
 
-def _gradient_of_classes(found: Measured) -> list[Check]:
-    rows = found.by_draw(batch_norm=False).reset_index()
+def _gradient_of_classes(facts: Measured) -> list[Check]:
+    rows = facts.by_draw(batch_norm=False).reset_index()
     by_draw = rows.groupby("draw")["mean_abs"]
     dominant = rows.loc[by_draw.idxmax()]
     ratio = by_draw.max() / ((by_draw.sum() - by_draw.max()) / (by_draw.count() - 1))
@@ -193,7 +193,7 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     )
 
 
-def _class_wise_mask(found: Measured) -> list[Check]:
+def _class_wise_mask(facts: Measured) -> list[Check]:
     return [
         check(
             f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
@@ -202,7 +202,7 @@ def _class_wise_mask(found: Measured) -> list[Check]:
             largest_deviation=rows["deviation"].max(),
             parameters=rows["parameters"].max(),
         )
-        for name, rows in zip(("without", "with"), found.both, strict=True)
+        for name, rows in zip(("without", "with"), facts.both, strict=True)
     ]
 
 

@@ -17,8 +17,8 @@ _FITTED = (8, 109)
 _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
 
-def _gradients_of_layer_55(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _gradients_of_layer_55(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     ratio = without["mean_abs"] / with_norm["mean_abs"]
     return [
         in_every(
@@ -34,7 +34,7 @@ def _gradients_of_layer_55(found: Measured) -> list[Check]:
                 1.5,
                 2.5,
             ),
-            found.reduction,
+            facts.reduction,
         ),
         larger(
             "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).",
@@ -53,8 +53,8 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
         gradients = pass_of(draw).gradients
         return gradients[gradients["parameter"] == WEIGHT_55]
 
-    def quantities(found: Measured) -> dict[str, Estimate | float]:
-        without, with_norm = found.both
+    def quantities(facts: Measured) -> dict[str, Estimate | float]:
+        without, with_norm = facts.both
         ratio = without["mean_abs"] / with_norm["mean_abs"]
         return {
             "magnitude_ratio_unnormalized_to_normalized": over_draws(ratio),
@@ -93,8 +93,8 @@ def _histograms(counts: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-def _moments_against_depth(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _moments_against_depth(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     checks = [
         at_scale(
             within(
@@ -103,7 +103,7 @@ def _moments_against_depth(found: Measured) -> list[Check]:
                 1.5,
                 2.5,
             ),
-            found.reduction,
+            facts.reduction,
         )
     ]
     for name in _MOMENTS.values():
@@ -145,9 +145,9 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     )
 
 
-def _growth(found: Measured) -> dict[str, Estimate | float]:
+def _growth(facts: Measured) -> dict[str, Estimate | float]:
     """The published scale, and the growth of each moment over layers."""
-    without, with_norm = found.both
+    without, with_norm = facts.both
     quantities: dict[str, Estimate | float] = {
         "largest_output_channel_scale": over_draws(10 ** without["log10_scale"])
     }

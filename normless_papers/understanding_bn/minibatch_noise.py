@@ -42,9 +42,9 @@ class StepNoise:
     draws: int
 
 
-def _equation_2(found: StepNoise) -> tuple[Check, ...]:
+def _equation_2(facts: StepNoise) -> tuple[Check, ...]:
     """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet."""
-    exact, drawn = found.exact, found.drawn
+    exact, drawn = facts.exact, facts.drawn
     noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
     off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
     scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
@@ -71,7 +71,7 @@ def _equation_2(found: StepNoise) -> tuple[Check, ...]:
             ratio=noise[2, 0.2] / noise[2, 0.1],
         ),
         check(
-            f"In a ResNet-{found.depth} the mean over {found.draws} minibatches is α²M/|B| within four standard "
+            f"In a ResNet-{facts.depth} the mean over {facts.draws} minibatches is α²M/|B| within four standard "
             "errors.",
             bool((errors <= 4).all()),
             largest_in_standard_errors=errors.max(),

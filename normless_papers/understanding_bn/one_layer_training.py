@@ -30,8 +30,8 @@ class Systems:
     descent: pd.DataFrame
 
 
-def _one_layer(found: Systems) -> list[Check]:
-    table, deviation = found.descent, found.deviations.max()
+def _one_layer(facts: Systems) -> list[Check]:
+    table, deviation = facts.descent, facts.deviations.max()
     off = float((table["gradient_ratio"] / table["predicted_gradient_ratio"] - 1).abs().max())
     step = float((table["largest_step"] / table["predicted_largest_step"] - 1).abs().max())
     steps, largest, ratio = (table[name].diff().iloc[1:] for name in ("steps", "largest_step", "gradient_ratio"))

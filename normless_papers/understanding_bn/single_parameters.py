@@ -16,9 +16,9 @@ from normless_papers.understanding_bn.initializations import INKS, Draw, Initial
 _SKEWED = 1 / 3
 
 
-def _gradient_and_channel_mean(found: Measured) -> list[Check]:
-    correlations = found.estimates("mean_correlation")
-    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in found.both]
+def _gradient_and_channel_mean(facts: Measured) -> list[Check]:
+    correlations = facts.estimates("mean_correlation")
+    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in facts.both]
     return [
         larger(
             "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
@@ -94,8 +94,8 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     return averaged.assign(abs_sum=averaged["gradient"].abs())
 
 
-def _summands_of_a_parameter(found: Measured) -> list[Check]:
-    rows = found.by_draw(batch_norm=False)
+def _summands_of_a_parameter(facts: Measured) -> list[Check]:
+    rows = facts.by_draw(batch_norm=False)
     large, small = (rows[rows["chosen"] == chosen] for chosen in ("largest", "small"))
     return [
         larger(
@@ -138,8 +138,8 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     )
 
 
-def _gradients_on_a_line(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _gradients_on_a_line(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     return [
         larger(
             "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "

@@ -11,7 +11,7 @@ import pandas as pd
 from normless_papers.claims import Check, Estimate, check, replicates
 from normless_papers.trained import best_accuracy, highest_trained_rate
 
-# A network that trains at none of the rates tried is counted with this share of the smallest.
+# The rate counted for a network that trains at no rate, as a share of the smallest rate tried.
 _BELOW = 0.5
 
 
@@ -40,15 +40,15 @@ def highest_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
 
 
 def is_rate(claim: str, measured: float, expected: float) -> Check:
-    """Two learning rates are one; undecided where one of them is not known."""
+    """Whether two learning rates are equal; undecided if one of them is unknown."""
     known = not (math.isnan(measured) or math.isnan(expected))
     return check(claim, math.isclose(measured, expected) if known else None, measured=measured, expected=expected)
 
 
 def _by_seed(runs: pd.DataFrame, rate_of: Callable[[pd.DataFrame], float]) -> Estimate:
-    kept = runs[runs["outcome"] != "failed"]
-    if kept.empty:
+    finished = runs[runs["outcome"] != "failed"]
+    if finished.empty:
         return Estimate(math.nan, math.nan)
-    below = _BELOW * float(kept["rate"].min())
-    rates = {seed: rate_of(own) for seed, own in kept.groupby("seed")}
+    below = _BELOW * float(finished["rate"].min())
+    rates = {seed: rate_of(own) for seed, own in finished.groupby("seed")}
     return replicates(pd.Series({seed: np.log10(rate or below) for seed, rate in rates.items()}, dtype=float))

@@ -21,8 +21,8 @@ from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
 from normless_papers.seeded_inputs import seeded
 from normless_papers.trained import best_accuracy, highest_trained_rate
+from normless_papers.understanding_bn.best_rates import highest_decade, is_rate
 from normless_papers.understanding_bn.protocol import SCHEMES
-from normless_papers.understanding_bn.rates import highest_decade, is_rate
 
 AXIS = "architecture"
 UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = (
@@ -52,9 +52,9 @@ class ArchitectureRuns:
     """Runs of some architectures at every rate of a grid, batch norm among them.
 
     Attributes:
-        runs: all of them; axis `architecture`.
-        warm_rate: what warm starts are to begin with.
-        first_rates: the learning rates of their first epochs, as they were trained.
+        runs: with the axis `architecture`.
+        warm_rate: the prescribed rate of warm starts.
+        first_rates: the learning rates of their first epochs in training.
         alternation: of the layer of the alternating scheme with its formula; empty if not measured.
     """
 
@@ -69,15 +69,15 @@ class ArchitectureRuns:
         return best_accuracy(self._of(NORMALIZED))
 
     def highest(self, name: str) -> float:
-        """The highest rate that an architecture trains at, by the means over replicates; 0 where it does at none."""
+        """The highest rate at which an architecture trains, by the means over replicates; 0 if it trains at none."""
         return highest_trained_rate(self._of(name), self.control)
 
     def decade(self, name: str) -> Estimate:
-        """log₁₀ of that, seed by seed."""
+        """log₁₀ of the highest rate, by seed."""
         return highest_decade(self._of(name), self.control)
 
     def is_printed(self, name: str) -> Check:
-        """Whether the highest rate is the published one; only asked of the paper's set-up."""
+        """Whether the highest rate is the published one; decided only for the paper's set-up."""
         words, rate = name.replace("_", " "), PRINTED[name]
         return at_scale(
             is_rate(f"The highest rate of {words} is {rate:g}.", self.highest(name), rate), self.runs.reduction
@@ -112,7 +112,7 @@ def _layers(name: str, effort: Effort) -> int:
 
 
 def _highest(runs: ArchitectureRuns, effort: Effort) -> pd.DataFrame:
-    """A row per architecture: `lr`, the highest rate it trained at (0: none); its layers; the lowest rate tried."""
+    """A row per architecture: `lr`, its highest trained rate (0: none); its layers; the lowest rate tried."""
     rows = []
     for name, own in runs.runs.table.groupby(AXIS, sort=False):
         counts = own["outcome"].value_counts()

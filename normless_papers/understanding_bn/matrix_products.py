@@ -51,13 +51,13 @@ class Law:
         return list(rows[["factors", "value", "predicted"]].itertuples(index=False, name=None))
 
 
-def _limiting_law(found: Law) -> list[Check]:
+def _limiting_law(facts: Law) -> list[Check]:
     """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law."""
-    bound = _VALUES_OFF / found.size
-    distances = found.distances
+    bound = _VALUES_OFF / facts.size
+    distances = facts.distances
     checks = [
         check(
-            f"The squared singular values at N = {found.size} follow ρ: the shares below any point are at most "
+            f"The squared singular values at N = {facts.size} follow ρ: the shares below any point are at most "
             f"{_VALUES_OFF}/N = {bound:g} off, in every product.",
             bool((distances["distance"] <= bound).all()),
             largest_distance=distances["distance"].max(),
@@ -65,13 +65,13 @@ def _limiting_law(found: Law) -> list[Check]:
         ),
         check(
             "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.",
-            bool(distances["beyond_edge"].mean() < 1 / found.size),
+            bool(distances["beyond_edge"].mean() < 1 / facts.size),
             mean_share=distances["beyond_edge"].mean(),
-            bound=1 / found.size,
+            bound=1 / facts.size,
         ),
         *(
             close(f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.", edge, expected, relative=1e-3)
-            for count, edge, expected in found.of("upper_edge_for_large_M")
+            for count, edge, expected in facts.of("upper_edge_for_large_M")
         ),
     ]
     checks += [
@@ -81,7 +81,7 @@ def _limiting_law(found: Law) -> list[Check]:
             expected,
             absolute=1e-3,
         )
-        for count, slope, expected in found.of("behaviour_at_zero")
+        for count, slope, expected in facts.of("behaviour_at_zero")
     ]
     checks += [
         close(
@@ -90,7 +90,7 @@ def _limiting_law(found: Law) -> list[Check]:
             expected,
             relative=2 * bound,
         )
-        for count, moment, expected in found.of("mean of s⁴")
+        for count, moment, expected in facts.of("mean of s⁴")
     ]
     return checks
 
@@ -195,9 +195,9 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
         row = {"size": size, "factors": count, "run": run, "distance": float(apart)}
         row["heaviness"] = float((squares**2).mean() / squares.mean() ** 2)
         rows.append(row | {"largest": float(np.sqrt(squares.max()))})
-    found = pd.DataFrame(rows)
+    facts = pd.DataFrame(rows)
     measured = (
-        found.groupby("factors")
+        facts.groupby("factors")
         .agg(
             runs=("run", "count"),
             heaviness=("heaviness", "mean"),
@@ -212,7 +212,7 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
     }
     return Evidence(
         measured,
-        found,
+        facts,
         setup,
         draw=lambda: singular_value_histogram(values, density_table(factors, of="values")),
         remarks=("The figure is in units of entries of variance 1/N; only the scale of the axis differs.",),

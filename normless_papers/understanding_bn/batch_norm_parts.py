@@ -14,7 +14,9 @@ from normless_papers.claims import Check, Estimate, at_scale, check, difference,
 from normless_papers.effort import Effort
 from normless_papers.runs import chosen, estimate
 from normless_papers.trained import best_accuracy
-from normless_papers.understanding_bn.parts import (
+from normless_papers.understanding_bn.best_rates import best_decade, best_rate, is_rate
+from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, parts_text
+from normless_papers.understanding_bn.rate_search import (
     AXIS,
     INKS,
     PartsRuns,
@@ -23,8 +25,6 @@ from normless_papers.understanding_bn.parts import (
     searched,
     selected,
 )
-from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, parts_text
-from normless_papers.understanding_bn.rates import best_decade, best_rate, is_rate
 
 WHOLE, NORMALIZED, SCALED, CENTRED, NONE = (
     parts_text(parts) for parts in (PARTS, ("mu", "sigma2"), ("sigma2",), ("mu",), ())
@@ -102,10 +102,10 @@ def _figure_17(runs: PartsRuns) -> list[Check]:
         *(
             larger(
                 f"Without the affine part, to leave out {lost} costs more than γ and β add.",
-                difference(accuracy[NORMALIZED], accuracy[kept]),
+                difference(accuracy[NORMALIZED], accuracy[remaining]),
                 gain,
             )
-            for lost, kept in (("μ", SCALED), ("σ²", CENTRED))
+            for lost, remaining in (("μ", SCALED), ("σ²", CENTRED))
         ),
     ]
 
