@@ -14,7 +14,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from normless.plots.axes import SMALL_FONT_SIZE, name_axes, new_axes, style_axes
-from normless.plots.palette import GRID, PAPER, QUIET, SCHEME_INKS, TEXT
+from normless.plots.palette import GRID, PAPER, QUIET, ROLE_INKS, SCHEME_INKS, TEXT
 from normless.plots.structure_pieces import Piece, Point
 from normless.plots.structure_rows import Drawing, arranged
 from normless.residual import ResidualMap
@@ -27,15 +27,6 @@ NAME_SIZE = 7.5
 LEGEND_COLUMNS = 6
 PROJECTION = SCHEME_INKS["none"].light
 
-# Four inks of the palette that are told apart in colour, in grey and by their marker.
-ROLE_INKS = MappingProxyType(
-    {
-        "γ stem": SCHEME_INKS["fixup"],
-        "γ last": SCHEME_INKS["skipinit"],
-        "γ down": SCHEME_INKS["none"],
-        "γ other": SCHEME_INKS["batch_norm"],
-    }
-)
 TOGETHER: MappingProxyType[str, Any] = MappingProxyType({"linestyle": "none", "markersize": 6.5})
 MARKS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
     {

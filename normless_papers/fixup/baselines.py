@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, wide_resnet
-from normless.plots import growth_against_block
 from normless.probes import signal_table
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
@@ -31,6 +30,7 @@ from normless_papers.fixup.depth import (
     setup_of_depths,
     trains_as_batch_norm,
 )
+from normless_papers.plots import GROWTH
 from normless_papers.run_summary import failures, summary
 from normless_papers.verdict import Check, Estimate, check
 
@@ -105,7 +105,7 @@ def sqrt2_scaling(
             "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
             **setup_of_depths(context, results, effort),
         },
-        draw=lambda: growth_against_block(grown.assign(scheme="sqrt2")),
+        draw=lambda: GROWTH(grown.assign(scheme="sqrt2")),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
@@ -173,7 +173,7 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, effort: De
             "calibrated": f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights",
             **setup_of_depths(context, results, effort),
         },
-        draw=lambda: growth_against_block(grown, up="variance after the sum / that before block 1"),
+        draw=lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
         remarks=(
             "The output of a residual block is read as that of its branch. After the sums the variance grows by "
             "about 1 with every block of a stage, as with batch normalization; the figure shows it.",

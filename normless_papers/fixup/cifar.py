@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import accuracy_against_epoch, beside_published, series_ink
+from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.fixup.effort import RATE, Effort, reduction_of, with_curves
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.run_summary import chosen, estimate, failures, final_table, setup_of, summary, with_published
 from normless_papers.trained import runs_do_not_train, runs_train
 from normless_papers.verdict import Check, Estimate, at_scale, larger
@@ -83,10 +84,10 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
         facts,
         setup_of(context.lab, large, small) | {"method": dict(METHODS)},
         on=("method",),
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-1", measured, ("method",), "test_error"),
             title="Batch norm, Xavier, Fixup",
-            across="test error (%)",
+            x_label="test error (%); diamonds: published",
         ),
         remarks=(
             "The paper quotes batch norm and Xavier from other papers. Of Xavier's weights the best of the rates "

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import beside_published
 from normless.sweeps import SweepResult
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
@@ -25,6 +24,7 @@ from normless_papers.fixup.imagenet_setup import (
     remarks_on,
     trained,
 )
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.run_summary import chosen, final_table, setup_of, summary, with_published
 from normless_papers.verdict import Check, Estimate, at_scale, larger
 
@@ -119,10 +119,10 @@ def test_errors(context: Context, *, networks: Networks) -> Evidence:
         ),
         _setup(context, {**results, "Xavier's weights": small}, efforts),
         on=columns,
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-2", measured, columns, "test_error"),
             title="Test errors with and without Mixup",
-            across="top-1 test error (%)",
+            x_label="top-1 test error (%); diamonds: published",
         ),
         remarks=(
             "Of Xavier's weights the best by test accuracy of the rates "

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet, resnet_cifar
-from normless.plots import agreement_of_quantities
 from normless.residual import ResidualMap
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
+from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import disturbed, gradients, resnet_by_fixup
 from normless_papers.verdict import Check, check, close
 
@@ -125,7 +125,7 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
             "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "Convolutions have no bias of their own; the classifier keeps its own, a number per class, beside the "
             "scalar one before it. No bias stands before the very first convolution, whose input is data.",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import beside_published
 from normless.sweeps import SweepResult
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.fixup.effort import RATE, Effort, reduction_of
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.run_summary import chosen, estimate, failures, final_table, setup_of, summary, with_published
 from normless_papers.trained import runs_train
 from normless_papers.verdict import Check, at_scale, larger
@@ -92,10 +92,10 @@ def regularized(context: Context, *, cases: Sequence[Case]) -> Evidence:
         setup_of(context.lab, *results)
         | {"trained on": trained, "networks": {c.data: c.effort.model for c in cases}},
         on=columns,
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-4", measured, columns, "test_error"),
             title="With Mixup and Cutout",
-            across="test error (%)",
+            x_label="test error (%); diamonds: published",
         ),
         remarks=(
             "Parameters of Mixup and Cutout are not printed; α = 1 and squares of half the side (5/8 on SVHN) are "

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from normless.data import TRANSLATION_SOURCES
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless.train import TranslationConfig
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
@@ -23,6 +22,7 @@ from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
 from normless_papers.fixup.effort import DECAY_POLICY
 from normless_papers.fixup.translation import stable
+from normless_papers.plots import AGREEMENT
 from normless_papers.run_summary import chosen
 from normless_papers.texts import text_or
 from normless_papers.trained import runs_train
@@ -93,7 +93,7 @@ def template(context: Context, *, layers: int, width: int, replicates: int, trai
             "replicates": replicates,
             "seed": context.seed,
         },
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "The paper prints no recipe for the Transformer. Here L counts the residual branches of both stacks, 2 "
             "for each layer of the encoder and 3 of the decoder, and m = 2. Queries and keys are not on the way "

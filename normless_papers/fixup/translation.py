@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.data import TRANSLATION_SOURCES
-from normless.plots import Ink, number_against_epoch, scheme_ink
+from normless.plots import Ink, lines, scheme_ink
 from normless.sweeps import RateGrid, Sweep, SweepResult
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import in_every
@@ -199,13 +199,16 @@ def _by_method(name: str, text: Text, result: SweepResult) -> pd.DataFrame:
 def _draw(name: str, result: SweepResult) -> Axes:
     scored = len(result.epochs) > 0 and result.epochs["validation_bleu"].notna().sum() > len(result.runs)
     column, up = ("validation_bleu", "BLEU") if scored else ("validation_loss", "loss per token (nats)")
-    return number_against_epoch(
-        result.epochs,
-        series="method",
-        column=column,
+    return lines(
+        result.epochs[result.epochs[column].notna()],
+        x="epoch",
+        y=column,
+        by="method",
+        each="hash",
         inks=_inks(list(result.sweep.axes["method"])),
         title=f"Translation of {name.replace('_', ' ')}",
-        up=f"{up} of the validation set",
+        x_label="epoch; thick lines are means over replicates",
+        y_label=f"{up} of the validation set",
     )
 
 

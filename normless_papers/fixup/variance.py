@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 
 from normless.models import dense
-from normless.plots import growth_against_block
 from normless.probes import signal_table
 from normless.sweeps import convert
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.estimates import over_draws, within
 from normless_papers.evidence import Evidence
+from normless_papers.plots import GROWTH
 from normless_papers.verdict import Check, Estimate
 
 # log₂ of the growth per block by each network's law.
@@ -92,7 +92,7 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
             "growth": "geometric mean over draws of the second moment over that of x₀",
         },
         on=("quantity",),
-        draw=lambda: growth_against_block(table),
+        draw=lambda: GROWTH(table),
         remarks=("Of a product of random matrices the logarithm's mean over draws is compared, not one draw.",),
     )
 

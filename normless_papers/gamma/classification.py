@@ -11,11 +11,12 @@ from typing import Any
 import pandas as pd
 
 from normless.data import TEXT_SOURCES, default_root
-from normless.plots import ROLE_INKS, differences_to_baseline
+from normless.plots import ROLE_INKS
 from normless.sweeps import RateGrid, Sweep, SweepResult
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless_papers.plots import DIFFERENCES
 from normless_papers.run_summary import failures, setup_of
 from normless_papers.texts import text_or
 from normless_papers.verdict import Check
@@ -85,12 +86,12 @@ def accuracy_of_bert(context: Context, *, effort: TextEffort) -> Evidence:
         facts=comparison,
         setup=text_setup(context, effort, result),
         on=("l2",),
-        draw=lambda: differences_to_baseline(
+        draw=lambda: DIFFERENCES(
             comparison.differences(L2),
-            series=L2,
+            y=L2,
             inks=INKS,
             title="L2 on γ of BERT",
-            across="test accuracy less that with L2 on the weights alone, points",
+            x_label="test accuracy less that with L2 on the weights alone, points",
         ),
         remarks=text_remarks(effort, result),
         reduction=text_reduction(context, effort),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from normless.models import build_model
-from normless.plots import gamma_update_against_scale
+from normless.plots import ROLE_INKS, Law, Plot
 from normless_papers.artefact import Context, artefact
 from normless_papers.batches import training_batch
 from normless_papers.draws import seeded
@@ -67,7 +67,7 @@ def first_update(
             "rate": 1e-3,
         },
         on=("quantity",),
-        draw=lambda: gamma_update_against_scale(updates[0]),
+        draw=lambda: FIRST_STEPS(updates[0]),
         remarks=(
             "The paper does not say which layers it regresses over. The section is about γ_others, and the text adds "
             "that the analysis is applicable to γ of all four categories: each is varied by itself here, with a "
@@ -76,3 +76,29 @@ def first_update(
             f"{estimates['all at once'].mean:.2f}, which is not asked.",
         ),
     )
+
+
+def _relative_steps(updates: pd.DataFrame) -> pd.DataFrame:
+    """Each role's γ varied by themselves: steps over that at the smallest factor."""
+    shown = updates[updates["varied"] == updates["role"]].sort_values("scale")
+    first = shown.groupby("layer", sort=False)["update"].transform("first")
+    return shown.assign(relative=shown["update"] / first)
+
+
+FIRST_STEPS = Plot(
+    "lines",
+    _relative_steps,
+    x="scale",
+    y="relative",
+    by="role",
+    name="γ {}",
+    each="layer",
+    summary=None,
+    inks=ROLE_INKS,
+    log="xy",
+    laws=[Law("slope −2", lambda scale: (scale / scale.min()) ** -2)],
+    names="legend",
+    title="First step of γ's direction, one role's γ at a time",
+    x_label="factor on γ",
+    y_label="step, relative to that at the smallest factor",
+)

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualBlock, ResidualMap
 from normless_papers.artefact import Context, artefact
 from normless_papers.batches import MeasuredBatch, training_batch
@@ -20,6 +19,7 @@ from normless_papers.gamma.networks import (
     analysed_network,
     averaged,
     beside_formula,
+    draw_stream,
     gammas_of,
     measured_moments,
     set_gammas,
@@ -95,7 +95,7 @@ def half_accumulation(context: Context, *, model: str, side: int, examples: int,
         setup=setup_of(context, model, batch, draws)
         | {"stream": f"centred noise of second moment {' or '.join(map(str, STARTS))} at the start of a stage"},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "Var of the paper is the second moment after the ReLU, and its derivation ignores E[x_l]. Checks do the "
             "same: each block reads centred noise of the second moment that the block before it gave. In the network "

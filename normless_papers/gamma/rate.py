@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from normless.models import build_model
-from normless.plots import gamma_update_against_scale
 from normless.residual import residual_map
 from normless_papers.artefact import Context, artefact
 from normless_papers.batches import MeasuredBatch, training_batch
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
+from normless_papers.gamma.first_update import FIRST_STEPS
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
 from normless_papers.verdict import Check, check
 
@@ -77,7 +77,7 @@ def scale_invariance(context: Context, *, model: str, side: int, examples: int, 
         ),
         setup=_setup(context, model, batch) | {"factors": list(factors), "epsilon": EPSILON},
         on=("quantity",),
-        draw=lambda: gamma_update_against_scale(updates),
+        draw=lambda: FIRST_STEPS(updates),
         remarks=(
             "The equation is about a norm that another norm follows, with one weight layer between: γ_others. "
             "γ_last, γ_down and γ_0 are in the table: they change the output.",
@@ -138,7 +138,7 @@ def effective_rate(
         ),
         setup=_setup(context, model, batch) | {"scales": list(scales), "rate": rate, "epsilon": EPSILON},
         on=("quantity",),
-        draw=lambda: gamma_update_against_scale(alone),
+        draw=lambda: FIRST_STEPS(alone),
         remarks=(
             "The gradient at the direction is measured at the size of Γ nearest the drawn one, and the step at all "
             "others. That the analysis applies to γ of all four categories is asked in gamma/figure-6; their numbers "

@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import ROLE_INKS, differences_to_baseline
+from normless.plots import ROLE_INKS
 from normless.sweeps import RateGrid, Sweep, SweepResult
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless_papers.plots import DIFFERENCES
 from normless_papers.published import published_as
 from normless_papers.run_summary import failures, setup_of
 from normless_papers.verdict import Check
@@ -166,12 +167,13 @@ def draw_roles(comparison: Comparison, printed: Mapping[str, Mapping[str, Any]],
     table = comparison.differences("model", L2)
     table = table if column is None else table[table[L2] == column]
     published = [float(printed[row["model"]][f"diff_{row[L2]}"]) for row in table.to_dict("records")]
-    return differences_to_baseline(
+    return DIFFERENCES(
         table.assign(published=published),
-        series=L2,
+        beside="published",
+        y=L2,
         inks=INKS,
         title="L2 on the γ of one role",
-        across="test accuracy less that with L2 on the weights alone, points",
+        x_label="test accuracy less that with L2 on the weights alone, points; diamonds: published",
         groups="model",
     )
 

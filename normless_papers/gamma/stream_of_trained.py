@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from normless.data import load_data
 from normless.models import build_model
-from normless.plots import stream_second_moment
 from normless.probes import gamma_variance_table
 from normless.sweeps import SHARE
 from normless.train import TrainConfig
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import in_every
 from normless_papers.evidence import Evidence
+from normless_papers.gamma.networks import draw_stream
 from normless_papers.gamma.trained import trained_by
 from normless_papers.verdict import Check, check
 
@@ -99,7 +99,7 @@ def variance_of_feature_maps(
             "inputs": f"{len(batch.inputs)} test images of {found.provenance}; batch statistics",
             "seed": context.seed,
         },
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "The paper measures weights pretrained on ImageNet, which only the paper budget downloads; networks "
             "trained here from random weights stand in for them otherwise. Variance is over examples, channels and "

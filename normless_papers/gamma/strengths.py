@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import differences_to_baseline
 from normless.sweeps import Sweep
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
 from normless_papers.gamma.roles import INKS, Effort, reduction_of, remarks_of, roles_setup
+from normless_papers.plots import DIFFERENCES
 from normless_papers.verdict import Check
 
 DOWN = "gamma_down"
@@ -83,11 +83,11 @@ def _wide(comparison: Comparison) -> pd.DataFrame:
 
 def _draw(comparison: Comparison) -> Axes:
     table = comparison.differences("lambda", L2)
-    return differences_to_baseline(
+    return DIFFERENCES(
         table.assign(**{"lambda": "λ = " + table["lambda"].astype(str)}),
-        series=L2,
+        y=L2,
         inks=INKS,
         title="L2 on γ_down at several λ",
-        across="test accuracy less that with L2 on the weights alone, points",
+        x_label="test accuracy less that with L2 on the weights alone, points",
         groups="lambda",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import differences_to_baseline, new_panels
+from normless.plots import new_panels
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.gamma import classification, translation
@@ -28,6 +28,7 @@ from normless_papers.gamma.translation import (
     translation_setup,
     translations_compared,
 )
+from normless_papers.plots import DIFFERENCES
 from normless_papers.verdict import Check
 
 OTHER = "gamma_other"
@@ -98,12 +99,12 @@ def spare_gamma_of_embeddings(context: Context, *, effort: TextEffort) -> Eviden
         measured=as_printed(comparison),
         facts=comparison,
         setup=text_setup(context, effort, result),
-        draw=lambda: differences_to_baseline(
+        draw=lambda: DIFFERENCES(
             comparison.differences(L2),
-            series=L2,
+            y=L2,
             inks=classification.INKS,
             title="L2 on γ of BERT's embeddings",
-            across=POINTS,
+            x_label=POINTS,
         ),
         remarks=text_remarks(effort, result),
         reduction=classification.text_reduction(context, effort),
@@ -125,12 +126,12 @@ def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> E
         measured=comparison.table.rename(columns={"mean": "training_loss"}),
         facts=comparison,
         setup=translation_setup(context, effort, result),
-        draw=lambda: differences_to_baseline(
+        draw=lambda: DIFFERENCES(
             comparison.differences(L2),
-            series=L2,
+            y=L2,
             inks=translation.INKS,
             title="L2 on γ ahead of the head",
-            across="training loss less that with L2 on the weights alone, nats",
+            x_label="training loss less that with L2 on the weights alone, nats",
         ),
         remarks=(
             *translation_remarks(effort, result),
@@ -143,15 +144,15 @@ def decay_gamma_before_head(context: Context, *, effort: TranslationEffort) -> E
 
 def _both(by_bleu: Comparison, by_accuracy: Comparison) -> Axes:
     upper, lower = new_panels(1, 2, width=4.9, height=3.2)
-    differences_to_baseline(
+    DIFFERENCES(
         by_bleu.differences("norm", L2),
         upper,
-        series=L2,
+        y=L2,
         inks=translation.INKS,
         title="Translation",
-        across="BLEU less that with L2 on the weights alone",
+        x_label="BLEU less that with L2 on the weights alone",
         groups="norm",
     )
-    return differences_to_baseline(
-        by_accuracy.differences(L2), lower, series=L2, inks=classification.INKS, title="Classification", across=POINTS
+    return DIFFERENCES(
+        by_accuracy.differences(L2), lower, y=L2, inks=classification.INKS, title="Classification", x_label=POINTS
     )

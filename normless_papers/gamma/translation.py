@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from normless.data import TRANSLATION_SOURCES
-from normless.plots import ROLE_INKS, differences_to_baseline
+from normless.plots import ROLE_INKS
 from normless.sweeps import RateGrid, Sweep, SweepResult
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.gamma.comparison import BASELINE, L2, Comparison, compared
+from normless_papers.plots import DIFFERENCES
 from normless_papers.run_summary import failures, setup_of
 from normless_papers.texts import text_or
 from normless_papers.verdict import Check
@@ -107,12 +108,12 @@ def bleu_by_gamma(context: Context, *, effort: TranslationEffort) -> Evidence:
         facts=comparison,
         setup=translation_setup(context, effort, result),
         on=("l2",),
-        draw=lambda: differences_to_baseline(
+        draw=lambda: DIFFERENCES(
             comparison.differences("norm", L2),
-            series=L2,
+            y=L2,
             inks=INKS,
             title="L2 on γ of a transformer",
-            across="BLEU less that with L2 on the weights alone",
+            x_label="BLEU less that with L2 on the weights alone",
             groups="norm",
         ),
         remarks=translation_remarks(effort, result),

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normless.plots import Law, Plot
 from normless.probes import Loss, Place, Setting, Watcher, in_order, observe, places, require_known
 from normless.residual import Layer, ResidualMap, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
@@ -54,6 +55,16 @@ class GradientSums(Watcher):
         layers: paths of the weight layers to measure; None for all.
     """
 
+    plot = Plot(
+        "lines",
+        x="order",
+        y="input_independence",
+        log="y",
+        laws=[Law("random signs", "predicted_for_random_signs")],
+        title="Do gradient summands agree?",
+        x_label="weight layer",
+        y_label="|Σd| / Σ|d|",
+    )
     layers: Collection[str] | None = None
     _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
     _rows: dict[Layer, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)

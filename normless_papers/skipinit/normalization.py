@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.nn import GhostBatchNorm2d
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
+from normless_papers.plots import AGREEMENT
 from normless_papers.verdict import Check, check
 
 
@@ -53,7 +53,7 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
             "network": f"Wide-ResNet-{depth}-1, converted by ghost_batch_norm(size={ghost})",
             "seed": context.seed,
         },
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "The paper's σ² is the biased estimate, in training and in the running average; torch keeps the unbiased "
             "one, Z/(Z - 1) times as large, in its running average. With batches of images the factor is 1 to four "

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet_v2
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
 from normless_papers.multipliers import blocks_at_start
+from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import Parts, disturbed, scaled
 from normless_papers.verdict import Check, check
 
@@ -116,7 +116,7 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
             "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
     )
 
 

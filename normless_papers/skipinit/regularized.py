@@ -6,7 +6,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, artefact
@@ -14,6 +13,7 @@ from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
 from normless_papers.multipliers import blocks_at_start, placement
 from normless_papers.networks import built_wide_resnet
+from normless_papers.plots import AGREEMENT
 from normless_papers.protocol import METHODS
 from normless_papers.published import published_as
 from normless_papers.regularization import RegularizedFacts, biases, dropped_share
@@ -64,7 +64,7 @@ def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evid
             "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
     )
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import build_model
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, artefact
@@ -20,6 +19,7 @@ from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
 from normless_papers.imagenet import compared
 from normless_papers.networks import RESNET_V1
+from normless_papers.plots import AGREEMENT
 from normless_papers.protocol import Effort
 from normless_papers.reference_forward import disturbed
 from normless_papers.verdict import Check, Estimate, check, larger
@@ -96,7 +96,7 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
             f"{effort.replicates} run(s) at each rate; the runs of skipinit/table-7",
             "seed": context.seed,
         },
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=("Published at batch size 256: Fixup 74.4, without the bias 70.0, with it 75.2.",),
         reduction=found.found.runs.reduction,
     )

@@ -5,17 +5,12 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import (
-    channel_gradients_by_layer,
-    channel_pair_matrix,
-    contributions_by_channel_mean,
-    new_panels,
-    title_axes,
-)
+from normless.plots import PLOTS, Plot, new_panels, scheme_ink
 from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import within
 from normless_papers.evidence import Evidence
+from normless_papers.probes import ChannelContributions
 from normless_papers.probes.channel_contributions import dominance_table
 from normless_papers.trained import replicates
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, decades
@@ -71,8 +66,7 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
 def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
     panels = new_panels(2, width=4.3, height=3.6)
     for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        channel_pair_matrix(matrices[kind], axes, scheme=INKS[kind])
-        title_axes(axes, f"{name}, layer 45")
+        PAIRS(matrices[kind], axes, ink=scheme_ink(INKS[kind]), title=f"{name}, layer 45")
     return panels[0]
 
 
@@ -121,7 +115,7 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
         measured,
         Measured(measured),
         setting.setup(early=f"layers {_EARLY[0]} to {_EARLY[1]}", late=f"layers {_LATE[0]} to {_LATE[1]}"),
-        draw=lambda: channel_gradients_by_layer(
+        draw=lambda: PLOTS["channel_gradients"](
             pd.concat(pass_of(draw).channels.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
         ),
         remarks=(
@@ -167,7 +161,7 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
         measured,
         Measured(measured),
         setting.setup(layers=list(READING_LAYERS)),
-        draw=lambda: contributions_by_channel_mean(
+        draw=lambda: ChannelContributions.plot(
             pd.concat(pass_of(draw).contributions.assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
         ),
         remarks=(
@@ -177,3 +171,28 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
         ),
         reduction=setting.reduction,
     )
+
+
+def _sorted_by_mean(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Channels by their means, the largest first, and gradients in multiples of the mean over all."""
+    ranks = {
+        name: pairs.groupby(name)["gradient"].mean().rank(ascending=False, method="first") - 1
+        for name in ("out_channel", "in_channel")
+    }
+    placed = {name: pairs[name].map(rank) for name, rank in ranks.items()}
+    return pairs.assign(gradient=pairs["gradient"] / (pairs["gradient"].mean() or 1.0), **placed)
+
+
+# Of one layer; channels that are consistently large gather in a corner.
+PAIRS = Plot(
+    "heat_map",
+    _sorted_by_mean,
+    x="in_channel",
+    y="out_channel",
+    value="gradient",
+    unit="× mean",
+    size=(4.3, 3.6),
+    title="Gradient by channels",
+    x_label="in-channel, sorted",
+    y_label="out-channel, sorted",
+)

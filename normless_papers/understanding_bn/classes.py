@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import pandas as pd
+from matplotlib.axes import Axes
 
-from normless.plots import elements_by_class, gradient_by_class
+from normless.plots import QUIET, SCHEME_INKS, lines
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import in_every, within
 from normless_papers.evidence import Evidence
+from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.trained import replicates
 from normless_papers.understanding_bn.logits import ALMOST_ALWAYS
 from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, decades
@@ -62,7 +64,7 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
         measured,
         Measured(measured),
         setting.setup(layer=52, parameter=WEIGHT_52),
-        draw=lambda: elements_by_class(
+        draw=lambda: draw_elements(
             pd.concat(class_pass_of(draw).elements for draw in setting.first(batch_norm=(False,)))
         ),
         remarks=(
@@ -108,7 +110,7 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
         measured,
         Measured(measured),
         setting.setup(layer=52, parameter=WEIGHT_52),
-        draw=lambda: gradient_by_class(
+        draw=lambda: GRADIENT_BY_CLASS(
             pd.concat(class_pass_of(draw).sizes for draw in setting.first(batch_norm=(False,)))
         ),
         remarks=(
@@ -118,4 +120,25 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
             "the caption's is checked.",
         ),
         reduction=setting.reduction,
+    )
+
+
+def draw_elements(elements: pd.DataFrame) -> Axes:
+    """The gradients of a weight's elements by class, from the largest; the class with the largest sum is named."""
+    sizes = elements.assign(size=elements["gradient"].abs())
+    ranks = sizes.groupby("class")["size"].rank(ascending=False, method="first")
+    first = str(sizes.groupby("class")["size"].sum().idxmax())
+    top = float(sizes["size"].max()) or 1.0
+    return lines(
+        sizes.assign(rank=ranks),
+        x="rank",
+        y="size",
+        by="class",
+        inks={str(one): SCHEME_INKS["none"] if str(one) == first else QUIET for one in sizes["class"].unique()},
+        end_text=lambda name, _: f"class {name}" if name == first else "",
+        log="y",
+        y_limits=(1e-4 * top, 2 * top),
+        title="Gradients of a weight by class",
+        x_label="element, from the largest",
+        y_label="|gradient|",
     )

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from normless.nn import PartialBatchNorm2d
-from normless.plots import agreement_of_quantities, gradient_by_class
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, artefact
 from normless_papers.draws import seeded
 from normless_papers.evidence import Evidence
+from normless_papers.plots import AGREEMENT, GRADIENT_BY_CLASS
 from normless_papers.probes.classwise import Gradients, for_each_class
 from normless_papers.understanding_bn.networks import Draw, Initializations
 from normless_papers.understanding_bn.parts import in_symbols
@@ -44,7 +44,7 @@ def separable_parts(context: Context, *, batch: int, channels: int, side: int) -
             "layer": "PartialBatchNorm2d, γ and β drawn from the normal distribution",
             "seed": context.seed,
         },
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=("Without μ the variance is still that about the mean; the paper does not say.",),
     )
 
@@ -132,7 +132,7 @@ def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int
         measured,
         facts=measured,
         setup=setting.setup(precision="float64"),
-        draw=lambda: gradient_by_class(shown),
+        draw=lambda: GRADIENT_BY_CLASS(shown),
         remarks=(
             "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
             "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",

@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 
-from normless.plots import gradient_sums_of_layers, new_axes, sums_of_parameters
+from normless.plots import lines, scheme_ink
 from normless.probes import observe
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import within
 from normless_papers.evidence import Evidence
+from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes.parameter_gradients import ParameterGradients
 from normless_papers.trained import replicates
 from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, conv_path, decades
@@ -67,7 +69,7 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
         measured,
         measured,
         setting.setup(layers=list(layers), precision="float64"),
-        draw=lambda: sums_of_parameters(first),
+        draw=lambda: SUMS_OF_PARAMETERS(first),
         remarks=(
             f"The figure has the parameters of layer {layers[0]}: none is above the dotted line |Σd| = Σ|d|.",
             "The paper states the equation; the inequalities are the triangle inequality.",
@@ -228,7 +230,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
         Measured(drawn, setting.fewer, setting.reduction),
         setting.setup(layers=list(layers)),
         on=("layer", "batch_norm"),
-        draw=lambda: gradient_sums_of_layers(first, layers, new_axes(width=6.4)),
+        draw=lambda: draw_sums(first, layers),
         remarks=(
             "Measured sums are geometric means over draws: they differ from draw to draw by orders of magnitude "
             "without batch norm. `factor` is Σ|d|/|Σd|, and `factor_of_random_signs` is √N, its order of magnitude "
@@ -236,4 +238,26 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
             "The figure shows the first draw.",
         ),
         reduction=setting.reduction,
+    )
+
+
+SUMS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_abs_sum_xy": "Σ_b|Σₓ d|", "abs_sum": "|Σd|"}
+
+
+def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
+    """The four sums of some layers side by side: level where summands agree, falling where they cancel."""
+    chosen = sums[sums["order"].isin(list(layers))].sort_values("order")
+    chosen = chosen.assign(name=chosen["scheme"] + " " + chosen["order"].astype(str))
+    table = chosen.melt(["name", "scheme"], list(SUMS), var_name="sum", value_name="average")
+    return lines(
+        table.assign(place=table["sum"].map(list(SUMS).index)),
+        x="place",
+        y="average",
+        by="name",
+        inks={str(row["name"]): scheme_ink(str(row["scheme"])) for row in chosen.to_dict("records")},
+        log="y",
+        x_ticks=dict(enumerate(SUMS.values())),
+        size=(6.4, 3.4),
+        title="Gradient of one summand, by what is summed first",
+        y_label="average over parameters",
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import new_panels, value_histograms
+from normless.plots import histogram, new_panels
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.probes.histograms import peak_counts
@@ -124,5 +124,12 @@ def _histograms(counts: pd.DataFrame, batch_norm: bool) -> Axes:
     scheme = "batch_norm" if batch_norm else "none"
     for axes, layer in zip(panels, HISTOGRAM_LAYERS, strict=True):
         rows = counts[(counts["order"] == layer) & (counts["channel"] == _SHOWN)]
-        value_histograms(rows.assign(scheme=scheme), axes, title=f"Layer {layer}", across="activation before ReLU")
+        histogram(
+            rows.assign(scheme=scheme),
+            axes,
+            names="none",
+            x_marks=[0],
+            title=f"Layer {layer}",
+            x_label="activation before ReLU",
+        )
     return panels[0]

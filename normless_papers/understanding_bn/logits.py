@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import logit_gradient_map, new_panels, title_axes
+from normless.plots import PLOTS, new_panels
 from normless.probes import agreement
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import in_every
@@ -89,6 +89,5 @@ def _favourite(by_class: pd.DataFrame, by_example: pd.DataFrame) -> pd.DataFrame
 def _maps(matrices: dict[bool, pd.DataFrame]) -> Axes:
     panels = new_panels(2)
     for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        logit_gradient_map(matrices[kind], axes)
-        title_axes(axes, f"{name}, ∂L_b/∂z_j")
+        PLOTS["logit_matrix"](matrices[kind], axes, title=f"{name}, ∂L_b/∂z_j")
     return panels[0]

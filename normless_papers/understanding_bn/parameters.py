@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
-from normless.plots import gradient_against_channel_mean, summand_histogram, sums_of_parameters
+from normless.plots import Plot
 from normless.probes import observe
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import within
 from normless_papers.evidence import Evidence
+from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
 from normless_papers.probes.summand_distribution import summand_statistics
 from normless_papers.trained import replicates
@@ -71,7 +73,7 @@ def gradient_and_channel_mean(
         measured,
         Measured(measured),
         setting.setup(layer=35, minibatches=minibatches),
-        draw=lambda: gradient_against_channel_mean(pd.concat(shown)),
+        draw=lambda: AGAINST_MEAN(pd.concat(shown)),
         remarks=(
             f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
             "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
@@ -137,9 +139,7 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
         measured,
         Measured(measured),
         setting.setup(layer=90),
-        draw=lambda: summand_histogram(
-            pd.concat(pass_of(draw).summands for draw in setting.first(batch_norm=(False,)))
-        ),
+        draw=lambda: SUMMANDS(pd.concat(pass_of(draw).summands for draw in setting.first(batch_norm=(False,)))),
         remarks=(
             "`small` is the parameter above 5 % of all in |Σd|, those that read a dead channel left out. The figure "
             "shows the first draw.",
@@ -185,7 +185,7 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
         measured,
         Measured(measured),
         setting.setup(layer=54),
-        draw=lambda: sums_of_parameters(
+        draw=lambda: SUMS_OF_PARAMETERS(
             pd.concat(_of_layer(draw, 54).assign(scheme=INKS[draw.batch_norm]) for draw in setting.first())
         ),
         remarks=(
@@ -194,3 +194,48 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
         ),
         reduction=setting.reduction,
     )
+
+
+def _in_deviations(parameters: pd.DataFrame) -> pd.DataFrame:
+    """Networks with and without norms have means of other orders of magnitude."""
+    spread = parameters.groupby("scheme")["channel_mean"].transform("std", ddof=0).replace(0.0, 1.0)
+    return parameters.assign(channel_mean=parameters["channel_mean"] / spread)
+
+
+AGAINST_MEAN = Plot(
+    "points",
+    _in_deviations,
+    x="channel_mean",
+    y="abs_sum",
+    log="y",
+    names="beside",
+    title="Channel mean and gradient",
+    x_label="mean of the in-channel, in standard deviations",
+    y_label="|gradient|",
+)
+
+
+def _in_root_mean_squares(summands: pd.DataFrame) -> pd.DataFrame:
+    """Summands that are not exactly 0, as those of a ReLU that was off are, in units of their root mean square."""
+    parts = []
+    for (chosen, parameter), rows in summands.groupby(["chosen", "parameter"], sort=False):
+        values = rows["summand"].to_numpy(float)
+        other = values[values != 0]
+        name = f"{chosen} ({parameter}), {1 - len(other) / len(values):.0%} zero"
+        parts.append(pd.DataFrame({"name": name, "summand": other / np.sqrt(np.square(other).mean())}))
+    return pd.concat(parts)
+
+
+SUMMANDS = Plot(
+    "histogram",
+    _in_root_mean_squares,
+    x="summand",
+    by="name",
+    bins=61,
+    limits=(-3, 3),
+    share=True,
+    x_marks=[0],
+    title="Summands of one parameter's gradient",
+    x_label="summand, in root mean squares",
+    y_label="share",
+)

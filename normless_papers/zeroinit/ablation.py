@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import inks_of, new_panels, optima_by_name
+from normless.plots import inks_of, new_panels
 from normless_papers.artefact import Context, artefact
 from normless_papers.evidence import Evidence
 from normless_papers.networks import wide_resnet_text
 from normless_papers.optima import Runs, Selection, carried_out
+from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.protocol import BATCH_SIZE, METHODS, Effort, batch_sweeps
 from normless_papers.verdict import Check, Estimate, at_scale, larger
 
@@ -93,9 +94,9 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     def draw() -> Axes:
         upper, lower = new_panels(1, 2, width=4.9, height=3.2)
         inks = inks_of({method: str(METHODS[method]["scheme"]) for method in RUN})
-        optima_by_name(accuracies.table, upper, series="method", inks=inks, title="Test accuracy", across="percent")
-        return optima_by_name(
-            losses.table, lower, series="method", inks=inks, title="Training loss with the L2 term", across="nats"
+        OPTIMA_BY_NAME(accuracies.table, upper, y="method", inks=inks, title="Test accuracy", x_label="percent")
+        return OPTIMA_BY_NAME(
+            losses.table, lower, y="method", inks=inks, title="Training loss with the L2 term", x_label="nats"
         )
 
     return Evidence(

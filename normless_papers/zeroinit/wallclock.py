@@ -9,12 +9,13 @@ import torch
 from matplotlib.axes import Axes
 
 from normless.bench import seconds_in_turns, training_step
-from normless.plots import inks_of, optima_by_name
+from normless.plots import inks_of
 from normless.sweeps import convert
 from normless_papers.artefact import Context, artefact
 from normless_papers.estimates import over_draws, within
 from normless_papers.evidence import Evidence
 from normless_papers.networks import built_wide_resnet
+from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.protocol import BATCH_SIZE
 from normless_papers.verdict import Check, Estimate, at_scale, larger
 
@@ -82,8 +83,8 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
     def draw() -> Axes:
         drawn = table.dropna(subset=["mean"]).assign(trainable=True)
         inks = inks_of(SCHEMES)
-        return optima_by_name(
-            drawn, series="network", inks=inks, title="A training step", across="milliseconds, mean and deviation"
+        return OPTIMA_BY_NAME(
+            drawn, y="network", inks=inks, title="A training step", x_label="milliseconds, mean and deviation"
         )
 
     return Evidence(
