@@ -16,11 +16,11 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      speed, each figure a ratio against a rival measured in the same run"
 
-# The tests run with every optional zoo installed; constraints.txt pins what CI uses.
+# Every extra is installed; constraints.txt pins what CI uses.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normless needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,zoo]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,all]"
 	touch $@
 
 demo: $(INSTALLED)

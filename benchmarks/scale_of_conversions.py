@@ -169,7 +169,7 @@ def measure(name: str, scheme: str) -> Measured:
     x, _ = digits(NETWORKS[name].tokens)
     try:
         net = converted(name, scheme, x)
-    except nl.UnsupportedEdit as error:
+    except nl.UnsupportedEditError as error:
         return Measured(refused=str(error))
     statistics_only(net)
     with torch.no_grad():

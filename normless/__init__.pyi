@@ -4,13 +4,14 @@ from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import Finding as Finding
 from .diagnosis import diagnose as diagnose
 from .diagnosis import treat as treat
+from .edits import EDITS as EDITS
 from .edits import Change as Change
 from .edits import Edit as Edit
 from .errors import AlreadyConvertedError as AlreadyConvertedError
 from .errors import FixedArgumentError as FixedArgumentError
 from .errors import RecipeError as RecipeError
 from .errors import UnresolvedStructureError as UnresolvedStructureError
-from .errors import UnsupportedEdit as UnsupportedEdit
+from .errors import UnsupportedEditError as UnsupportedEditError
 from .folding import FoldReport as FoldReport
 from .folding import fold as fold
 from .folding import freeze as freeze
@@ -28,5 +29,6 @@ from .saving import save as save
 from .schemes import SCHEMES as SCHEMES
 from .schemes import Scheme as Scheme
 from .schemes import parse_scheme as parse_scheme
+from .schemes import scheme as scheme
 
 __version__: str

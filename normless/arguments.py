@@ -1,4 +1,4 @@
-"""What a network's forward takes, as one value."""
+"""Example inputs: the arguments of a network's forward, given one by one or as one value."""
 
 from __future__ import annotations
 
@@ -11,3 +11,22 @@ def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if inputs is None or isinstance(inputs, Mapping):
         return (), dict(inputs or {})
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def forward_arguments(
+    inputs: tuple[Any, ...], kwargs: Mapping[str, Any], example_inputs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments of a function that takes them one by one or as `example_inputs=`.
+
+    Args:
+        inputs, kwargs: one by one.
+        example_inputs: a tensor, a tuple of positional or a dictionary of keyword arguments; None for none.
+
+    Raises:
+        ValueError: they came both ways.
+    """
+    if example_inputs is None:
+        return inputs, dict(kwargs)
+    if inputs or kwargs:
+        raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
+    return arguments_of(example_inputs)

@@ -10,11 +10,11 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normless.edits import Change
-from normless.edits.edit import Surgery
+from normless.arguments import forward_arguments
+from normless.edits import Change, Surgery
 from normless.edits.verify import verify
-from normless.errors import AlreadyConvertedError
-from normless.lifting.fused import never_fuse
+from normless.errors import AlreadyConvertedError, MissingValuesError
+from normless.lifting.calls import never_fuse
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.schemes import Scheme, parse_scheme
@@ -25,24 +25,32 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def convert(
-    model: Model, scheme: str | Scheme, *inputs: Any, residual_map: ResidualMap | None = None, **kwargs: Any
+    model: Model,
+    scheme: str | Scheme,
+    *inputs: Any,
+    residual_map: ResidualMap | None = None,
+    example_inputs: Any = None,
+    **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
 
     Args:
         model: the network, in its normalized form; it is left as it is.
-        scheme: a `Scheme`, or the text of one, such as `"fixup"` or `"skipinit(alpha=1)"`.
+        scheme: a `Scheme`, or the text of one, such as `"fixup"` or `"skipinit(alpha=1)"`; see `normless.scheme`.
         inputs, kwargs: example inputs, by position and by name; needed to trace a network that does not state its
             residual structure, and by schemes that calibrate on a batch (`lsuv`).
-        residual_map: the network's map where it is known; else it is found, by `inputs` if need be.
+        residual_map: the network's map where it is known; traced from the example inputs otherwise.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
-        UnsupportedEdit: the network offers no place for an edit of the scheme.
+        UnsupportedEditError: the network offers no place for an edit of the scheme.
         UnresolvedStructureError: its residual structure could not be read.
         ValueError: the scheme's name or arguments are unknown.
     """
     chosen = _applicable(model, scheme)
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
     surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
     if inputs or kwargs:
@@ -53,7 +61,12 @@ def convert(
 
 
 def plan(
-    model: nn.Module, scheme: str | Scheme, *inputs: Any, residual_map: ResidualMap | None = None, **kwargs: Any
+    model: nn.Module,
+    scheme: str | Scheme,
+    *inputs: Any,
+    residual_map: ResidualMap | None = None,
+    example_inputs: Any = None,
+    **kwargs: Any,
 ) -> tuple[Change, ...]:
     """What `convert` would change, as printable data, in order; the arguments and errors are those of `convert`.
 
@@ -61,11 +74,15 @@ def plan(
     weights or, as `lsuv` does, the example inputs.
     """
     chosen = _applicable(model, scheme)
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
     try:
         unread = _Unread() if inputs or kwargs else ()
         surgery = _operate(_without_values(model), found, unread, {}, chosen, values_withheld=not _is_meta(model))
-    except RuntimeError:
+    except RuntimeError as error:
+        # torch names the device where an operation needs the values of a tensor on it.
+        if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
+            raise
         surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
     return tuple(surgery.changes)
 
@@ -78,7 +95,7 @@ def scheme_of(model: nn.Module) -> str | None:
 
 def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
     """The scheme, where the network carries none yet."""
-    chosen = parse_scheme(scheme) if isinstance(scheme, str) else scheme
+    chosen = parse_scheme(scheme)
     earlier = scheme_of(model)
     if earlier is not None:
         raise AlreadyConvertedError(
@@ -116,7 +133,7 @@ class _Unread(tuple[Any, ...]):
     """
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise RuntimeError("The example inputs are not for weights without values.")
+        raise MissingValuesError("The example inputs are not for weights without values.")
 
     __len__ = __iter__ = __getitem__ = _refuse
 

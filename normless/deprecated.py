@@ -89,20 +89,30 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def with_moved(package: str, current: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A package's ``__getattr__`` that also knows the names that moved elsewhere.
+_RENAMED: dict[str, dict[str, str]] = {
+    "normless": {"UnsupportedEdit": "normless.errors.UnsupportedEditError"},
+    "normless.errors": {"UnsupportedEdit": "normless.errors.UnsupportedEditError"},
+}
+
+
+def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package or module that also knows the names that moved elsewhere.
 
     Args:
         package: the package's own name.
         current: its ``__getattr__`` for the names that it has.
     """
-    homes = {name: home for home, names in _MOVED[package].items() for name in names}
+    homes = {name: f"{home}.{name}" for home, names in _MOVED.get(package, {}).items() for name in names}
+    homes |= _RENAMED.get(package, {})
 
     def find(name: str) -> Any:
-        if name not in homes:
-            return current(name)
-        message = f"{package}.{name} moved to {homes[name]}.{name}; import it from there."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(import_module(homes[name]), name)
+        if name in homes:
+            message = f"{package}.{name} moved to {homes[name]}; import it from there."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            home, _, current_name = homes[name].rpartition(".")
+            return getattr(import_module(home), current_name)
+        if current is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return current(name)
 
     return find

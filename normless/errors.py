@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from normless.deprecated import with_moved
+
 
 class NormlessError(Exception):
     """Base of the errors below; the command line prints them as one sentence, without a traceback."""
 
 
-class UnsupportedEdit(NormlessError, ValueError):  # noqa: N818 - the name is part of the public surface
+class UnsupportedEditError(NormlessError, ValueError):
     """A network offers no place for an edit; the message names the module and the reason."""
 
 
@@ -25,3 +27,22 @@ class FixedArgumentError(NormlessError, ValueError):
 
 class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or not be loaded from them."""
+
+
+class DataNotFoundError(NormlessError, FileNotFoundError):
+    """A data set is not on this machine; the message says where it was looked for and where to put it."""
+
+
+class DataFormatError(NormlessError, ValueError):
+    """A file of a data set has another content than its layout promises; the message names the file."""
+
+
+class LiftError(NormlessError, ValueError):
+    """A module's forward code cannot be rewritten; the message says why, without the module's name."""
+
+
+class MissingValuesError(NormlessError, RuntimeError):
+    """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
+
+
+__getattr__ = with_moved(__name__)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
 
-from normless.arguments import arguments_of
+from normless.arguments import arguments_of, forward_arguments
 from normless.conversion import plan
 from normless.edits import Change
 from normless.errors import NormlessError
 from normless.optim import param_groups
 from normless.residual import ResidualMap, residual_map
 from normless.schemes import SCHEMES, Scheme, parse_scheme
-
-ALL = tuple(SCHEMES)
 
 
 @dataclass(frozen=True)
@@ -86,27 +84,32 @@ class Inspection:
         }
 
 
-def inspect_network(model: nn.Module, example_inputs: Any = None, *, schemes: Sequence[str] = ALL) -> Inspection:
+def inspect_network(
+    model: nn.Module, *inputs: Any, schemes: Sequence[str] | None = None, example_inputs: Any = None, **kwargs: Any
+) -> Inspection:
     """Read a network's map once, and from it count its parameters by group and plan schemes.
 
     Args:
         model: the network, in the mode it is to be looked at in; it is left as it is.
-        example_inputs: what its forward takes: one tensor, a tuple of positional or a dictionary of keyword
-            arguments; needed where the network must be traced, and by schemes that calibrate on a batch, which
-            take positional ones.
+        inputs, kwargs: example inputs, by position and by name; needed where the network must be traced, and by
+            schemes that calibrate on a batch. A single tuple or dictionary is `example_inputs`.
         schemes: texts of the schemes to plan; all of `SCHEMES` if left out.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
 
     Raises:
         UnresolvedStructureError: the network must be traced and cannot be.
         ValueError: a scheme is unknown.
     """
-    chosen = [parse_scheme(text) for text in schemes]
-    positional, keywords = arguments_of(example_inputs)
-    found = residual_map(model, *positional, **keywords)
+    chosen = [parse_scheme(text) for text in (SCHEMES if schemes is None else schemes)]
+    if len(inputs) == 1 and not kwargs and example_inputs is None:
+        inputs, kwargs = arguments_of(inputs[0])
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    found = residual_map(model, *inputs, **kwargs)
     return Inspection(
         map=found,
         groups=_group_sizes(model, found),
-        schemes=tuple(_planned(model, scheme, positional, found) for scheme in chosen),
+        schemes=tuple(_planned(model, scheme, found, inputs, kwargs) for scheme in chosen),
     )
 
 
@@ -125,9 +128,11 @@ def _count(parameters: list[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
-def _planned(model: nn.Module, scheme: Scheme, inputs: tuple[Any, ...], found: ResidualMap) -> SchemePlan:
+def _planned(
+    model: nn.Module, scheme: Scheme, found: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> SchemePlan:
     try:
-        return SchemePlan(scheme.text, plan(model, scheme, *inputs, residual_map=found))
+        return SchemePlan(scheme.text, plan(model, scheme, *inputs, residual_map=found, **kwargs))
     except NormlessError as error:
         return SchemePlan(scheme.text, reason=str(error))
     except Exception as error:

@@ -22,9 +22,9 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {
-        alias.asname or alias.name: (f"{package}.{line.module}", alias.name)
+        alias.asname or alias.name: (f"{package}.{line.module}" if line.level else str(line.module), alias.name)
         for line in stub.body
-        if isinstance(line, ast.ImportFrom) and line.level == 1
+        if isinstance(line, ast.ImportFrom)
         for alias in line.names
     }
 

@@ -17,7 +17,10 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 from normless.spec import parse_call
 
-Entry = TypeVar("Entry", bound=Callable[..., Any])
+Entry = TypeVar("Entry")
+
+# The files of modules that `module_of_file` executed, by module name.
+_FILES: dict[str, Path] = {}
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,20 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self.plural = plural or f"{kind}s"
         self._own: dict[str, Entry] = {}
 
-    def register(self, name: str) -> Callable[[Entry], Entry]:
-        """A decorator that adds a function or class under a name.
+    def register(self, name: str | None = None) -> Callable[[Entry], Entry]:
+        """A decorator that adds a function or class under a name, by default its own.
+
+        A definition that is executed again, as in a notebook, replaces itself.
 
         Raises:
             ValueError: the name is taken.
         """
 
         def add(entry: Entry) -> Entry:
-            if name in self._own or name in self._points:
-                raise ValueError(f"There is a {self.kind} {name!r} already; choose another name.")
-            self._own[name] = entry
+            key = name or str(getattr(entry, "__name__", ""))
+            if key in self._own and not _same_definition(self._own[key], entry):
+                raise ValueError(f"There is a {self.kind} {key!r} already; choose another name.")
+            self._own[key] = entry
             return entry
 
         return add
@@ -65,8 +71,14 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return {point.name: point for point in entry_points(group=f"normless.{self.plural}")}
 
     def __getitem__(self, name: str) -> Entry:
-        if name not in self._own:
-            self._own[name] = self._points[name].load()
+        point = self._points.get(name)
+        if point is not None:
+            entry = point.load()
+            if self._own.setdefault(name, entry) is not entry:
+                raise ValueError(
+                    f"The {self.kind} {name!r} is registered twice, by {_distribution(point)} too, as {point.value}: "
+                    "rename that entry point, or uninstall the distribution."
+                )
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:
@@ -115,8 +127,21 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """
         name, arguments = parse_call(text)
         entry = self.find(name)
+        assert callable(entry)
         check_arguments(f"{self.kind} {name}", arguments, entry, given=given)
         return entry(**given, **arguments)
+
+    def text_of(self, entry: Any) -> str:
+        """The text by which `find` returns an entry in another process: `NAME`, `FILE.py:NAME` or `MODULE:NAME`.
+
+        A function or class without such a text, as one defined inside another, has its own name.
+        """
+        name = next((name for name, one in self._own.items() if one is entry), None)
+        home, own = entry.__module__, entry.__qualname__
+        if name is not None and (name in self._points or home.partition(".")[0] == "normless"):
+            return name
+        file = _FILES.get(home) or (getattr(sys.modules[home], "__file__", None) if home == "__main__" else home)
+        return own if "." in own or file is None else f"{file}:{own}"
 
     def describe(self) -> tuple[Description, ...]:
         """Every entry with the first line of its docstring and the distribution it comes from."""
@@ -124,9 +149,18 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def _origin(self, name: str) -> str:
         point = self._points.get(name)
-        if point is not None and point.dist is not None:
-            return point.dist.name
-        return self[name].__module__.partition(".")[0]
+        return self[name].__module__.partition(".")[0] if point is None else _distribution(point)
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.value if point.dist is None else point.dist.name
+
+
+def _same_definition(one: Any, other: Any) -> bool:
+    """Whether two functions or classes are one definition, executed twice."""
+    name = getattr(one, "__qualname__", None)
+    homes = [_FILES.get(entry.__module__, entry.__module__) for entry in (one, other)]
+    return name is not None and name == getattr(other, "__qualname__", None) and homes[0] == homes[1]
 
 
 def module_of_file(path: str | Path) -> ModuleType:
@@ -147,6 +181,7 @@ def module_of_file(path: str | Path) -> ModuleType:
         module = module_from_spec(spec)
         # Dataclasses and pickle look their module up by name.
         sys.modules[name] = module
+        _FILES[name] = file
         try:
             spec.loader.exec_module(module)
         except BaseException:

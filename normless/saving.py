@@ -20,6 +20,7 @@ from normless.models.text_classifier import SOURCE as TRANSFORMERS
 from normless.models.text_classifier import is_path
 from normless.recipe import RECIPE_FILE, Recipe, described, example_of, read_recipe, versions_with
 from normless.schemes import parse_scheme
+from normless.spec import absolute
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -141,22 +142,21 @@ def _scheme_text(net: nn.Module) -> str:
             "wrapper (DistributedDataParallel) pass the network inside it."
         )
     try:
-        parse_scheme(text)
+        return parse_scheme(text).text
     except ValueError as error:
         raise RecipeError(
             f"The recipe could not name the scheme {text!r} of this {type(net).__name__}: {error}"
-        ) from (error)
-    return text
+        ) from error
 
 
 def _absolute(model: str) -> str:
-    """The text of a model, with the path of a file made to hold in any working directory."""
+    """The text of a model, with an absolute path where it names a file or folder."""
     source, separator, call = model.strip().partition(":")
     if not separator:
         raise ValueError(f"Expected the text of a model, as torchvision:resnet50, got {model!r}.")
-    if source == TRANSFORMERS and is_path(call):
-        return f"{source}:{Path(call.strip()).resolve()}"
-    return f"{Path(source).resolve()}:{call}" if source.endswith(".py") else model.strip()
+    if source == TRANSFORMERS:
+        return f"{source}:{Path(call.strip()).resolve()}" if is_path(call) else model.strip()
+    return absolute(model)
 
 
 def _modes(net: nn.Module) -> dict[str, bool]:

@@ -1,19 +1,18 @@
-"""The schemes: every method of the papers as a named tuple of edits, in one table.
+"""Schemes: every method of the papers as a function that returns a tuple of edits, in one open table.
 
-Ablations are arguments: `fixup(biases=False, gain=0.1)` is Fixup without its third rule's biases at a tenth of
-the suggested scale. Next year's paper is one function here and, if it needs a new kind of edit, one file in
-`edits/`.
+Ablations are arguments: `fixup(biases=False, gain=0.1)` is Fixup without the biases of its third rule at a tenth of
+the suggested scale. Another method is one function with the decorator `SCHEMES.register()`, here or in a file of
+its own that is named `FILE.py:NAME`; an edit that it needs is a class with the decorator `EDITS.register()`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from normless.edits import (
+    EDITS,
     LSUV,
     BiasAfterSum,
     BranchMultiplier,
@@ -42,12 +41,15 @@ from normless.edits import (
     ZeroLastGamma,
 )
 from normless.initialization import Kind
-from normless.spec import parse_call, split_terms
+from normless.registry import Registry, check_arguments
+from normless.spec import absolute, format_call, parse_call, split_terms
 
 Edits = tuple[Edit, ...]
 # Whether KeepScale comes first: True for fresh weights, `all` for trained ones too.
-Keeping = bool | Literal["all"]
-Made = TypeVar("Made")
+KeepingScale = bool | Literal["all"]
+
+SCHEMES = Registry[Callable[..., Edits]]("scheme")
+"""Schemes by name; `SCHEMES.register("mine")` decorates a function that returns edits."""
 
 
 @dataclass(frozen=True)
@@ -63,54 +65,169 @@ class Scheme:
     edits: Edits
 
     def extended(self, *edits: Edit) -> Scheme:
-        """The same scheme with further edits behind its own."""
-        return replace(self, text=" + ".join([self.text, *map(repr, edits)]), edits=(*self.edits, *edits))
+        """The same scheme with further edits after its own."""
+        texts = [self.text, *(edit.text for edit in edits)]
+        return replace(self, text=" + ".join(texts), edits=(*self.edits, *edits))
 
 
-def _batch_norm(initialization: Kind | None = None) -> Edits:
+def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Scheme:
+    """The scheme of a name and arguments, `scheme("fixup", gain=0.5)`.
+
+    Args:
+        name: a key of `SCHEMES`, `FILE.py:NAME`, `MODULE:NAME`, or a function that returns edits. Arguments may be in
+            the text, `skipinit(alpha=1/sqrt(L))`, and further edits may follow it: `none + ZeroClassifier() +
+            my_edits.py:MyEdit(x=1)`. A `Scheme` is returned as it is.
+        arguments: of the scheme; they replace those in the text.
+
+    Raises:
+        ValueError: there is no such scheme or edit, or it does not take an argument or its value.
+    """
+    if isinstance(name, Scheme):
+        return name
+    terms = split_terms(name) if isinstance(name, str) else [SCHEMES.text_of(name)]
+    first, *further = map(absolute, terms)
+    own, written = parse_call(first)
+    text = format_call(own, written | arguments) if arguments else first
+    entry = SCHEMES.find(own) if isinstance(name, str) else name
+    check_arguments(f"scheme {own}", written | arguments, entry)
+    edits = _checked(own, entry(**written | arguments))
+    edits += tuple(_edit(term) for term in further)
+    unchanged = isinstance(name, str) and not arguments and [first, *further] == terms
+    return Scheme(str(name).strip() if unchanged else " + ".join([text, *further]), edits)
+
+
+parse_scheme = scheme
+"""The former name of `scheme`; it serves where that is the name of a variable."""
+
+
+def _checked(name: str, edits: Any) -> Edits:
+    """The edits that the function of a scheme returned."""
+    found = edits.edits if isinstance(edits, Scheme) else (edits,) if isinstance(edits, Edit) else edits
+    if not isinstance(found, (tuple, list)) or not all(isinstance(edit, Edit) for edit in found):
+        raise ValueError(f"Expected a tuple of edits from the scheme {name}, got {edits!r}.")
+    return tuple(found)
+
+
+def _edit(text: str) -> Edit:
+    """One edit by its class and arguments, as `Edit.text` is written."""
+    edit = EDITS.make(text)
+    if not isinstance(edit, Edit):
+        raise ValueError(f"Expected an edit from {text}, got {edit!r}.")
+    return edit
+
+
+@SCHEMES.register()
+def as_written() -> Edits:
+    """The network as it is written, with the norms that it has."""
+    return ()
+
+
+@SCHEMES.register()
+def batch_norm(initialization: Kind | None = None) -> Edits:
+    """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), on request with weights drawn anew."""
     return () if initialization is None else (Reinitialize(initialization),)
 
 
-def _ghost_batch_norm(size: int = 64) -> Edits:
+@SCHEMES.register()
+def ghost_batch_norm(size: int = 64) -> Edits:
+    """Batch normalization over parts of a batch (Hoffer et al. 2017; De & Smith, appendix A)."""
     return (ReplaceNorms("ghost", (("ghost_size", size),)),)
 
 
-def _partial_batch_norm(mean: bool = True, variance: bool = True, gamma: bool = True, beta: bool = True) -> Edits:
+@SCHEMES.register()
+def partial_batch_norm(mean: bool = True, variance: bool = True, gamma: bool = True, beta: bool = True) -> Edits:
+    """Batch normalization with a subset of its parts (Bjorck et al., equation 1 and appendix H)."""
     parts = (("mean", mean), ("variance", variance), ("gamma", gamma), ("beta", beta))
     return (ReplaceNorms("partial", parts),)
 
 
-def _group_norm(groups: int = 32) -> Edits:
+@SCHEMES.register()
+def alternating_batch_norm() -> Edits:
+    """Batch statistics of every other batch (Bjorck et al., section 3.4 and appendix J)."""
+    return (ReplaceNorms("alternating"),)
+
+
+@SCHEMES.register()
+def group_norm(groups: int = 32) -> Edits:
+    """Group normalization (Wu & He 2018, equation 7)."""
     return (ReplaceNorms("group", (("groups", groups),)),)
 
 
-def _without_norms(keep_scale: Keeping = True) -> Edits:
-    """No norms; fresh weights get the scale that they gave, trained ones too where `keep_scale` is `all`."""
+@SCHEMES.register()
+def zero_gamma() -> Edits:
+    """Branches that start at zero by their last γ (Goyal et al. 2017, section 5.1)."""
+    return (ZeroLastGamma(),)
+
+
+@SCHEMES.register()
+def batch_norm_sqrt2() -> Edits:
+    """Batch normalization with every residual sum divided by √2 (De & Smith, table 4)."""
+    return (ScaleSums(),)
+
+
+@SCHEMES.register()
+def norm_on_skip(place: Literal["after_sum", "skip_path"] = "after_sum") -> Edits:
+    """A further batch normalization on the residual stream (De & Smith, table 4)."""
+    return (NormOnSkip(place),)
+
+
+@SCHEMES.register()
+def only_final_norm() -> Edits:
+    """One batch normalization, before the classifier (De & Smith, table 4 and appendix D.2)."""
+    return (OnlyFinalNorm(),)
+
+
+@SCHEMES.register()
+def only_top_norm() -> Edits:
+    """One batch normalization, after the last block (Bjorck et al., section 3.1 and appendix G)."""
+    return (OnlyTopNorm(),)
+
+
+@SCHEMES.register()
+def layer_scale(init: float = 1e-4) -> Edits:
+    """A factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2)."""
+    return (LayerScale(init),)
+
+
+@SCHEMES.register()
+def none(keep_scale: KeepingScale = True) -> Edits:
+    """No norms, at the scale that they gave (He et al. 2015, section 2.2); see `KeepScale`."""
     if keep_scale is False:
         return (RemoveNorms(),)
     return (KeepScale("fresh" if keep_scale is True else keep_scale), RemoveNorms())
 
 
-def _sqrt2(keep_scale: Keeping = True) -> Edits:
-    return (*_without_norms(keep_scale), ScaleSums())
+@SCHEMES.register()
+def xavier() -> Edits:
+    """No norms, Xavier's normal weights (Glorot & Bengio 2010, equation 12; the baseline of Fixup's table 2)."""
+    return (RemoveNorms(), Reinitialize("xavier"))
 
 
-def _skipinit(alpha: float | str = 0.0, keep_scale: Keeping = True) -> Edits:
-    return (*_without_norms(keep_scale), BranchMultiplier(alpha))
+@SCHEMES.register()
+def sqrt2(keep_scale: KeepingScale = True) -> Edits:
+    """No norms, every residual sum divided by √2 (Fixup, section 4.1; De & Smith, table 3)."""
+    return (*none(keep_scale), ScaleSums())
 
 
-def _rezero(keep_scale: Keeping = True) -> Edits:
-    return (*_without_norms(keep_scale), BranchMultiplier(0.0))
+@SCHEMES.register()
+def lsuv() -> Edits:
+    """No norms, layers of unit variance on a batch (Mishkin & Matas 2015, algorithm 1; Fixup, section 4.1)."""
+    return (RemoveNorms(), LSUV())
 
 
-def _remove_branches(keep_scale: Keeping = True) -> Edits:
-    return (*_without_norms(keep_scale), RemoveBranches())
+@SCHEMES.register()
+def skipinit(alpha: float | str = 0.0, keep_scale: KeepingScale = True) -> Edits:
+    """No norms, a multiplier α on every branch (De & Smith, SkipInit, appendix G): 0, a number or 1/sqrt(L)."""
+    return (*none(keep_scale), BranchMultiplier(alpha))
 
 
-def _zeroinit(
-    multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: Keeping = True
+@SCHEMES.register("regularized_skipinit")
+@SCHEMES.register()
+def zeroinit(
+    multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: KeepingScale = True
 ) -> Edits:
-    edits = _without_norms(keep_scale)
+    """Multipliers from zero, biases and dropout in the place of norms (ZeroInit, section 4)."""
+    edits = none(keep_scale)
     if biases:
         edits += (ChannelBiases(),)
     if multiplier:
@@ -118,17 +235,17 @@ def _zeroinit(
     return edits if dropout == 0 else (*edits, HeadDropout(dropout))
 
 
-def _zeroinit_v1(dropout: float = 0.6, keep_scale: Keeping = True) -> Edits:
-    return (*_zeroinit(dropout=dropout, keep_scale=keep_scale), BiasAfterSum())
+@SCHEMES.register()
+def zeroinit_v1(dropout: float = 0.6, keep_scale: KeepingScale = True) -> Edits:
+    """ZeroInit with a bias after every sum, for ResNet-V1 (ZeroInit, section 5)."""
+    return (*zeroinit(dropout=dropout, keep_scale=keep_scale), BiasAfterSum())
 
 
-def _fixup(
-    gain: float = 1.0,
-    rescale: bool = True,
-    zero: bool = True,
-    multiplier: bool = True,
-    biases: bool = True,
+@SCHEMES.register()
+def fixup(
+    gain: float = 1.0, rescale: bool = True, zero: bool = True, multiplier: bool = True, biases: bool = True
 ) -> Edits:
+    """Scaled branches, zero ends, multipliers and biases (Zhang et al. 2019, section 3, rules 1 to 3, equation 5)."""
     edits: Edits = (RemoveNorms(),)
     if rescale:
         edits += (RescaleBranches(gain),)
@@ -139,7 +256,15 @@ def _fixup(
     return (*edits, ScalarBiases()) if biases else edits
 
 
-def _nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) -> Edits:
+@SCHEMES.register()
+def remove_branches(keep_scale: KeepingScale = True) -> Edits:
+    """No norms and no residual branches (Fixup, figure 4: `no residual`)."""
+    return (*none(keep_scale), RemoveBranches())
+
+
+@SCHEMES.register()
+def nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) -> Edits:
+    """Standardized weights and a predicted variance (Brock et al. 2021, equation 1 and section 3)."""
     edits: Edits = (RemoveNorms(),)
     if biases:
         edits += (ChannelBiases(),)
@@ -147,119 +272,25 @@ def _nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True)
     return (*edits, BranchMultiplier(0.0)) if multiplier else edits
 
 
-def _norm_on_skip(place: Literal["after_sum", "skip_path"] = "after_sum") -> Edits:
-    return (NormOnSkip(place),)
+@SCHEMES.register()
+def layer_norm() -> Edits:
+    """A transformer as it is written, with layer normalization (Vaswani et al. 2017, section 3.1)."""
+    return (KeepLayerNorms(),)
 
 
-def _layer_scale(init: float = 1e-4) -> Edits:
-    return (LayerScale(init),)
+@SCHEMES.register()
+def deepnorm() -> Edits:
+    """Post-norm transformers with scaled skip paths (Wang et al. 2022, DeepNet, table 2)."""
+    return (DeepNorm(),)
 
 
-SCHEMES: Mapping[str, Callable[..., Edits]] = {
-    # With normalization.
-    "as_written": lambda: (),
-    "batch_norm": _batch_norm,
-    "ghost_batch_norm": _ghost_batch_norm,
-    "partial_batch_norm": _partial_batch_norm,
-    "alternating_batch_norm": lambda: (ReplaceNorms("alternating"),),
-    "group_norm": _group_norm,
-    "zero_gamma": lambda: (ZeroLastGamma(),),
-    "batch_norm_sqrt2": lambda: (ScaleSums(),),
-    "norm_on_skip": _norm_on_skip,
-    "only_final_norm": lambda: (OnlyFinalNorm(),),
-    "only_top_norm": lambda: (OnlyTopNorm(),),
-    "layer_scale": _layer_scale,
-    # Without.
-    "none": _without_norms,
-    "xavier": lambda: (RemoveNorms(), Reinitialize("xavier")),
-    "sqrt2": _sqrt2,
-    "lsuv": lambda: (RemoveNorms(), LSUV()),
-    "skipinit": _skipinit,
-    "zeroinit": _zeroinit,
-    "regularized_skipinit": _zeroinit,
-    "zeroinit_v1": _zeroinit_v1,
-    "fixup": _fixup,
-    "remove_branches": _remove_branches,
-    "nf_resnet": _nf_resnet,
-    # Of transformers: the first two keep their norms, the second needs post-norms, the third has none.
-    "layer_norm": lambda: (KeepLayerNorms(),),
-    "deepnorm": lambda: (DeepNorm(),),
-    "t_fixup": lambda: (RemoveNorms(), TFixup()),
-    "rezero": _rezero,
-}
+@SCHEMES.register()
+def t_fixup() -> Edits:
+    """Transformers without norms or warm-up (Huang et al. 2020, T-Fixup, section 3.2)."""
+    return (RemoveNorms(), TFixup())
 
 
-EDITS: Mapping[str, type[Edit]] = {kind.__name__: kind for kind in Edit.__subclasses__()}
-
-
-def parse_scheme(text: str) -> Scheme:
-    """The scheme that a text such as `fixup`, `skipinit(alpha=1/sqrt(L))` or `zeroinit(dropout=0.2)` names.
-
-    Further edits may follow, as in `none + ZeroClassifier() + HeadDropout(probability=0.2)`: it is how the text of
-    an extended scheme reads.
-
-    Raises:
-        ValueError: the name is not in `SCHEMES`, or the scheme or edit does not take an argument or its value; says
-            what there is.
-    """
-    first, *further = split_terms(text)
-    return Scheme(text.strip(), (*_named_edits(first), *map(_edit, further)))
-
-
-def _named_edits(text: str) -> Edits:
-    """The edits of a scheme in the table."""
-    return _called(text, SCHEMES, f"There is no scheme {{!r}}; the schemes are {', '.join(SCHEMES)}.")
-
-
-def _edit(text: str) -> Edit:
-    """One edit by its class and arguments, as its `repr` reads."""
-    return _called(text, EDITS, f"There is no edit {{!r}} to follow a scheme; the edits are {', '.join(EDITS)}.")
-
-
-def _called(text: str, table: Mapping[str, Callable[..., Made]], unknown: str) -> Made:
-    """What the function or class of a name makes of the arguments in a text."""
-    name, arguments = parse_call(text)
-    if name not in table:
-        raise ValueError(unknown.format(name))
-    what = "scheme" if name in SCHEMES else "edit"
-    _check(f"{what} {name}", arguments, table[name], inspect.signature(table[name]).parameters)
-    return table[name](**arguments)
-
-
-def _check(what: str, arguments: Mapping[str, Any], made: Any, known: Mapping[str, Any]) -> None:
-    """Refuse arguments that something does not take, or whose value is of another kind than it says."""
-    unknown = [argument for argument in arguments if argument not in known]
-    if unknown:
-        takes = f"takes {', '.join(known)}" if known else "takes no arguments"
-        raise ValueError(f"The {what} {takes}; it does not take {', '.join(unknown)}.")
-    missing = [
-        name for name, one in known.items() if one.default is inspect.Parameter.empty and name not in arguments
-    ]
-    if missing:
-        raise ValueError(f"The {what} needs {', '.join(missing)}, as in {what.split()[1]}({missing[0]}=…).")
-    kinds = get_type_hints(made)
-    for argument, value in arguments.items():
-        if not _fits(value, kinds[argument]):
-            raise ValueError(f"In the {what}, {argument} is {_in_words(kinds[argument])}, not {value!r}.")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value read from text is of the kind a parameter is annotated with; True is no number."""
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, member) for member in get_args(kind))
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return type(value) is (get_origin(kind) or kind)
-
-
-def _in_words(kind: Any) -> str:
-    """A parameter's annotation for a sentence: `a number`, `he, xavier or None`."""
-    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
-    words |= {tuple: "a tuple"}
-    if get_origin(kind) is Literal:
-        return ", ".join(str(value) for value in get_args(kind))
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_in_words(member) for member in get_args(kind))
-    return words[get_origin(kind) or kind]
+@SCHEMES.register()
+def rezero(keep_scale: KeepingScale = True) -> Edits:
+    """No norms, a multiplier from zero on every branch (Bachlechner et al. 2020, ReZero, equation 2)."""
+    return (*none(keep_scale), BranchMultiplier(0.0))

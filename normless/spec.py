@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+_OF_FILE = re.compile(r"(.*\.py):(\s*\w+\s*(?:\(.*\))?)\s*", re.DOTALL)
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
@@ -18,32 +23,72 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         ValueError: the text is not of that form.
     """
     problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
-    head, opening, rest = text.strip().partition("(")
-    source, colon, name = head.rpartition(":")
+    source, call = _split_source(text)
     try:
-        tree = ast.parse(f"{name.strip()}{opening}{rest}", mode="eval").body
+        tree = ast.parse(call, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{problem}: {error.msg}.") from error
     if isinstance(tree, ast.Name):
-        return f"{source}{colon}{tree.id}", {}
+        return source + tree.id, {}
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
         raise ValueError(f"{problem}.")
     if tree.args or any(keyword.arg is None for keyword in tree.keywords):
         raise ValueError(f"{problem}: every argument needs its name, as in {tree.func.id}(key=value).")
-    return f"{source}{colon}{tree.func.id}", {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
+    return source + tree.func.id, {str(keyword.arg): _value(keyword.value) for keyword in tree.keywords}
+
+
+def format_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """The text that `parse_call` reads as this name and these arguments.
+
+    Raises:
+        ValueError: a value is no Python literal.
+    """
+    for key, value in arguments.items():
+        if not _is_literal(value):
+            raise ValueError(f"Expected a number, a text, True, False, None or a tuple as {key}, got {value!r}.")
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})" if arguments else name
+
+
+def absolute(text: str) -> str:
+    """The text of a call with the path of its file, where it has one, made absolute."""
+    source, call = _split_source(text)
+    return f"{Path(source[:-1]).resolve()}:{call}" if source.endswith(".py:") else text.strip()
 
 
 def split_terms(text: str) -> list[str]:
-    """The terms of ``a(x=1) + b + c(y=2)`` as texts; a text that is no sum is its only term."""
+    """The terms of ``a(x=1) + b + c(y=2)`` as texts; a text that is no sum is its only term.
+
+    Where a file is named, whose path may have a plus in it, a plus that separates terms has a space on either side.
+    """
+    terms, quote, depth, start = [], "", 0, 0
+    for index, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "()":
+            depth += 1 if character == "(" else -1
+        elif character == "+" and depth == 0 and (".py:" not in text or text[index - 1 : index + 2] == " + "):
+            terms.append(text[start:index].strip())
+            start = index + 1
+    return [*terms, text[start:].strip()]
+
+
+def _split_source(text: str) -> tuple[str, str]:
+    """The source before a call with its colon, empty where there is none, and the call."""
+    match = _OF_FILE.fullmatch(text.strip())
+    if match is not None:
+        return f"{match[1]}:", match[2].strip()
+    head, opening, rest = text.strip().partition("(")
+    source, colon, name = head.rpartition(":")
+    return source + colon, f"{name.strip()}{opening}{rest}"
+
+
+def _is_literal(value: Any) -> bool:
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        return [text]
-    terms: list[str] = []
-    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
-        terms.insert(0, ast.unparse(tree.right))
-        tree = tree.left
-    return [ast.unparse(tree), *terms] if terms else [text]
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False
 
 
 def _value(node: ast.expr) -> Any:

@@ -10,8 +10,7 @@ from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.edits import BranchMultiplier, Edit, HeadDropout, KeepScale, RemoveNorms
-from normless.edits.edit import Surgery
+from normless.edits import BranchMultiplier, Edit, HeadDropout, KeepScale, RemoveNorms, Surgery
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme, parse_scheme
 
@@ -42,7 +41,7 @@ def test_converting_twice_is_refused_also_after_a_copy() -> None:
 
 def test_a_refusal_leaves_the_original_convertible() -> None:
     model = dense(2, 8, in_features=4)
-    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0"):
         nl.convert(model, "fixup")
     assert isinstance(nl.convert(model, "skipinit"), nn.Module)
 
@@ -145,7 +144,7 @@ def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("none + Zero()", "There is no edit 'Zero' to follow a scheme; the edits are ChannelBiases"),
+        ("none + Zero()", "There is no edit 'Zero'; the edits are ChannelBiases, .* one of your own is FILE.py:NAME"),
         ("none + HeadDropout(p=0.2)", "The edit HeadDropout takes probability; it does not take p"),
         ("none + HeadDropout(probability='much')", "In the edit HeadDropout, probability is a number, not 'much'"),
         ("none + ReplaceNorms()", r"The edit ReplaceNorms needs family, as in ReplaceNorms\(family=…\)"),
@@ -189,7 +188,7 @@ def test_unknown_schemes_list_the_known() -> None:
         parse_scheme("fixup(")
     with pytest.raises(ValueError, match="every argument needs its name"):
         parse_scheme("skipinit(1)")
-    with pytest.raises(nl.UnsupportedEdit, match=r"starts at a number or at 1/sqrt\(L\)"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"starts at a number or at 1/sqrt\(L\)"):
         nl.convert(wide_resnet(10, 1), "skipinit(alpha=sqrt(L))")
 
 
@@ -201,3 +200,34 @@ def test_text_is_never_evaluated() -> None:
 def test_every_scheme_parses_without_arguments() -> None:
     for name in SCHEMES:
         assert parse_scheme(name).text == name
+
+
+class Failing(Edit):
+    """Fails for a reason that has nothing to do with weights without values."""
+
+    def apply(self, surgery: Surgery) -> None:
+        raise RuntimeError("no reason")
+
+
+class Reading(Edit):
+    """Reads a weight, as an edit of another package may."""
+
+    def apply(self, surgery: Surgery) -> None:
+        surgery.record("stem", f"norm {float(surgery.get('stem').weight.norm()):.3f}")
+
+
+def test_plan_reads_weights_where_an_edit_does_and_hides_no_other_error() -> None:
+    model = wide_resnet(10, 1)
+    (change,) = nl.plan(model, Scheme("reading", (Reading(),)))
+    assert change.what == f"norm {float(model.stem.weight.detach().norm()):.3f}"
+    with pytest.raises(RuntimeError, match="no reason") as caught:
+        nl.plan(model, Scheme("failing", (Failing(),)))
+    assert caught.value.__context__ is None
+
+
+def test_former_names_warn() -> None:
+    with pytest.warns(DeprecationWarning, match=r"normless.UnsupportedEdit moved to normless.errors.Unsupported"):
+        assert nl.UnsupportedEdit is nl.UnsupportedEditError
+    with pytest.warns(DeprecationWarning, match="moved"):
+        from normless.errors import UnsupportedEdit
+    assert UnsupportedEdit is nl.UnsupportedEditError

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless.edits import Edit
-from normless.edits.edit import Surgery
+from normless.edits import Edit, Surgery
 from normless.inspection import GroupSize, inspect_network
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme
@@ -74,7 +73,7 @@ def test_every_scheme_has_the_plan_or_the_reason_that_plan_gives(build) -> None:
             assert item.by_edit == Counter(change.edit for change in nl.plan(model, item.scheme, images))
         else:
             assert item.changes == ()
-            with pytest.raises(nl.UnsupportedEdit) as refused:
+            with pytest.raises(nl.UnsupportedEditError) as refused:
                 nl.plan(model, item.scheme, images)
             assert item.reason == str(refused.value)
 
@@ -106,11 +105,13 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
 def test_inputs_are_one_tensor_several_or_named() -> None:
     x, gain = torch.randn(5, 6), torch.ones(6)
     for inputs in (x, (x, gain), {"x": x, "gain": gain}):
-        found = inspect_network(Residual(6), inputs, schemes=["none", "lsuv"])
-        assert found.map.depth == 1
-        assert found.schemes[0].reason is None
-        # A scheme takes its batch by position.
-        assert (found.schemes[1].reason is None) == (not isinstance(inputs, dict))
+        for found in (
+            inspect_network(Residual(6), inputs, schemes=["none", "lsuv"]),
+            inspect_network(Residual(6), example_inputs=inputs, schemes=["none", "lsuv"]),
+        ):
+            assert found.map.depth == 1
+            assert [scheme.reason for scheme in found.schemes] == [None, None]
+    assert inspect_network(Residual(6), x, gain=gain, schemes=[]).map.depth == 1
 
 
 def test_a_converted_network_says_why_nothing_more_can_be_done_to_it() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import normless
-
-PACKAGE = Path(normless.__file__).parent
 
 
 def test_every_public_name_resolves() -> None:
@@ -39,37 +35,3 @@ def test_the_package_runs_as_a_module_as_torchrun_starts_it() -> None:
         f"normless {normless.__version__}\n"
     )
     assert subprocess.run([*command, "nothing"], check=False, capture_output=True).returncode == 2
-
-
-# The layers of the design, lowest first: a package may import those before it, and its own.
-LAYERS = [
-    {"arguments", "decay", "divergence", "errors", "initialization", "lazy", "spec", "machine", "output"},
-    {"nn"},
-    {"lifting"},
-    {"residual"},
-    {"signal"},
-    {"models", "edits", "folding"},
-    {"schemes"},
-    {"conversion", "recipe"},
-    {"integrations"},
-    {"optim", "probes", "data", "saving"},
-    {"decoding"},
-    {"training", "inspection", "diagnosis"},
-    {"report"},
-    {"lab"},
-    {"bench"},
-    {"papers"},
-    {"cli"},
-]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-
-
-def test_nothing_imports_upward() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if home in ("__init__", "__main__"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("normless."):
-                target = str(node.module).split(".")[1]
-                assert RANK[target] < RANK[home] or target == home, f"{path} imports normless.{target}"

@@ -1,12 +1,18 @@
 """The command line: ``normless COMMAND …``.
 
-Nothing here imports torch: the module of a command is imported when that command is chosen.
+Nothing here imports torch: the module of a command is imported when that command is chosen. What commands of other
+packages share is listed in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+
+from normless.lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__all__ += ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from normless.data.errors import DataFormatError
 from normless.data.special_tokens import SPECIAL_TOKENS
+from normless.errors import DataFormatError
+from normless.extras import require_extra
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,9 +49,9 @@ class BytePairs:
 
         Raises:
             ValueError: the size has no room for the special tokens and the bytes of the texts.
-            ModuleNotFoundError: tokenizers is not installed.
+            MissingExtraError: tokenizers is not installed.
         """
-        _require_tokenizers()
+        require_extra("translation", "Byte-pair encoding", "tokenizers")
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE(unk_token=_SPELLINGS[SPECIAL_TOKENS.unknown]))
@@ -73,9 +74,9 @@ class BytePairs:
 
         Raises:
             DataFormatError: the file is no vocabulary, or has other special tokens.
-            ModuleNotFoundError: tokenizers is not installed.
+            MissingExtraError: tokenizers is not installed.
         """
-        _require_tokenizers()
+        require_extra("translation", "Byte-pair encoding", "tokenizers")
         from tokenizers import Tokenizer
 
         try:
@@ -119,12 +120,3 @@ class BytePairs:
 def stored_byte_pairs(path: Path) -> BytePairs | None:
     """The byte pairs that a run left in a file, or None where there is none."""
     return BytePairs.load(path) if path.exists() else None
-
-
-def _require_tokenizers() -> None:
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'Byte pairs need tokenizers, which is not installed: pip install "normless[translation]".'
-        ) from error

@@ -1,70 +1,66 @@
-"""Downloads, each checked by its digest: of images by torchvision's addresses, of text by addresses of our own."""
+"""Downloads, each verified by its digest; of images by torchvision's functions, of text by torch's."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
 
-from normless.data.errors import DataNotFoundError
+from normless.errors import DataNotFoundError
+from normless.extras import MissingExtraError, import_extra
+
+# Address, file name, MD5 in hexadecimal.
+Download = tuple[str, str, str]
 
 
-def fetch_archive(dataset: str, folder: Path) -> None:
-    """Download the archive of a class of ``torchvision.datasets`` (CIFAR10, CIFAR100) and unpack it.
-
-    Raises:
-        DataNotFoundError: torchvision is not installed, or the download failed; nothing is left behind.
-    """
-    known = getattr(_torchvision_datasets(), dataset)
-    with _staged(folder, known.url) as staging:
-        from torchvision.datasets.utils import download_and_extract_archive
-
-        download_and_extract_archive(
-            known.url, str(staging), filename=known.filename, md5=known.tgz_md5, remove_finished=True
-        )
-
-
-def fetch_svhn(folder: Path) -> None:
-    """Download ``train_32x32.mat`` and ``test_32x32.mat`` into a folder.
-
-    Raises:
-        DataNotFoundError: torchvision is not installed, or the download failed; nothing is left behind.
-    """
-    files = _torchvision_datasets().SVHN.split_list
-    for split in ("train", "test"):
-        url, filename, checksum = files[split]
-        with _staged(folder, url) as staging:
-            from torchvision.datasets.utils import download_url
-
-            download_url(url, str(staging), filename, checksum)
-
-
-def fetch_archives(folder: Path, address: str, digests: Mapping[str, str]) -> None:
-    """Download archives that lie beside each other, and unpack them into a folder.
+def fetch_missing(looked: str, by_hand: str, fetch: Callable[[], None], *, download: bool) -> None:
+    """Download a data set that is not there.
 
     Args:
-        folder: where their content goes.
-        address: what precedes each name.
-        digests: for each archive's name its MD5, in hexadecimal.
+        looked: where it was looked for and in what form, as a sentence without its full stop.
+        by_hand: what to do without a download, as a sentence.
+        fetch: downloads it.
+        download: whether it may.
 
     Raises:
-        DataNotFoundError: torchvision is not installed, or a download failed; nothing of that archive is left behind.
+        DataNotFoundError: it may not, or the download failed; says both sentences.
     """
-    _torchvision_datasets()
-    for name, digest in digests.items():
-        url = address + name
-        with _staged(folder, url) as staging:
-            from torchvision.datasets.utils import download_and_extract_archive
+    if not download:
+        raise DataNotFoundError(f"{looked}, and downloading is switched off. {by_hand}")
+    try:
+        fetch()
+    except (DataNotFoundError, MissingExtraError) as error:
+        raise DataNotFoundError(f"{looked}. {error} {by_hand}") from error
 
-            download_and_extract_archive(url, str(staging), filename=name, md5=digest, remove_finished=True)
+
+def fetch_images(folder: Path, files: Callable[[ModuleType], Iterable[Download]]) -> None:
+    """Download files and unpack archives into a folder.
+
+    Args:
+        folder: where the content goes.
+        files: given ``torchvision.datasets``, which knows the addresses of many sets, what to download.
+
+    Raises:
+        MissingExtraError: torchvision is not installed.
+        DataNotFoundError: a download failed; nothing of that file is left.
+    """
+    datasets = import_extra("zoo", "Downloading", "torchvision.datasets")
+    from torchvision.datasets.utils import download_and_extract_archive, download_url
+
+    for url, name, digest in files(datasets):
+        with _staged(folder, url) as staging:
+            if name.endswith(".tar.gz"):
+                download_and_extract_archive(url, str(staging), filename=name, md5=digest, remove_finished=True)
+            else:
+                download_url(url, str(staging), name, digest)
 
 
 def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
-    """Download files that lie beside each other into a folder.
+    """Download the files of one address into a folder.
 
     Args:
         folder: where they go.
@@ -72,7 +68,7 @@ def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
         digests: for each file's name its SHA-256, in hexadecimal.
 
     Raises:
-        DataNotFoundError: a download failed, or what came has another digest; nothing of that file is left behind.
+        DataNotFoundError: a download failed or has another digest; nothing of that file is left.
     """
     from torch.hub import download_url_to_file
 
@@ -82,20 +78,9 @@ def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
             download_url_to_file(url, str(staging / name), hash_prefix=digest, progress=False)
 
 
-def _torchvision_datasets() -> ModuleType:
-    try:
-        from torchvision import datasets
-    except ImportError as error:
-        raise DataNotFoundError(
-            'Downloading needs torchvision, which is not installed: pip install "normless[zoo]".'
-        ) from error
-    assert isinstance(datasets, ModuleType)
-    return datasets
-
-
 @contextmanager
 def _staged(folder: Path, url: str) -> Iterator[Path]:
-    """A folder to download into, whose content moves to its place only when all of it has come."""
+    """A folder to download into, whose content moves to its place when all of it is complete."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (

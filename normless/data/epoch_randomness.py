@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normless.data.augmentation import Augmentation
+from normless.data.images.augmentation import Augmentation
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from normless.data.parallel.token_buckets import Integers
 from normless.data.special_tokens import SPECIAL_TOKENS
-from normless.data.token_buckets import Integers
 
 
 @dataclass(frozen=True)

@@ -1,67 +1,73 @@
-"""The table of data sets, and `load_data`, which reads one by its name."""
+"""The data sets of this package, and the functions that read one of each kind by its name."""
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
 
-from normless.data.cifar import cifar10, cifar100
-from normless.data.correlated import correlated
-from normless.data.digits import digits
-from normless.data.gaussian import gaussian
-from normless.data.image_folder import image_folder
-from normless.data.images import ImageData
-from normless.data.pets import pets
-from normless.data.registry import load_by_name
-from normless.data.svhn import svhn
+from normless.data.images.cifar import cifar10, cifar100
+from normless.data.images.digits import digits
+from normless.data.images.generated import correlated, gaussian
+from normless.data.images.image_data import ImageData
+from normless.data.images.image_folder import image_folder
+from normless.data.images.pets import pets
+from normless.data.images.svhn import svhn
+from normless.data.parallel.grammar import grammar
+from normless.data.parallel.multi30k import multi30k
+from normless.data.parallel.parallel_folder import parallel_text
+from normless.data.parallel.parallel_text import ParallelText
+from normless.data.registry import DATA, load_by_name
+from normless.data.text.labelled_tables import labelled_text, sst2
+from normless.data.text.labelled_text import LabelledText
+from normless.data.text.sentiment import sentiment
 
-
-def _of_any_size(source: Callable[..., ImageData]) -> Callable[..., ImageData]:
-    """The source with the options train and test: how many examples are kept, all if None; see `ImageData.subset`."""
-
-    @wraps(source)
-    def load(*, train: int | None = None, test: int | None = None, **options: Any) -> ImageData:
-        data = source(**options)
-        return data if train is None and test is None else data.subset(train=train, test=test)
-
-    signature = inspect.signature(source)
-    sizes = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
-        for name in ("train", "test")
-    ]
-    load.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *sizes])  # type: ignore[attr-defined]
-    return load
+for _source in (
+    *(digits, cifar10, cifar100, svhn, image_folder, pets, gaussian, correlated),
+    *(sentiment, sst2, labelled_text),
+    *(grammar, multi30k, parallel_text),
+):
+    DATA.register(_source.__name__)(_source)
 
 
-SOURCES: dict[str, Callable[..., ImageData]] = {
-    "digits": _of_any_size(digits),
-    "cifar10": _of_any_size(cifar10),
-    "cifar100": _of_any_size(cifar100),
-    "svhn": _of_any_size(svhn),
-    "image_folder": _of_any_size(image_folder),
-    "pets": _of_any_size(pets),
-    "gaussian": gaussian,
-    "correlated": correlated,
-}
+def sources_of(kind: type[Any]) -> Mapping[str, Callable[..., Any]]:
+    """The registered data sets of a kind, by the annotation of what their functions return."""
+    return {name: load for name, load in DATA.items() if get_type_hints(load).get("return") is kind}
 
 
 def load_data(
     name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
 ) -> ImageData:
-    """Load a data set by name, as in ``digits``, ``cifar10(train=5000, test=1000)`` or ``gaussian(classes=4)``.
+    """Load labelled images by name, as in ``digits``, ``cifar10(train=5000, test=1000)`` or ``mine.py:photos``.
 
     Args:
-        name: one of `SOURCES`, with options of its own in brackets if it has any.
+        name: of a set of images in `DATA`, or FILE.py:NAME or MODULE:NAME; with options of its own in brackets.
         root: the folder with the data, by default `default_root`; downloads go to ``root/name``.
         download: whether a set that is not there may be downloaded.
         options: the same as in brackets.
 
     Raises:
-        ValueError: no set has this name, or it has no such option.
+        ValueError: no set has this name, it has no such option, or it is of another kind.
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    return load_by_name(SOURCES, name, root=root, download=download, options=options)
+    return load_by_name(name, ImageData, root=root, download=download, options=options)  # type: ignore[type-abstract]
+
+
+def load_labelled_text(
+    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
+) -> LabelledText:
+    """Load labelled sentences by name, as in ``sentiment`` or ``sst2(train=2000)``; otherwise as `load_data`."""
+    return load_by_name(name, LabelledText, root=root, download=download, options=options)
+
+
+def load_parallel_text(
+    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
+) -> ParallelText:
+    """Load sentence pairs by name, as in ``grammar`` or ``multi30k(source='en')``; otherwise as `load_data`."""
+    return load_by_name(name, ParallelText, root=root, download=download, options=options)
+
+
+SOURCES = sources_of(ImageData)
+TEXT_SOURCES = sources_of(LabelledText)
+TRANSLATION_SOURCES = sources_of(ParallelText)

@@ -70,7 +70,7 @@ def treat(
 
     Raises:
         AlreadyConvertedError: the network carries a scheme and no original was given.
-        UnsupportedEdit: it offers no place for the scheme.
+        UnsupportedEditError: it offers no place for the scheme.
     """
     before = diagnose(model, batch, loss=loss) if diagnosis is None else diagnosis
     chosen = before.scheme if scheme is None else scheme

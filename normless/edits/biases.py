@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.nn.affine import one_element
 from normless.residual import Layer, ResidualBlock
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ChannelBiases(Edit):
     """Biases per output channel, zero, on every convolution and the classifier (ZeroInit, section 4, part 2).
@@ -37,6 +38,7 @@ class ChannelBiases(Edit):
                 surgery.record(layer.path, f"its bias of {len(bias)} channels becomes zero")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
@@ -96,6 +98,7 @@ class ScalarBiases(Edit):
         self._sequence(surgery, rest, owned=())
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class BiasAfterSum(Edit):
     """A scalar bias, zero, between every residual sum and the activation after it (ZeroInit, section 5).

@@ -1,4 +1,4 @@
-"""Edits of the residual branches: multipliers at their end, their weights' scale, their removal."""
+"""Edits of residual branches and sums: multipliers, the scale of weights and sums, the removal of branches."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
 from normless.nn.affine import one_element, outputs_of
 from normless.residual import ResidualBlock
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class BranchMultiplier(Edit):
     """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
@@ -45,6 +46,7 @@ class BranchMultiplier(Edit):
         return float(self.init)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class LayerScale(Edit):
     """A learnable factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2).
@@ -64,6 +66,7 @@ class LayerScale(Edit):
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
@@ -107,6 +110,7 @@ class RescaleBranches(Edit):
                 surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RemoveBranches(Edit):
     """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
@@ -124,8 +128,28 @@ class RemoveBranches(Edit):
                 if ":" in layer.path or not layer.called:
                     raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
                 surgery.remove(layer.path, nn.Identity())
-            surgery.take_out(block, SkipOnlySum())
+            surgery.replace_sum(block, SkipOnlySum())
             surgery.record(block.name, "branch removed")
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class ScaleSums(Edit):
+    """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
+
+    With 1/√2 the variance stays constant over depth, but branch and skip path contribute equally.
+
+    Args:
+        factor: the constant.
+    """
+
+    factor: float = 1 / sqrt(2)
+
+    def apply(self, surgery: Surgery) -> None:
+        """Set the factor of every sum."""
+        for block in surgery.blocks():
+            surgery.sum(block).factor *= self.factor
+            surgery.record(block.name, f"sum × {self.factor:.4g}")
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:

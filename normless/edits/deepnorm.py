@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from normless.edits.checks import need_no_norms
-from normless.edits.edit import Edit, Surgery
-from normless.edits.embeddings import embedding_weights
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.queries import embedding_weights
 from normless.edits.transformer import Matrix, biases, draw, encoder_and_decoder, matrices
 from normless.residual import ResidualBlock
 
 _READS_INPUT = ("query", "key")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class DeepNorm(Edit):
     """Post-norm transformers as norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2 and figure 2).
@@ -67,6 +67,7 @@ class DeepNorm(Edit):
                 nn.init.zeros_(bias)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class TFixup(Edit):
     """The initialization that lets transformers train without normalization and warm-up (Huang et al. 2020, 3.2).
@@ -86,7 +87,7 @@ class TFixup(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Draw every weight and scale those the paper names."""
-        need_no_norms(surgery)
+        surgery.need_no_norms()
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
         uses = {block: matrices(surgery, block) for block in (*encoder, *decoder)}
         _need_attention(surgery, uses)

@@ -1,22 +1,19 @@
-"""What an edit is, and the surgery it is carried out in."""
+"""Edits, their table, and the surgery in which they are carried out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
-from normless.edits.attention import attention_at
 from normless.edits.lifted import Lifted
-from normless.errors import UnsupportedEdit
-from normless.lifting import LiftError
+from normless.edits.queries import Queries
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation, scalar_affine
-from normless.nn.affine import takes_scalars
-from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.nn.attention import TakesInputBias, is_attention, with_input_bias
+from normless.registry import Registry
+from normless.residual import Layer, ResidualBlock
 
 
 @dataclass(frozen=True)
@@ -34,46 +31,49 @@ class Change:
 class Edit(ABC):
     """A change of a network at places that its residual map defines.
 
-    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied.
+    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied. One of another
+    package is written `FILE.py:NAME(…)` or `MODULE:NAME(…)` in the text of a scheme, or is registered in `EDITS`.
     """
+
+    @property
+    def text(self) -> str:
+        """How the edit is written in the text of a scheme."""
+        values: dict[str, Any] = {}
+        if is_dataclass(self):
+            values = {one.name: getattr(self, one.name) for one in fields(self)}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return f"{EDITS.text_of(type(self))}({arguments})"
 
     @abstractmethod
     def apply(self, surgery: Surgery) -> None:
         """Change `surgery.model` in place and record every change.
 
         Raises:
-            UnsupportedEdit: the network offers no place for the edit; names the module and the reason.
+            UnsupportedEditError: the network offers no place for the edit; names the module and the reason.
         """
 
 
-@dataclass
-class Surgery:
-    """A network under conversion: the modules by path, the map of what it was, the record of what was done.
+EDITS = Registry[type[Edit]]("edit")
+"""Edits by name; `EDITS.register()` decorates a subclass of `Edit`."""
 
-    Attributes:
-        model: the copy that the edits change.
-        map: the residual map of the network before the first edit; paths in it stay valid throughout.
-        inputs, kwargs: example inputs, by position and by name, for edits that calibrate on data and for places that
-            are operators in forward code; may be empty.
+
+@dataclass
+class Surgery(Queries):
+    """A network under conversion: what edits read of it, and how they change it.
+
+    Attributes (besides those of `Queries`):
         changes: what the edits did, in order.
-        values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
+        replaced: paths at which an edit put another module.
     """
 
-    model: nn.Module
-    map: ResidualMap
-    inputs: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
-    edit: Edit | None = None
-    removed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
-    values_withheld: bool = False
 
     def __post_init__(self) -> None:
         self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
 
     def run(self, edit: Edit) -> None:
-        """Apply one edit; what it records and refuses carries its name."""
+        """Apply one edit; its records and errors carry its name."""
         self.edit = edit
         edit.apply(self)
 
@@ -81,93 +81,76 @@ class Surgery:
         """Note a change of the module at `path`, made by the edit that is being applied."""
         self.changes.append(Change(repr(self.edit), path, what))
 
-    def unsupported(self, path: str, reason: str) -> UnsupportedEdit:
-        """The error that says which edit finds no place at which module, and why."""
-        where = f"at {path}" if path else f"in this {type(self.model).__name__}"
-        return UnsupportedEdit(f"{self.edit!r} is not possible {where}: {reason}.")
-
-    def get(self, path: str) -> nn.Module:
-        """The module that is now at `path`."""
-        return self.model.get_submodule(path)
-
-    def single(self, path: str) -> nn.Module:
-        """The module at `path`, which runs once in a forward pass.
-
-        Raises:
-            UnsupportedEdit: it runs more than once, so that a change for one place would change the others.
-        """
-        self.once(path)
-        return self.get(path)
-
     def replace(self, path: str, module: nn.Module) -> None:
         """Put a module in the place of the one at `path`, in the same mode."""
         self.replaced.add(path)
         module.train(self.get(path).training)
         parent, _, name = path.rpartition(".")
-        setattr(self.model.get_submodule(parent), name, module)
-
-    def is_left(self, layer: Layer) -> bool:
-        """Whether no edit has removed the layer."""
-        return layer.path not in self.removed
+        setattr(self.get(parent), name, module)
 
     def remove(self, path: str, rest: nn.Module) -> None:
-        """Take the layer at `path` away, leaving `rest` in its place."""
+        """Remove the layer at `path`, leaving `rest` in its place."""
         self.replace(path, rest)
         self.removed.add(path)
 
-    def blocks(self) -> tuple[ResidualBlock, ...]:
-        """The residual blocks.
-
-        Raises:
-            UnsupportedEdit: the network has none.
-        """
-        if not self.map.blocks:
-            raise self.unsupported("", "it has no residual block")
-        return self.map.blocks
-
-    def branch_end(self, block: ResidualBlock) -> Layer | None:
-        """The layer whose output the sum now adds as it is, None where something that is no layer comes behind."""
-        if not block.ends_in_layer or not block.ends:
-            return None
-        return self.last_left(block.ends[0])
-
-    def last_left(self, end: Layer | None) -> Layer | None:
-        """A layer, or where it was removed the one whose output it read unchanged."""
-        return end if end is None or self.is_left(end) else self.input_of(end)
-
-    def input_of(self, layer: Layer) -> Layer | None:
-        """The layer whose output this one now reads unchanged: removed norms in between are looked through."""
-        source = layer.input
-        while source is not None:
-            found = self.map.by_path.get(source)
-            if found is None or self.is_left(found):
-                return found
-            source = found.input
-        return None
+    def not_in_place(self, layer: Layer) -> None:
+        """Stop a layer from overwriting its input, which another may read once a norm between them is removed."""
+        if layer.in_place:
+            module = self.get(self.own_path(layer) if ":" in layer.path else layer.path)
+            if getattr(module, "inplace", False):
+                setattr(module, "inplace", False)  # noqa: B010 - no attribute that nn.Module knows
 
     def affine(self, path: str) -> ScalarAffine:
         """The weight layer at `path`, made able to take scalar parts.
 
         Raises:
-            UnsupportedEdit: scalars cannot be folded into it, or it runs at several places.
+            UnsupportedEditError: scalars cannot be folded into it, or it runs at several places.
         """
         found = self.map.by_path.get(path)
         if ":" in path or (found is not None and not found.called):
             raise self.unsupported(path, "forward code uses its weight without calling a module that owns it")
         layer = self.single(path)
-        try:
+        with self.refusing_at(path):
             scalar = scalar_affine(layer)
-        except UnsupportedEdit as error:
-            raise self.unsupported(path, str(error)) from error
         if scalar is not layer:
             self.replace(path, scalar)
         return scalar
+
+    def add_scalar(self, path: str, part: str, value: Tensor) -> None:
+        """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter.
+
+        Raises:
+            UnsupportedEditError: the layer cannot take it, or has it already.
+        """
+        layer = self._attention(path) or self.affine(path)
+        with self.refusing_at(path):
+            layer.add_part(part, value)
+
+    def _attention(self, path: str) -> TakesInputBias | None:
+        """torch's attention at `path`, or the output projection of one, made able to take an input bias.
+
+        None for a layer of any other kind. torch's code reads the weights; no module runs for each of them.
+        """
+        if ":" in path:
+            return None
+        parent, _, name = path.rpartition(".")
+        is_projection = name == "out_proj" and is_attention(self.get(parent))
+        if not is_projection and not is_attention(self.get(path)):
+            return None
+        layer = self.single(path)
+        biased = with_input_bias(layer)
+        if biased is not layer and is_projection:
+            # Its attention reads its parameters and never runs it.
+            setattr(self.get(parent), name, biased)
+        elif biased is not layer:
+            self.replace(path, biased)
+        return biased
 
     def activation(self, layer: Layer) -> ShiftedActivation:
         """An activation made able to take biases around it; a function, or one call of a shared module, becomes one.
 
         Raises:
-            UnsupportedEdit: its place in the forward code cannot be made a module.
+            UnsupportedEditError: its place in the forward code cannot be made a module.
         """
         path = self.own_path(layer)
         module = self.get(path)
@@ -176,112 +159,52 @@ class Surgery:
             self.replace(path, module)
         return module
 
-    def own_path(self, layer: Layer) -> str:
-        """The path of a module that is this layer and no other."""
-        if ":" not in layer.path and layer.path not in self.map.repeated:
-            return layer.path
-        try:
-            return self._lifted.module_of(layer)
-        except LiftError as error:
-            raise self.unsupported(layer.path, str(error).rstrip(".")) from error
-
-    def add_scalar(self, path: str, part: str, value: Tensor) -> None:
-        """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter.
-
-        Raises:
-            UnsupportedEdit: the layer cannot take it, or has it already.
-        """
-        layer = attention_at(self, path) or self.affine(path)
-        try:
-            layer.add_part(part, value)
-        except UnsupportedEdit as error:
-            raise self.unsupported(path, str(error)) from error
-
-    def not_in_place(self, layer: Layer) -> None:
-        """Stop a layer from overwriting its input, which something else may read once a norm between them is gone."""
-        if layer.in_place:
-            module = self.get(self.own_path(layer) if ":" in layer.path else layer.path)
-            if getattr(module, "inplace", False):
-                setattr(module, "inplace", False)  # noqa: B010 - no attribute that nn.Module knows
-
-    def remove_function(self, layer: Layer) -> None:
-        """Take a norm away that is a function in forward code, and the parameters that only it reads.
-
-        Raises:
-            UnsupportedEdit: it is written out in several operations, or its forward code cannot be rewritten.
-        """
-        try:
-            self._lifted.drop(layer)
-        except LiftError as error:
-            raise self.unsupported(
-                layer.path, f"the normalization is a function in the forward code: {str(error).rstrip('.')}"
-            ) from error
-        self.removed.add(layer.path)
-
-    def last_weight(self, block: ResidualBlock) -> str:
-        """The path of the weight layer that a block's branch ends in, gates aside.
-
-        Raises:
-            UnsupportedEdit: the branch has no weight layer.
-        """
-        weights = [layer.path for layer in block.branch_layers if layer.kind == "weight" and not layer.gating]
-        if not weights:
-            raise self.unsupported(block.name, "its branch has no weight layer")
-        return weights[-1]
-
-    def weight_of(self, layer: Layer) -> nn.Parameter:
-        """The weight of a weight layer: the largest of its parameters."""
-        return max(map(self.model.get_parameter, layer.parameters), key=Tensor.numel)
-
     def add_shift(self, layer: Layer, part: str) -> None:
         """Give an activation a zero scalar bias, `input_bias` or `output_bias`.
 
         Raises:
-            UnsupportedEdit: the activation cannot take it, or has it already.
+            UnsupportedEditError: the activation cannot take it, or has it already.
         """
         activation = self.activation(layer)
-        try:
+        with self.refusing_at(layer.path):
             activation.add_part(part, next(self.model.parameters()))
-        except UnsupportedEdit as error:
-            raise self.unsupported(layer.path, str(error)) from error
 
-    def can_fold(self, layer: Layer) -> bool:
-        """Whether a weight layer is a module that takes scalar parts."""
-        return self.stands_alone(layer) and layer.called and takes_scalars(self.get(layer.path))
+    def own_path(self, layer: Layer) -> str:
+        """The path of a module that is this layer and no other."""
+        if self.stands_alone(layer):
+            return layer.path
+        with self.refusing_at(layer.path):
+            return self._lifted.module_of(layer)
 
-    def is_channels_first(self, block: ResidualBlock) -> bool:
-        """Whether a block adds tensors whose second axis is the channels: those of convolutions and plain vectors."""
-        layer = self.get(self.last_weight(block))
-        return isinstance(layer, _ConvNd)
+    def remove_function(self, layer: Layer) -> None:
+        """Remove a norm that is a function in forward code, and the parameters that only it reads.
 
-    def once(self, path: str) -> None:
-        """Raise UnsupportedEdit where the layer at `path` runs more than once in a forward pass."""
-        if path in self.map.repeated:
-            raise self.unsupported(
-                path, "this one module runs at several places of the network; give each place a module of its own"
-            )
-
-    def stands_alone(self, layer: Layer) -> bool:
-        """Whether a layer is a module that runs once, so that it can be changed in place."""
-        return ":" not in layer.path and layer.path not in self.map.repeated
+        Raises:
+            UnsupportedEditError: it is written out in several operations, or its forward code cannot be rewritten.
+        """
+        with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
+            self._lifted.drop(layer)
+        self.removed.add(layer.path)
 
     def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
         """The modules that add the branches of a block, one for each; operators in forward code become modules.
 
         Raises:
-            UnsupportedEdit: the sum is something else, or its forward code cannot be rewritten.
+            UnsupportedEditError: the sum is something else, or its forward code cannot be rewritten.
         """
-        try:
+        with self.refusing_at(
+            block.name,
+            "its residual sum is an operator in the forward code and cannot be made a module: {} "
+            "(normless.nn.ResidualSum adds as a module)",
+        ):
             paths = (block.sum,) if block.sum is not None else self._lifted.sums_of(block)
-        except LiftError as error:
-            raise self.unsupported(
-                block.name,
-                f"its residual sum is an operator in the forward code and cannot be made a module: "
-                f"{str(error).rstrip('.')} (normless.nn.ResidualSum adds as a module)",
-            ) from error
         found = tuple(self.get(path) for path in paths)
         assert all(isinstance(module, ResidualSum) for module in found)
         return cast(tuple[ResidualSum, ...], found)
+
+    def sum(self, block: ResidualBlock) -> ResidualSum:
+        """The module whose output is a block's sum; of several additions the last."""
+        return self.sums(block)[-1]
 
     def adds_plainly(self, block: ResidualBlock) -> bool:
         """Whether a block's sum is skip path plus branch and nothing else."""
@@ -289,15 +212,6 @@ class Surgery:
             return True
         return all(total.is_plain for total in self.sums(block))
 
-    def take_out(self, block: ResidualBlock, total: ResidualSum) -> None:
+    def replace_sum(self, block: ResidualBlock, total: ResidualSum) -> None:
         """Put another sum in the place of a block's only one."""
-        path = block.sum if block.sum is not None else self._lifted.sums_of(block)[0]
-        self.replace(path, total)
-
-    def sum(self, block: ResidualBlock) -> ResidualSum:
-        """The module whose output is a block's sum; of several additions the last."""
-        return self.sums(block)[-1]
-
-    def weight_layers(self) -> Iterator[Layer]:
-        """Every weight layer that is left, in execution order."""
-        return (layer for layer in self.map.layers() if layer.kind == "weight" and self.is_left(layer))
+        self.replace(block.sum if block.sum is not None else self._lifted.sums_of(block)[0], total)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class HeadDropout(Edit):
     """Dropout on the features that the classifier reads (ZeroInit, part 3).
@@ -21,9 +22,7 @@ class HeadDropout(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Put the dropout in front of the classifier."""
-        path = surgery.map.classifier
-        if path is None:
-            raise surgery.unsupported("", "no classifier was found behind its blocks")
+        path = surgery.classifier()
         if not 0 <= self.probability < 1:
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
         classifier = surgery.affine(path)

@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.errors import MissingValuesError
 from normless.residual import Layer
 from normless.residual.declared import StatesStructure
 from normless.signal.from_structure import steps_of_structure
@@ -19,6 +20,7 @@ from normless.signal.steps import Steps
 Weights = Literal["fresh", "all"]
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class KeepScale(Edit):
     """Weights are multiplied so that activations have, without norms, the second moment that the norms gave.
@@ -68,7 +70,7 @@ class KeepScale(Edit):
             return
         if any(parameter.is_meta for parameter in surgery.model.parameters()):
             if surgery.values_withheld:
-                raise RuntimeError("The factors are those of weights with values.")
+                raise MissingValuesError("The factors are those of weights with values.")
             surgery.record("", "left: its weights have no values on the device meta")
             return
         trained = next((layer.path for layer in norms if is_trained(surgery.model, layer)), None)

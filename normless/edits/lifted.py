@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 from torch.fx import Node
 
-from normless.lifting import Lifter, LiftError, captured_calls
-from normless.lifting.function import Function
+from normless.lifting import Function, Lifter, LiftError, captured_calls
 from normless.nn import ResidualSum
 from normless.residual import Layer, ResidualBlock, ResidualMap, Site
 

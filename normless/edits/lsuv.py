@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, Surgery
-from normless.edits.embeddings import tied_layers
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.initialization import Reinitialize
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class LSUV(Edit):
     """Every weight layer's output gets unit variance on a batch, layer by layer in execution order.
@@ -35,7 +35,7 @@ class LSUV(Edit):
         """Draw orthogonal weights and calibrate them; mode and buffers stay as they were."""
         if not (surgery.inputs or surgery.kwargs):
             raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
-        tied = tied_layers(surgery)
+        tied = surgery.tied_layers()
         layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
         for layer in layers:
             if (

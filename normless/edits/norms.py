@@ -9,10 +9,11 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.edits.edit import Edit, Surgery
+from normless.edits.edit import EDITS, Edit, Surgery
 from normless.residual.classify import describe
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class RemoveNorms(Edit):
     """Every normalization goes, and its γ and β with it."""
@@ -23,6 +24,7 @@ class RemoveNorms(Edit):
             _remove(surgery, path)
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class KeepLayerNorms(Edit):
     """Nothing changes; a network whose norms are no layer norms but batch norms is refused."""
@@ -40,6 +42,7 @@ class KeepLayerNorms(Edit):
                 )
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class NormOnSkip(Edit):
     """A further batch normalization in every block (De & Smith, table 4).
@@ -66,15 +69,14 @@ class NormOnSkip(Edit):
             surgery.record(block.name, f"{describe(norm)} {self.place.replace('_', ' ')}")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class OnlyFinalNorm(Edit):
     """All norms go and one batch normalization comes before the classifier (De & Smith, table 4 and D.2)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Remove every norm; put one on the features that the classifier reads."""
-        path = surgery.map.classifier
-        if path is None:
-            raise surgery.unsupported("", "no classifier was found behind its blocks")
+        path = surgery.classifier()
         for norm in surgery.map.norms:
             _remove(surgery, norm)
         classifier = surgery.affine(path)
@@ -86,6 +88,7 @@ class OnlyFinalNorm(Edit):
         surgery.record(path, "batch norm before it")
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class OnlyTopNorm(Edit):
     """All norms go but one, right behind the last residual block (Bjorck et al., section 3.1 and appendix G).

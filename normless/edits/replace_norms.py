@@ -1,4 +1,4 @@
-"""Batch normalizations replaced by their kin."""
+"""Batch normalizations replaced by variants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.edits.edit import Edit, Surgery
-from normless.errors import UnsupportedEdit
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.errors import UnsupportedEditError
 from normless.nn import (
     AlternatingBatchNorm1d,
     AlternatingBatchNorm2d,
@@ -30,6 +30,7 @@ FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
 }
 
 
+@EDITS.register()
 @dataclass(frozen=True)
 class ReplaceNorms(Edit):
     """Every batch normalization becomes one of another family, with its γ, β, ε and running statistics.
@@ -51,15 +52,13 @@ class ReplaceNorms(Edit):
             old = surgery.get(path)
             if not isinstance(old, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch norm of vectors or images")
-            try:
-                new = self._kin(old)
-            except (UnsupportedEdit, ValueError) as error:
-                raise surgery.unsupported(path, str(error).rstrip(".")) from error
+            with surgery.refusing_at(path):
+                new = self._variant(old)
             _take_over(old, new)
             surgery.replace(path, new)
             surgery.record(path, f"{describe(old)} → {describe(new)}")
 
-    def _kin(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    def _variant(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
         options = dict(self.options)
         if self.family == "group":
             return _group_norm(old, **options)
@@ -78,10 +77,10 @@ class ReplaceNorms(Edit):
 
 def _group_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> nn.GroupNorm:
     if groups < 1:
-        raise UnsupportedEdit(f"a layer has at least one group, got groups={groups}")
+        raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
     used = gcd(groups, old.num_features)
     if isinstance(old, nn.BatchNorm1d) and used == old.num_features:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"with groups={groups} each of its {old.num_features} features would be a group of its own, "
             "and a group of one value is normalized to nothing; take fewer groups"
         )

@@ -56,7 +56,7 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
     """The weight matrices on a block's branch, by the names that transformers give to queries, keys and values.
 
     Raises:
-        UnsupportedEdit: a layer's weight is no matrix, is packed in an unknown way, or there are layers side by
+        UnsupportedEditError: a layer's weight is no matrix, is packed in an unknown way, or there are layers side by
             side of which the names do not tell the queries and keys.
     """
     found = [part for layer in _weight_layers(block) for part in parts_of(surgery, layer)]
@@ -103,7 +103,7 @@ def encoder_and_decoder(
             one stack, and the decoder is empty.
 
     Raises:
-        UnsupportedEdit: a stack's blocks are not whole layers.
+        UnsupportedEditError: a stack's blocks are not whole layers.
     """
     blocks = surgery.blocks()
     behind = tuple(block for block in blocks if decoder in re.split(r"[.#:]", block.name))
@@ -123,7 +123,7 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
     """The matrices that one weight layer holds.
 
     Raises:
-        UnsupportedEdit: its weight is no matrix, or is packed in an unknown way.
+        UnsupportedEditError: its weight is no matrix, or is packed in an unknown way.
     """
     weights = [name for name in layer.parameters if surgery.model.get_parameter(name).dim() > 1]
     for parameter in weights:

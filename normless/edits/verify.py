@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normless.edits.edit import Surgery
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.lifting.calls import evaluating
 from normless.nn import ResidualSum, ScalarAffine
 
@@ -21,8 +21,8 @@ def verify(surgery: Surgery) -> None:
     """Run the network on the surgery's inputs, in its own mode; buffers and random state stay as they are.
 
     Raises:
-        UnsupportedEdit: it does not run any more, a module that an edit put into it does not run exactly once, or a
-            multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
+        UnsupportedEditError: it does not run any more, a module that an edit put into it does not run exactly once,
+            or a multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
     """
     runs: Counter[str] = Counter()
     handles = [_count(surgery.get(path), path, runs) for path in surgery.replaced]
@@ -36,7 +36,7 @@ def verify(surgery: Surgery) -> None:
             buffer.copy_(buffers[name])
     missed = sorted(path for path in surgery.replaced if runs[path] != 1)
     if missed:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"In this {type(surgery.model).__name__} a forward pass does not call {missed[0]} once but "
             f"{runs[missed[0]]} times, so that the edits of it would not mean what they say."
         )
@@ -59,7 +59,7 @@ def _refuse_dead_branches(surgery: Surgery) -> None:
             with _opened(closed.values()):
                 _forward_in_eval(surgery)
     except Exception as error:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"The converted {type(surgery.model).__name__} does not run on the example inputs in evaluation mode: "
             f"{error}"
         ) from error
@@ -67,7 +67,7 @@ def _refuse_dead_branches(surgery: Surgery) -> None:
         for handle in handles:
             handle.remove()
     if dead:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
             "branch returns 0 on the example inputs by itself, so that neither would ever get a gradient. A branch "
             "that starts at 0 needs no other zero: let the multiplier start at 1, as skipinit(alpha=1) does."
@@ -114,7 +114,7 @@ def _run(surgery: Surgery, runs: Counter[str]) -> None:
             forward()
         except Exception as error:
             if attempt + 1 == len(passes):
-                raise UnsupportedEdit(
+                raise UnsupportedEditError(
                     f"The converted {type(surgery.model).__name__} does not run on the example inputs: {error}"
                 ) from error
         else:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from normless.arguments import forward_arguments
 from normless.folding.frozen_norms import freeze as freeze
 from normless.folding.report import FoldReport as FoldReport
 from normless.folding.report import NormFate as NormFate
@@ -13,7 +14,7 @@ from normless.folding.report import NormFate as NormFate
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def fold(model: Model, *inputs: Any, **kwargs: Any) -> tuple[Model, FoldReport]:
+def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
     """Fold every batch norm of a trained network into the weights next to it, in a copy.
 
     A norm that alone reads the output of a convolution or linear layer goes into that layer, with the running μ, σ²:
@@ -28,19 +29,21 @@ def fold(model: Model, *inputs: Any, **kwargs: Any) -> tuple[Model, FoldReport]:
     Args:
         model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
         inputs: what its forward takes, positional; values do not matter.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
         kwargs: what its forward takes by name.
 
     Returns:
-        The copy, and what became of every norm, printable.
+        The copy, and the outcome for every norm, printable.
 
     Raises:
-        UnsupportedEdit: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
         UnresolvedStructureError: the network cannot be exported on these inputs.
     """
     # torch.export takes a second to import; freezing must not pay for it.
     from normless.folding.network import fold_network
 
-    return fold_network(model, inputs, kwargs)
+    return fold_network(model, *forward_arguments(inputs, kwargs, example_inputs))
 
 
 __all__ = ["FoldReport", "NormFate", "fold", "freeze"]

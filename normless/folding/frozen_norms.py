@@ -1,4 +1,4 @@
-"""Every batch norm of a network replaced by the fixed affine map that it is in evaluation."""
+"""Every batch norm of a network replaced by the affine map that it computes in evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.folding.statistics import affine_of
 from normless.nn import FrozenAffine
 
@@ -34,14 +34,14 @@ def freeze(model: Model) -> Model:
         model: the network; it is left as it is.
 
     Raises:
-        UnsupportedEdit: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
     """
     copied = deepcopy(model)
     frozen: dict[nn.Module, nn.Module] = {
         norm: _frozen(path, norm) for path, norm in copied.named_modules() if isinstance(norm, _BatchNorm)
     }
     if copied in frozen:
-        # A lone norm has no other class to keep.
+        # A norm alone has no other class to keep.
         return frozen[copied]  # type: ignore[return-value]
     replace_modules(copied, frozen)
     return copied
@@ -60,7 +60,7 @@ def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> 
 
 def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
     if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"{path or 'This norm'} carries hooks, which do not pass to another module: remove them first, and "
             "register them on what takes its place."
         )
@@ -73,9 +73,9 @@ def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
 
 
 def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
-    """What a norm of another library does behind the normalization: all of its children in order, or nothing.
+    """What a norm of another library does after the normalization: all of its children in order, or nothing.
 
-    Which of the two is tried out on values about the norm's own mean, in float64 and eval mode.
+    Both are tried on values about the norm's own mean, in float64 and eval mode.
     """
     children = dict(norm.named_children())
     original = deepcopy(norm).double().eval()
@@ -83,10 +83,10 @@ def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
         trial = FrozenAffine(*affine_of(path, original), {name: deepcopy(child) for name, child in rest.items()})
         if _agree(original, trial.double().eval()):
             return rest
-    raise UnsupportedEdit(
+    raise UnsupportedEditError(
         f"{path or 'This norm'} is a {type(norm).__name__}, which computes something else in eval mode than a batch "
         "norm followed by its child modules. Replace it by a torch.nn.BatchNorm and what it does besides, or make it "
-        "a subclass of torch.nn.Module instead of a batch norm's to have it left alone."
+        "a subclass of torch.nn.Module instead of a batch norm's to leave it unchanged."
     )
 
 

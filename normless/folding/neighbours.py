@@ -19,7 +19,7 @@ from normless.residual.names import Names
 
 _LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
 _RESHAPES_LIKE_ANOTHER = {"reshape_as", "view_as"}
-# They keep the order of all values; what becomes of the channels is told by the shapes.
+# They keep the order of all values; the shapes say which axis the channels are on.
 _RESHAPES = _RESHAPES_LIKE_ANOTHER | {
     "view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone", "alias",
 }  # fmt: skip
@@ -76,7 +76,7 @@ class Neighbours:
         if len(self.affines[path]) > 1:
             return "the norm runs at several places"
         (node,) = self.affines[path]
-        return self._before(node) if side == "before" else self._behind(node)
+        return self._before(node) if side == "before" else self._after(node)
 
     def _words(self, node: Node) -> str:
         """An operation for a sentence: its name and the module it runs in."""
@@ -106,7 +106,7 @@ class Neighbours:
             return f"other operations read the output of {self._words(node)} too"
         return self._layer(node, axis, output=True)
 
-    def _behind(self, affine: Node) -> Neighbour | str:
+    def _after(self, affine: Node) -> Neighbour | str:
         node, axis = affine, 1
         while True:
             readers = _readers(node)
@@ -119,7 +119,7 @@ class Neighbours:
                 if _overwrites_between(affine, reader):
                     return "values are overwritten in place before it is read"
                 return self._layer(reader, axis, output=False)
-            moved = _axis_behind(reader, axis)
+            moved = _axis_after(reader, axis)
             if moved is None:
                 return f"{self._words(reader)} reads it"
             node, axis = reader, moved
@@ -135,7 +135,7 @@ class Neighbours:
         path = self.names.canonical(name.rpartition(".")[0])
         module = self.names.modules[path]
         if not isinstance(module, (_ConvNd, nn.Linear)) or self.names.canonical(_home(node)) != path:
-            return f"{self._words(node)} does not run in the layer that holds the weight {name}"
+            return f"{self._words(node)} does not run in the layer that owns the weight {name}"
         given = self.parameter.get(bias) if isinstance(bias, Node) else None
         if bias is not None and given is None:
             return f"the bias of {path} is computed in the forward pass"
@@ -144,7 +144,7 @@ class Neighbours:
         positions = 0 if isinstance(module, nn.Linear) else len(module.kernel_size)
         whole = _shape(node if output else node.args[0])
         if axis != len(whole) - 1 - positions:
-            return f"the channels of {path} are others than the norm's"
+            return f"the channels of {path} are not the norm's"
         return Neighbour(path, sees_border=not output and (isinstance(module, _ConvTransposeNd) or _pads(node)))
 
 
@@ -210,7 +210,7 @@ def _axis_before(node: Node, axis: int) -> int | None:
     return _same_axis(_shape(node), axis, _shape(node.args[0])) if _keeps_order(node) else None
 
 
-def _axis_behind(node: Node, axis: int) -> int | None:
+def _axis_after(node: Node, axis: int) -> int | None:
     """The axis of an operation's output that this axis of its input becomes; None where values or channels mix."""
     order = _order(node)
     if order is not None:
@@ -233,6 +233,6 @@ def _order(node: Node) -> list[int] | None:
 
 def _same_axis(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int | None:
     """The axis of `other`, another shape of the same values in the same order, that runs over what `axis` does."""
-    behind = prod(shape[axis + 1 :])
-    found = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == behind)
-    return next(found, None)
+    inner = prod(shape[axis + 1 :])
+    axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
+    return next(axes, None)

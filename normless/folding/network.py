@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours
 from normless.folding.report import FoldReport, NormFate, Side
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 def fold_network(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, FoldReport]:
     """What `normless.fold` does."""
     if isinstance(model, (_BatchNorm, FrozenAffine)):
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"This {type(model).__name__} is a norm by itself, with no layer beside it to fold it into; "
             "normless.freeze makes a batch norm a fixed affine map."
         )
@@ -78,12 +78,12 @@ def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Place | str:
     if not any(mode.runs(path) for mode in modes):
         return "it does not run on these inputs"
     reasons = []
-    sides: tuple[Side, ...] = ("before", "behind")
+    sides: tuple[Side, ...] = ("before", "after")
     for side in sides:
         found = _neighbour(path, side, modes)
         if isinstance(found, Neighbour) and found.sees_border and shift.any():
             found = (
-                f"{found.layer} pads its input or is transposed, so that a shift would not reach all outputs alike"
+                f"{found.layer} pads its input or is transposed, so that a shift would not reach all outputs equally"
             )
         if isinstance(found, Neighbour):
             return Place(found.layer, side)
@@ -112,7 +112,7 @@ def _fold(model: nn.Module, place: Place, scale: Tensor, shift: Tensor) -> None:
 
 
 def _without_affine(module: FrozenAffine) -> nn.Module:
-    """What a fused norm has behind its normalization, under the same names."""
+    """The modules of a fused norm after its normalization, under the same names."""
     rest = OrderedDict(module.named_children())
     return nn.Sequential(rest) if rest else nn.Identity()
 
@@ -121,14 +121,14 @@ def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterator[NormFat
     """The norms that are no batch norms, in either mode.
 
     Raises:
-        UnsupportedEdit: forward code calls torch's batch norm function on the statistics of the batch.
+        UnsupportedEditError: forward code calls torch's batch norm function on the statistics of the batch.
     """
     seen: set[str] = set()
     for program in programs:
         flow = read_dataflow(program)
         for operation in flow.operations:
             if operation.name == "batch_norm" and operation.arguments[5]:
-                raise UnsupportedEdit(
+                raise UnsupportedEditError(
                     f"The forward code of {operation.module or 'the network'} normalizes by the statistics of the "
                     "batch in a function call, not in a module that could be frozen. Make it a torch.nn.BatchNorm."
                 )

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 Outcome = Literal["folded", "affine", "kept"]
-Side = Literal["before", "behind"]
+Side = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
 class NormFate:
-    """What became of one norm.
+    """The outcome for one norm.
 
     Attributes:
         path: the norm's qualified name.
         outcome: `folded` into the weights of a layer; `affine`, a fixed factor and shift per channel in its place;
             `kept`, since it is no batch norm.
         layer: the qualified name of the layer it was folded into, else None.
-        side: whether that layer comes `before` the norm or `behind` it.
+        side: whether that layer comes `before` or `after` the norm.
         reason: why the norm was not folded; empty for one that was.
     """
 
@@ -36,7 +36,7 @@ class NormFate:
 
 @dataclass(frozen=True)
 class FoldReport:
-    """What became of every norm of a network, in the order of its modules, those kept at the end; printable."""
+    """The outcome for every norm of a network, in the order of its modules, those kept at the end; printable."""
 
     norms: tuple[NormFate, ...]
 

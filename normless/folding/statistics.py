@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn import PartialBatchNorm1d, PartialBatchNorm2d
 
 
@@ -23,10 +23,10 @@ def affine_of(path: str, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
         norm: any batch norm of torch, or a subclass that computes the same in evaluation.
 
     Raises:
-        UnsupportedEdit: the norm has no running statistics.
+        UnsupportedEditError: the norm has no running statistics.
     """
     if norm.running_mean is None or norm.running_var is None:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"{path or 'This norm'} is a {type(norm).__name__} without running statistics "
             "(track_running_stats=False): it normalizes by each batch in evaluation too, so there is nothing to "
             "freeze it at. Give it running statistics and let some batches pass in train mode first."

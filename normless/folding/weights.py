@@ -1,4 +1,4 @@
-"""An affine map per channel taken into the weights of the layer before or behind it."""
+"""An affine map per channel folded into the weights of the layer before or after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 @torch.no_grad()
 def fold_into_output(layer: _ConvNd | nn.Linear, scale: Tensor, shift: Tensor) -> None:
-    """Let a layer compute scale · layer(x) + shift, one factor and shift per output channel.
+    """Make a layer compute scale · layer(x) + shift, one factor and shift per output channel.
 
         W_o ← scale_o · W_o,   b_o ← scale_o · b_o + shift_o
 
@@ -29,7 +29,7 @@ def fold_into_output(layer: _ConvNd | nn.Linear, scale: Tensor, shift: Tensor) -
 
 @torch.no_grad()
 def fold_into_input(layer: _ConvNd | nn.Linear, scale: Tensor, shift: Tensor) -> None:
-    """Let a layer compute layer(scale · x + shift), one factor and shift per input channel.
+    """Make a layer compute layer(scale · x + shift), one factor and shift per input channel.
 
         W_oi ← W_oi · scale_i,   b_o ← b_o + Σ_i,k W_oik · shift_i
 

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from opacus.grad_sample import register_grad_sampler
 from torch import nn
 
-from normless.edits.edit import Surgery
-from normless.errors import UnsupportedEdit
+from normless.arguments import forward_arguments
+from normless.edits import Surgery
+from normless.errors import UnsupportedEditError
 from normless.integrations.per_example import scalar_layer_gradients, sum_gradients
 from normless.nn import ResidualSum
 from normless.nn.affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear
@@ -28,7 +29,7 @@ register_grad_sampler([ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear])(
 register_grad_sampler(ResidualSum)(sum_gradients)
 
 
-def prepare(model: Model, *inputs: Any, **kwargs: Any) -> Model:
+def prepare(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> Model:
     """A copy of a residual network in which no activation and no residual sum works in place.
 
     torch forbids writing in place on the output of a layer that carries Opacus' hooks. torchvision's blocks do so
@@ -38,16 +39,18 @@ def prepare(model: Model, *inputs: Any, **kwargs: Any) -> Model:
     Args:
         model: a residual network, converted or not; it is left as it is.
         inputs, kwargs: example inputs, by position and by name, by which its forward code is read.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple or a dictionary.
 
     Raises:
         UnresolvedStructureError: its residual structure could not be read.
     """
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     surgery = Surgery(deepcopy(model), residual_map(model, *inputs, **kwargs), inputs, kwargs)
     for layer in surgery.map.layers():
-        with suppress(UnsupportedEdit):
+        with suppress(UnsupportedEditError):
             surgery.not_in_place(layer)
     for block in surgery.map.walk():
-        with suppress(UnsupportedEdit):
+        with suppress(UnsupportedEditError):
             surgery.sums(block)
     assert isinstance(surgery.model, type(model))
     return surgery.model

@@ -15,15 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from normless.errors import NormlessError
+from normless.errors import LiftError
 from normless.lifting.calls import Call, holds_tensors
 
 # The names in a function's code by which it could read an argument without naming it.
 _LOOKING_AROUND = {"locals", "vars", "dir", "eval", "exec", "currentframe", "_getframe"}
-
-
-class LiftError(NormlessError):
-    """A module's forward code cannot be rewritten; the message says why, without the module's name."""
 
 
 class Arguments:

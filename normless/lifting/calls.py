@@ -1,4 +1,4 @@
-"""How modules are called: the arguments their forward gets in one pass through the network."""
+"""How modules are called in one pass through a network, which runs every module: no fused path skips any."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-
-from normless.lifting.fused import unfused
 
 
 @dataclass(frozen=True)
@@ -68,3 +66,26 @@ def _recorder(calls: list[Call]) -> Any:
 def holds_tensors(value: Any) -> bool:
     """Whether an argument is a tensor or contains one."""
     return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Let no transformer layer or attention of torch take its fused path, which exists in evaluation mode alone."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def never_fuse(model: nn.Module) -> None:
+    """Take the fused path from torch's encoder layers for good: it runs none of the modules they hold.
+
+    Without a norm it cannot even be asked for, since torch then compares what is in the norms' places.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False

@@ -8,20 +8,48 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx import Graph, Node
 
-from normless.lifting.arguments import Arguments, LiftError
-from normless.lifting.calls import Call, evaluating
-from normless.lifting.fused import unfused
+from normless.errors import LiftError
+from normless.lifting.arguments import Arguments
+from normless.lifting.calls import Call, evaluating, unfused
 from normless.lifting.rewritten import rewrite
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
 _ADDITION_METHODS = ("add", "add_", "__add__", "__radd__", "__iadd__")
+
+
+class Function(nn.Module):
+    """Applies a function that forward code applied, with the same further arguments; never in place.
+
+    Args:
+        function: the function, or the name of a tensor's method.
+        args, kwargs: its arguments behind the tensor.
+    """
+
+    def __init__(self, function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        if isinstance(function, str):
+            function = getattr(Tensor, function.rstrip("_") if not function.startswith("__") else function)
+        elif function.__name__.endswith("_") and hasattr(torch, function.__name__.rstrip("_")):
+            function = getattr(torch, function.__name__.rstrip("_"))
+        self.function = function
+        self.args = args
+        self.kwargs = {name: value for name, value in (kwargs or {}).items() if name != "inplace"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it."""
+        y: Tensor = self.function(x, *self.args, **self.kwargs)
+        return y
+
+    def extra_repr(self) -> str:
+        """The function's name."""
+        return str(getattr(self.function, "__name__", self.function))
 
 
 class _OwnCode(fx.Tracer):

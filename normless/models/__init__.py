@@ -2,6 +2,7 @@
 
 from normless.models.dense import Dense as Dense
 from normless.models.dense import dense as dense
+from normless.models.layers import MODELS as MODELS
 from normless.models.layers import blocks_per_stage as blocks_per_stage
 from normless.models.layers import conv as conv
 from normless.models.resnet import ResNet as ResNet

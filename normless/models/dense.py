@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from normless.models.layers import MODELS
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
 
@@ -39,6 +40,7 @@ class DenseBlock(nn.Module):
         return total
 
 
+@MODELS.register("dense")
 class Dense(nn.Module):
     """A fully connected residual network: X¹ = W⁰ φ(B(X⁰)), X^{l+1} = X^l + W^l φ(B(X^l)), logits from the last.
 
@@ -94,13 +96,4 @@ class Dense(nn.Module):
         )
 
 
-def dense(
-    depth: int = 10,
-    width: int = 1000,
-    classes: int = 10,
-    in_features: int = 100,
-    relu: bool = True,
-    branch_layers: int = 1,
-) -> Dense:
-    """A fully connected residual network with batch normalization; see `Dense`."""
-    return Dense(depth, width, classes, in_features, relu, branch_layers)
+dense = Dense

@@ -1,8 +1,15 @@
-"""What the convolutional reference networks share."""
+"""What the reference networks share: the table that lists them, and the layers of the convolutional ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
+
+from normless.registry import Registry
+
+MODELS = Registry[Callable[..., nn.Module]]("model")
+"""Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import GlobalAveragePool, conv
+from normless.models.layers import MODELS, GlobalAveragePool, conv
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
 
@@ -116,6 +116,7 @@ class Bottleneck(nn.Module):
         )
 
 
+@MODELS.register("resnet")
 class ResNet(nn.Module):
     """ResNet-V1 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, mean over positions, classifier.
 
@@ -194,18 +195,7 @@ class ResNet(nn.Module):
         )
 
 
-def resnet(
-    depth: int = 50,
-    classes: int = 1000,
-    in_channels: int = 3,
-    groups: int = 1,
-    width_per_group: int = 64,
-    channels: int = CHANNELS[0],
-    initialization: Kind | None = None,
-    stride_on: StrideOn = "conv2",
-) -> ResNet:
-    """A ResNet-V1, ResNeXt or wide ResNet for ImageNet with batch normalization; see `ResNet`."""
-    return ResNet(depth, classes, in_channels, groups, width_per_group, channels, initialization, stride_on)
+resnet = ResNet
 
 
 def _block(depth: int, groups: int, width_per_group: int, stride_on: StrideOn) -> tuple[BlockBuilder, int]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import GlobalAveragePool, blocks_per_stage, conv
+from normless.models.layers import MODELS, GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
 
@@ -60,6 +60,7 @@ class BasicBlock(nn.Module):
         )
 
 
+@MODELS.register("resnet_cifar")
 class ResNetCifar(nn.Module):
     """ResNet-V1 for small images: depth 6b + 2, three stages of 16, 32 and 64 channels, option-A skip paths.
 
@@ -115,8 +116,4 @@ class ResNetCifar(nn.Module):
         )
 
 
-def resnet_cifar(
-    depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
-) -> ResNetCifar:
-    """A CIFAR ResNet-V1 with batch normalization, by default from He's variance 2 / fan-out; see `ResNetCifar`."""
-    return ResNetCifar(depth, classes, in_channels, initialization)
+resnet_cifar = ResNetCifar

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import GlobalAveragePool, conv
+from normless.models.layers import MODELS, GlobalAveragePool, conv
 from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
@@ -61,6 +61,7 @@ class PreActivationBottleneck(nn.Module):
         )
 
 
+@MODELS.register("resnet_v2")
 class ResNetV2(nn.Module):
     """ResNet-V2 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, norm, ReLU, mean, classifier.
 
@@ -138,12 +139,4 @@ class ResNetV2(nn.Module):
         )
 
 
-def resnet_v2(
-    depth: int = 50,
-    classes: int = 1000,
-    in_channels: int = 3,
-    initialization: Kind | None = "he_fan_in",
-    channels: int = CHANNELS[0],
-) -> ResNetV2:
-    """A ResNet-V2 for ImageNet with batch normalization, by default from He's variance 2 / fan-in; see `ResNetV2`."""
-    return ResNetV2(depth, classes, in_channels, initialization, channels)
+resnet_v2 = ResNetV2

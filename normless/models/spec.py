@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from math import prod
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from normless.models.dense import dense
-from normless.models.resnet import resnet
-from normless.models.resnet_cifar import resnet_cifar
-from normless.models.resnet_v2 import resnet_v2
+from normless.extras import import_extra
+from normless.models.dense import dense as dense
+from normless.models.layers import MODELS
+from normless.models.resnet import resnet as resnet
+from normless.models.resnet_cifar import resnet_cifar as resnet_cifar
+from normless.models.resnet_v2 import resnet_v2 as resnet_v2
 from normless.models.text_classifier import SOURCE as TRANSFORMERS
 from normless.models.text_classifier import is_path, text_classifier
-from normless.models.transformer import transformer
-from normless.models.wide_resnet import wide_resnet
-from normless.spec import parse_call
-
-REFERENCE: dict[str, Callable[..., nn.Module]] = {
-    "wide_resnet": wide_resnet,
-    "resnet_cifar": resnet_cifar,
-    "dense": dense,
-    "resnet": resnet,
-    "resnet_v2": resnet_v2,
-    "transformer": transformer,
-}
+from normless.models.transformer import transformer as transformer
+from normless.models.wide_resnet import wide_resnet as wide_resnet
+from normless.registry import check_arguments
+from normless.spec import format_call, parse_call
 
 # What a network is run on: one positional argument, several, or keyword arguments.
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
@@ -55,14 +46,15 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
     Args:
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
             `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
-            sentences, see `text_classifier`); or `FILE.py:FUNCTION`, whose code is run and which may return inputs
-            beside the network; they are left out here. Arguments in the text win over the data set's.
+            sentences, see `text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, whose code is run and which
+            may return inputs beside the network; they are left out here. Arguments in the text win over the data
+            set's.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
     Raises:
         ValueError: the text is of no such form, names an unknown model or an argument it does not take.
-        ModuleNotFoundError: torchvision or timm is needed and not installed.
+        MissingExtraError: torchvision, timm or transformers is needed and not installed.
     """
     return _build(spec, classes, image_shape)[0]
 
@@ -84,9 +76,8 @@ def build_with_inputs(
 
     Raises:
         ValueError: images are asked of a network that takes none; else as `build_model` does.
-        ModuleNotFoundError: as `build_model` does.
     """
-    source, _, call = spec.strip().partition(":")
+    source, call = _split(spec)
     fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
     model, inputs = _build(spec, classes, fitted)
     if isinstance(model, MakesInputs):
@@ -107,7 +98,7 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
     Raises:
         ValueError: as `build_model` does for a text of another form or an unknown model of normless.
     """
-    source, _, call = spec.strip().partition(":")
+    source, call = _split(spec)
     if source == TRANSFORMERS and (classes is None or is_path(call)):
         return spec.strip()
     shape = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
@@ -115,8 +106,7 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
     fitted = _fitted(source, name, classes, shape)
     if fitted.keys() <= given.keys():
         return spec.strip()
-    arguments = given | fitted | given
-    return f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    return f"{source}:{format_call(name, given | fitted | given)}"
 
 
 def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
@@ -135,29 +125,34 @@ def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[st
     return (arguments.get("in_channels", SMALL_IMAGE[0]), *sides)
 
 
-def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
-    """The network, and the inputs that come with it, if any do."""
+def _split(spec: str) -> tuple[str, str]:
+    """The source of a model and its call."""
+    file, found, call = spec.strip().partition(".py:")
+    if found:
+        return f"{file}.py", call
     source, separator, call = spec.strip().partition(":")
     if not separator:
         raise ValueError(
             "Expected normless:NAME, torchvision:NAME, timm:NAME, transformers:KIND, FILE.py:FUNCTION or the folder "
-            f"of a saved network, got {spec!r}; the networks of normless are {', '.join(REFERENCE)}."
+            f"of a saved network, got {spec!r}; the networks of normless are {', '.join(MODELS)}."
         )
+    return source, call
+
+
+def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
+    """The network, and the inputs that come with it, if any do."""
+    source, call = _split(spec)
     if source == TRANSFORMERS:
         return text_classifier(call, classes=classes), None
     name, arguments = parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
     if source == "normless":
-        return _reference(name, fitted), None
-    if source == "torchvision":
-        return _torchvision(name, fitted), None
-    if source == "timm":
-        return _timm(name, fitted), None
-    if source.endswith(".py"):
-        return _from_file(Path(source), name, arguments)
-    raise ValueError(
-        f"Unknown source of models {source!r} in {spec!r}: normless, torchvision, timm, transformers or a file."
-    )
+        build = _reference(name)
+        check_arguments(f"model normless:{name}", fitted, build)
+        return build(**fitted), None
+    if source in _ZOOS:
+        return _of_zoo(source, name, fitted), None
+    return _checked(spec, MODELS.find(f"{source}:{name}")(**arguments))
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
@@ -166,87 +161,63 @@ def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) ->
         fitted: dict[str, Any] = {} if classes is None else {"classes": classes}
         if shape is not None:
             fitted |= {"in_channels": shape[0], "in_features": prod(shape)}
-        known = inspect.signature(_reference_named(name)).parameters
+        known = inspect.signature(_reference(name)).parameters
         return {key: value for key, value in fitted.items() if key in known}
     if source == TRANSFORMERS and classes is not None:
         return {"num_labels": classes}
-    if source not in ("torchvision", "timm"):
+    if source not in _ZOOS:
         return {}
     fitted = {} if classes is None else {"num_classes": classes}
     return fitted | {"in_chans": shape[0]} if source == "timm" and shape is not None else fitted
 
 
-def _reference_named(name: str) -> Callable[..., nn.Module]:
-    if name not in REFERENCE:
-        raise ValueError(f"normless has no network {name!r}; it has {', '.join(REFERENCE)}.")
-    return REFERENCE[name]
+def _reference(name: str) -> Callable[..., nn.Module]:
+    if name not in MODELS:
+        raise ValueError(f"normless has no network {name!r}; it has {', '.join(MODELS)}.")
+    return MODELS[name]
 
 
-def _reference(name: str, arguments: dict[str, Any]) -> nn.Module:
-    build = _reference_named(name)
-    known = inspect.signature(build).parameters
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise ValueError(f"{name} takes {', '.join(known)}; it does not take {', '.join(unknown)}.")
-    missing = [key for key, one in known.items() if one.default is one.empty and key not in arguments]
-    if missing:
-        raise ValueError(f"{name} needs {', '.join(missing)}, as in normless:{name}({missing[0]}=…).")
-    return build(**arguments)
+# The functions of a library of models: whether it has one, its constructor, and how to list them.
+_ZOOS: dict[str, tuple[str, Callable[[Any, str], bool], str, str]] = {
+    "torchvision": (
+        "torchvision.models",
+        lambda library, name: name in library.list_models(),
+        "get_model",
+        "torchvision.models.list_models() names them all",
+    ),
+    "timm": (
+        "timm",
+        lambda library, name: bool(library.is_model(name)),
+        "create_model",
+        "timm.list_models('*NAME*') finds one by a part of its name",
+    ),
+}
 
 
-def _torchvision(name: str, arguments: dict[str, Any]) -> nn.Module:
-    models = _zoo("torchvision.models")
-    if name not in models.list_models():
-        raise ValueError(f"torchvision has no model {name!r}; torchvision.models.list_models() names them all.")
-    return _called(f"torchvision's {name}", models.get_model, name, arguments)
-
-
-def _timm(name: str, arguments: dict[str, Any]) -> nn.Module:
-    timm = _zoo("timm")
-    if not timm.is_model(name):
-        raise ValueError(f"timm has no model {name!r}; timm.list_models('*{name[:6]}*') may name the one meant.")
-    return _called(f"timm's {name}", timm.create_model, name, arguments)
-
-
-def _called(what: str, create: Callable[..., Any], name: str, arguments: dict[str, Any]) -> nn.Module:
+def _of_zoo(source: str, name: str, arguments: dict[str, Any]) -> nn.Module:
+    module, is_model, create, listing = _ZOOS[source]
+    library = import_extra("zoo", f"{source}:{name}", module)
+    if not is_model(library, name):
+        raise ValueError(f"{source} has no model {name!r}; {listing}.")
     try:
-        model: nn.Module = create(name, **arguments)
+        model: nn.Module = getattr(library, create)(name, **arguments)
     except TypeError as error:
         if not arguments:
             raise
-        raise ValueError(f"{what} cannot be built with {', '.join(arguments)}: {error}.") from error
+        raise ValueError(f"{source}'s {name} cannot be built with {', '.join(arguments)}: {error}.") from error
     return model
 
 
-def _zoo(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        raise ModuleNotFoundError(
-            f"{package} is not installed; install it with: pip install 'normless[zoo]'", name=package
-        ) from error
-
-
-def _from_file(path: Path, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs | None]:
-    if not path.is_file():
-        raise ValueError(f"There is no file {path} to take the model {name!r} from.")
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not callable(getattr(module, name, None)):
-        raise ValueError(f"{path} has no function {name!r}.")
-    returned = getattr(module, name)(**arguments)
+def _checked(spec: str, returned: Any) -> tuple[nn.Module, Inputs | None]:
+    """What the function of a file or module returned: a network, or one and its inputs."""
     model, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(model, nn.Module):
         raise ValueError(
-            f"{path}:{name} returned a {type(model).__name__}, expected a torch.nn.Module, or one and its inputs."
+            f"{spec} returned a {type(model).__name__}, expected a torch.nn.Module, or one and its inputs."
         )
     if not isinstance(inputs, Tensor | tuple | dict | None):
         raise ValueError(
-            f"{path}:{name} returned inputs that are a {type(inputs).__name__}, expected a tensor, a tuple of "
-            "positional or a dictionary of keyword arguments."
+            f"{spec} returned inputs that are a {type(inputs).__name__}, expected a tensor, a tuple of positional or "
+            "a dictionary of keyword arguments."
         )
     return model, inputs

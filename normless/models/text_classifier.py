@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normless.extras import import_extra
 from normless.spec import parse_call
 
 SOURCE = "transformers"
@@ -82,9 +83,9 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
 
     Raises:
         ValueError: there is no such kind, setting, file or checkpoint, or it does not go with the data.
-        ModuleNotFoundError: transformers is not installed.
+        MissingExtraError: transformers is not installed.
     """
-    library = _library()
+    library = import_extra("zoo", f"transformers:{text.strip()}", SOURCE)
     path = Path(text.strip())
     with _quiet():
         if is_path(text):
@@ -113,15 +114,6 @@ def checkpoint_folder(model: str) -> Path | None:
     """The folder of the checkpoint that a model's whole text names, None where it names none."""
     source, _, rest = model.strip().partition(":")
     return Path(rest.strip()) if source == SOURCE and is_path(rest) and not rest.strip().endswith(".json") else None
-
-
-def _library() -> Any:
-    try:
-        return import_module(SOURCE)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "transformers is not installed; install it with: pip install 'normless[zoo]'", name=SOURCE
-        ) from error
 
 
 @contextmanager

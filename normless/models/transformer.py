@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from normless.models.layers import MODELS
 from normless.models.transformer_blocks import (
     AttentionBlock,
     DecoderLayer,
@@ -65,6 +66,7 @@ class Decoder(nn.Module):
         return x if self.norm is None else self.norm(x), tuple(kept)
 
 
+@MODELS.register("transformer")
 class Transformer(nn.Module):
     """An encoder-decoder with layer normalization in every residual block, behind the sums or ahead of the branches.
 
@@ -191,19 +193,7 @@ def sinusoids(start: int, count: int, width: int, device: torch.device | None = 
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
-def transformer(
-    vocabulary: int,
-    layers: int = 6,
-    width: int = 512,
-    heads: int = 8,
-    feed_forward: int = 2048,
-    norm: Placement = "post",
-    dropout: float = 0.1,
-    decoder_layers: int | None = None,
-    padding: int = 0,
-) -> Transformer:
-    """An encoder-decoder transformer with layer normalization; see `Transformer`."""
-    return Transformer(vocabulary, layers, width, heads, feed_forward, norm, dropout, decoder_layers, padding)
+transformer = Transformer
 
 
 def _check(vocabulary: int, layers: int, decoder_layers: int, width: int, norm: str, padding: int) -> None:

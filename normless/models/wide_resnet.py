@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import GlobalAveragePool, blocks_per_stage, conv
+from normless.models.layers import MODELS, GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
 
@@ -45,6 +45,7 @@ class WideBlock(nn.Module):
         return BlockStructure(branch=first + rest)
 
 
+@MODELS.register("wide_resnet")
 class WideResNet(nn.Module):
     """Wide-ResNet n-k: depth n = 6b + 4, width factor k, three stages of 16k, 32k and 64k channels.
 
@@ -109,13 +110,4 @@ class WideResNet(nn.Module):
         return [(name, block) for name, block in self.blocks.named_children() if isinstance(block, WideBlock)]
 
 
-def wide_resnet(
-    depth: int = 16,
-    width: int = 4,
-    classes: int = 10,
-    in_channels: int = 3,
-    initialization: Kind | None = "he_fan_in",
-    classifier_bias: bool = True,
-) -> WideResNet:
-    """A Wide-ResNet n-k with batch normalization, by default from He's variance 2 / fan-in; see `WideResNet`."""
-    return WideResNet(depth, width, classes, in_channels, initialization, classifier_bias)
+wide_resnet = WideResNet

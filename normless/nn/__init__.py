@@ -1,16 +1,16 @@
 """The few layers normless needs beyond torch's own."""
 
+from normless.nn.activation import ScaledActivation as ScaledActivation
 from normless.nn.activation import ShiftedActivation as ShiftedActivation
 from normless.nn.affine import ScalarAffine as ScalarAffine
 from normless.nn.affine import scalar_affine as scalar_affine
-from normless.nn.alternating import AlternatingBatchNorm1d as AlternatingBatchNorm1d
-from normless.nn.alternating import AlternatingBatchNorm2d as AlternatingBatchNorm2d
+from normless.nn.batch_norms import AlternatingBatchNorm1d as AlternatingBatchNorm1d
+from normless.nn.batch_norms import AlternatingBatchNorm2d as AlternatingBatchNorm2d
+from normless.nn.batch_norms import GhostBatchNorm1d as GhostBatchNorm1d
+from normless.nn.batch_norms import GhostBatchNorm2d as GhostBatchNorm2d
+from normless.nn.batch_norms import PartialBatchNorm1d as PartialBatchNorm1d
+from normless.nn.batch_norms import PartialBatchNorm2d as PartialBatchNorm2d
 from normless.nn.frozen import FrozenAffine as FrozenAffine
-from normless.nn.ghost import GhostBatchNorm1d as GhostBatchNorm1d
-from normless.nn.ghost import GhostBatchNorm2d as GhostBatchNorm2d
-from normless.nn.partial import PartialBatchNorm1d as PartialBatchNorm1d
-from normless.nn.partial import PartialBatchNorm2d as PartialBatchNorm2d
-from normless.nn.scaled_activation import ScaledActivation as ScaledActivation
 from normless.nn.standardized import ScaledStdConv1d as ScaledStdConv1d
 from normless.nn.standardized import ScaledStdConv2d as ScaledStdConv2d
 from normless.nn.standardized import ScaledStdConv3d as ScaledStdConv3d

@@ -1,4 +1,4 @@
-"""An activation between two scalar biases, φ(x + b₁) + b₂."""
+"""Activations between two scalar biases, φ(x + b₁) + b₂, and of a scaled input, φ(s·x + b₁) + b₂."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEdit
-from normless.nn.affine import one_element
+from normless.nn.affine import one_element, register_part
 
 
 class ShiftedActivation(nn.Module):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
-    b₁ is Fixup's bias before an activation that reads no weight layer of its own (behind one it rides in that
+    b₁ is Fixup's bias before an activation that reads no weight layer of its own (after one it is part of that
     layer's bias), b₂ its bias before the layer that reads the activation (Zhang et al., section 3, rule 3).
 
     For ReLU, relu(c + b₁) + b₂ = max(c + (b₁ + b₂), b₂) would be one kernel, but its backward pass is not: on the
@@ -37,11 +36,9 @@ class ShiftedActivation(nn.Module):
         """Add `input_bias` or `output_bias`, zero, with the dtype and device of `like`.
 
         Raises:
-            UnsupportedEdit: the activation has that bias already.
+            UnsupportedEditError: the activation has that bias already.
         """
-        if getattr(self, name) is not None:
-            raise UnsupportedEdit(f"the activation already has its {name.replace('_', ' ')}")
-        self.register_parameter(name, nn.Parameter(one_element(0.0).to(like)))
+        register_part(self, name, one_element(0.0), like)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply φ between its biases."""
@@ -49,3 +46,22 @@ class ShiftedActivation(nn.Module):
             x = x + self.input_bias.to(x.dtype)
         y = cast(Tensor, self.activation(x))
         return y if self.output_bias is None else y + self.output_bias.to(y.dtype)
+
+
+class ScaledActivation(ShiftedActivation):
+    """An activation φ of the input times a constant s: y = φ(s·x + b₁) + b₂, of the shape of x.
+
+    For activations other than ReLU and LeakyReLU, for which φ(s·x) = s·φ(x).
+    """
+
+    def __init__(self, activation: nn.Module, scale: float) -> None:
+        super().__init__(activation)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale, then apply φ between its biases."""
+        return super().forward(x * self.scale)
+
+    def extra_repr(self) -> str:
+        """The constant."""
+        return f"scale={self.scale:.4g}"

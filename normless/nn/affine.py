@@ -1,24 +1,24 @@
 """Convolutions and linear layers with scalar multipliers and biases that cost next to nothing.
 
-With a multiplier α, a bias b₁ before the layer and a bias b₂ behind it, the layer computes
+With a multiplier α, a bias b₁ before the layer and a bias b₂ after it, the layer computes
 
     α·(W ∗ (x + b₁) + b) + b₂ = (αW) ∗ (x + b₁) + (αb + b₂)
 
-so α touches the weight and never the activations, and b₂ rides in the layer's own bias. Both sides have the
+so α multiplies the weight and not the activations, and b₂ is added to the layer's own bias. Both sides have the
 same gradients. Zero padding is applied after b₁ is added.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 
 
 class ScalarAffine(nn.Module):
@@ -56,13 +56,10 @@ class ScalarAffine(nn.Module):
         A value that already is a parameter is shared, not copied.
 
         Raises:
-            UnsupportedEdit: the layer has that part already.
+            UnsupportedEditError: the layer has that part already.
         """
         assert name in self.PARTS
-        if getattr(self, name) is not None:
-            raise UnsupportedEdit(f"the layer already has its {name.replace('_', ' ')}")
-        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(self.weight))
-        self.register_parameter(name, parameter)
+        register_part(self, name, value, self.weight)
 
     def prepared(self, x: Tensor) -> Tensor:
         """The input after `before` and `input_bias`."""
@@ -180,7 +177,7 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     A layer that already is one comes back as it is; any other stays what it was.
 
     Raises:
-        UnsupportedEdit: the layer is of a type whose weight cannot simply be multiplied (its message ends in
+        UnsupportedEditError: the layer is of a type whose weight cannot simply be multiplied (its message ends in
             the type; the caller knows the path).
     """
     if isinstance(layer, ScalarAffine):
@@ -188,13 +185,32 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     kind = _scalar_kind(layer)
     if kind is None:
         known = ", ".join(known_type.__name__ for known_type in _SCALAR_LAYERS)
-        raise UnsupportedEdit(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
-    scalar: Any = kind.__new__(kind)
-    scalar.__dict__.update(layer.__dict__)
-    scalar.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
-    assert isinstance(scalar, ScalarAffine)
+        raise UnsupportedEditError(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
+    scalar = of_class(layer, kind)
     scalar._start_without_parts()
     return scalar
+
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
+    """A layer as one of another class, with the same parameters, children, hooks and mode."""
+    other = kind.__new__(kind)
+    other.__dict__.update(layer.__dict__)
+    other.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
+    return other
+
+
+def register_part(layer: nn.Module, name: str, value: Tensor, like: Tensor) -> None:
+    """Give a layer a parameter of a name, with the device and dtype of `like`; a parameter is shared, not copied.
+
+    Raises:
+        UnsupportedEditError: the layer has it already.
+    """
+    if getattr(layer, name) is not None:
+        raise UnsupportedEditError(f"the layer already has its {name.replace('_', ' ')}")
+    layer.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 
 
 def one_element(value: float) -> Tensor:

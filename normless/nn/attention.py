@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
+from normless.nn.affine import of_class, register_part
 
 
 class TakesInputBias(nn.Module):
@@ -19,14 +20,11 @@ class TakesInputBias(nn.Module):
         """Give it its `input_bias`, a new parameter on the weights' device and of their dtype, or a given one.
 
         Raises:
-            UnsupportedEdit: it is another part, or there is one already.
+            UnsupportedEditError: it is another part, or there is one already.
         """
         if name != "input_bias":
-            raise UnsupportedEdit(f"an attention takes an input bias, no {name.replace('_', ' ')}")
-        if self.input_bias is not None:
-            raise UnsupportedEdit("the layer already has its input bias")
-        like = cast(Tensor, next(self.parameters()))
-        self.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
+            raise UnsupportedEditError(f"an attention takes an input bias, no {name.replace('_', ' ')}")
+        register_part(self, name, value, next(self.parameters()))
 
 
 class BiasedProjection(TakesInputBias, NonDynamicallyQuantizableLinear):
@@ -66,11 +64,9 @@ def with_input_bias(layer: nn.Module) -> TakesInputBias:
     if isinstance(layer, TakesInputBias):
         return layer
     kind = ScalarMultiheadAttention if isinstance(layer, nn.MultiheadAttention) else BiasedProjection
-    made: TakesInputBias = kind.__new__(kind)
-    made.__dict__.update(layer.__dict__)
-    made.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
-    made.register_parameter("input_bias", None)
-    return made
+    biased: TakesInputBias = of_class(layer, kind)
+    biased.register_parameter("input_bias", None)
+    return biased
 
 
 def is_attention(layer: nn.Module) -> bool:

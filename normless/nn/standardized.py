@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn.affine import (
     ScalarAffine,
     ScalarConv1d,
     ScalarConv2d,
     ScalarConv3d,
     ScalarLinear,
+    of_class,
     scalar_affine,
 )
 
@@ -108,24 +109,21 @@ def scaled_std(layer: nn.Module) -> ScaledStd:
     A layer that already is one comes back as it is; any other stays what it was.
 
     Raises:
-        UnsupportedEdit: the layer is of a type that cannot be, or its outputs read one value each, whose
+        UnsupportedEditError: the layer is of a type that cannot be, or its outputs read one value each, whose
             deviation from their mean is nothing (its message ends in the type; the caller knows the path).
     """
     if isinstance(layer, ScaledStd):
         return layer
     scalar = scalar_affine(layer)
     if scalar.weight[0].numel() < 2:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"each output reads one value, and a single weight less its mean is zero, in a {type(layer).__name__}"
         )
     kind = _STANDARDIZED.get(type(scalar))
     if kind is None:
-        raise UnsupportedEdit(
+        raise UnsupportedEditError(
             f"weights are standardized in convolutions and linear layers, not in a {type(layer).__name__}"
         )
-    new: Any = kind.__new__(kind)
-    new.__dict__.update(scalar.__dict__)
-    new.__dict__.update(_parameters=dict(scalar._parameters), _modules=dict(scalar._modules))
-    assert isinstance(new, ScaledStd)
+    new = of_class(scalar, kind)
     new._start_standardized()
     return new

@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping: gradients held to a share of the weights they belong to (Brock et al. 2021)."""
+"""Adaptive gradient clipping: gradients bounded by a fraction of the norm of their weights (Brock et al. 2021)."""
 
 from __future__ import annotations
 

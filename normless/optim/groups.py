@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from normless.arguments import arguments_of
+from normless.arguments import forward_arguments
 from normless.decay import GROUPS, Policy, decays_of
 from normless.optim.roles import parameter_roles
 from normless.residual import ResidualMap
@@ -16,7 +16,7 @@ from normless.residual import residual_map as find_residual_map
 
 def param_groups(
     model: nn.Module,
-    *,
+    *inputs: Any,
     lr: float,
     weight_decay: float,
     policy: Policy = "guidelines",
@@ -26,8 +26,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
-    What a group holds is told in `normless.optim.roles`. Torch's schedulers scale every group's own rate and so
-    keep the proportion; those of timm multiply by `lr_scale` once more and expect it with the base rate in `lr`.
+    Groups are defined in `normless.optim.roles`. Torch's schedulers scale every group's lr and so keep
+    the proportions; those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
 
     Args:
         model: the network, converted or not.
@@ -39,8 +39,8 @@ def param_groups(
             from these to whether they decay, or to a λ of their own: see `normless.decay.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 is the Fixup paper's with Mixup.
         residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
-        example_inputs: what the network's forward takes: one tensor, a tuple of positional arguments, or a mapping
-            of keyword arguments.
+        example_inputs: what the network's forward takes, where that is not given by position as `inputs`: one tensor,
+            a tuple of positional arguments, or a mapping of keyword arguments.
 
     Returns:
         Dictionaries with keys params, name, lr, lr_scale, weight_decay; empty groups are left out. What a pattern
@@ -57,7 +57,8 @@ def param_groups(
             f"scalar_lr_scale={scalar_lr_scale}."
         )
     decays = decays_of(policy, weight_decay)
-    found = _map(model, example_inputs) if residual_map is None else residual_map
+    positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
+    found = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
     members: dict[tuple[str, str | None], list[nn.Parameter]] = {(name, None): [] for name in GROUPS}
     for name, group in parameter_roles(model, found).items():
@@ -82,8 +83,3 @@ def _check_matched(patterns: Collection[str], matched: Collection[str | None], n
             f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
             f"its names are such as {', '.join(list(names)[:3])}."
         )
-
-
-def _map(model: nn.Module, example_inputs: Any) -> ResidualMap:
-    positional, named = arguments_of(example_inputs)
-    return find_residual_map(model, *positional, **named)

@@ -13,7 +13,7 @@ from normless.residual.classify import NORMS, kind_of
 # Their parameters other than biases are weights, of whatever shape.
 _WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
 
-_Kin = Mapping[tuple[type[nn.Module], str], str]
+_Siblings = Mapping[tuple[type[nn.Module], str], str]
 
 
 def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, str]:
@@ -44,13 +44,13 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
     named = dict(model.named_parameters(remove_duplicate=False))
     modules = dict(model.named_modules(remove_duplicate=False))
     read = _read_by_layers(residual_map, named, modules)
-    kin = _kin(model, read)
+    siblings = _by_sibling(model, read)
     roles: dict[str, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             path, _, last = name.rpartition(".")
             module = modules[path]
-            role = _own_part(module, last, parameter) or read.get(id(parameter)) or kin.get((type(module), last))
+            role = _own_part(module, last, parameter) or read.get(id(parameter)) or siblings.get((type(module), last))
             roles[name] = role or _by_class(module, last, parameter, residual_map.norms.get(path, "other"))
     return roles
 
@@ -114,7 +114,7 @@ def _of_weight_layer(module: nn.Module, name: str, parameter: Tensor) -> str:
     return "weights" if parameter.dim() >= 2 else "biases"
 
 
-def _kin(model: nn.Module, read: Mapping[int, str]) -> _Kin:
+def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> _Siblings:
     """The group of a parameter by its module's class and its name, from those that a layer reads."""
     known: dict[tuple[type[nn.Module], str], str] = {}
     for module in model.modules():

@@ -1,5 +1,8 @@
 """Figures and pages from tidy tables, whoever made them."""
 
+from normless.extras import require_extra
 from normless.lazy import attach_stub
+
+require_extra("plots", "Drawing", "matplotlib", "jinja2")
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from normless.spec import parse_call
+from normless.spec import parse_call, split_terms
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ PAPER = Ink("#ffffff", "#14181d")
 
 def scheme_ink(scheme: str) -> Ink:
     """The colour and marker of a scheme; its arguments, as in ``skipinit(alpha=1)``, do not change them."""
-    name, _ = parse_call(scheme)
+    name, _ = parse_call(split_terms(scheme)[0])
     return SCHEME_INKS.get(name, OTHER_SCHEME)
 
 

@@ -1,4 +1,4 @@
-"""The residual structure of a network: which blocks it has and which layers each path of them holds."""
+"""The residual structure of a network: its blocks and the layers on each of their paths."""
 
 from normless.lazy import attach_stub
 

@@ -1,4 +1,4 @@
-"""What the residual structure of a network is, as data: layers, blocks, and the map of them."""
+"""The residual structure of a network as data: layers, blocks, and their map."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Role = Literal["last", "down", "stem", "other"]
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight layer, a normalization, an activation, a layer scale or a dropout: what an edit can be made to.
+    """A weight layer, a normalization, an activation, a layer scale or a dropout: what an edit can change.
 
     `path` is the module's qualified name, or `MODULE:WHAT` for what a module's forward code does by itself.
     `input` is the path of the layer whose output this one reads unchanged, or None where something else lies
     between (a sum, a pooling, the network's own input). A module that runs several times in one forward pass is
-    one layer each time, told apart by `call` = 0, 1, ….
+    one layer each time, numbered by `call` = 0, 1, ….
 
     `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
     qualified name of the vector that scales the layer's channels: a norm's γ, the gain of a standardized weight,
@@ -59,8 +59,8 @@ class Site:
     """An addition in the forward code of a module: the `index`-th there, counted from 0 in execution order.
 
     Only additions of two tensors count, and not those of the module's children. `branch` is the position, 0 or 1, of
-    the summand that ends a branch. `total` is the number of additions there, by which a reader of the code can
-    tell that both count alike.
+    the summand that ends a branch. `total` is the number of additions there, by which another count of the code
+    can be checked.
     """
 
     module: str
@@ -73,18 +73,18 @@ class Site:
 class ResidualBlock:
     """One residual sum, x + f(x): what lies on its branch, on its skip path and around them.
 
-    A sum of several branches, x + f(x) + g(x), is one block: `branch_layers` are those of all, `branches` tells
-    them apart. `inner` are the blocks inside the branch, whose layers are among `branch_layers` too. `chain` is
+    A sum of several branches, x + f(x) + g(x), is one block: `branch_layers` are those of all, `branches` those of
+    each. `inner` are the blocks inside the branch, whose layers are among `branch_layers` too. `chain` is
     the number of weight layers in series on the longest branch, without gating ones; None if that is all of them.
 
     `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
     them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
-    behind its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
+    after its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
     None where the sum is an operator in the forward code. `ends_in_layer` says whether the sum adds the output of
     the branch's last layer as it is, with no gating, dropout or pooling in between. `sites` are the additions where
     they are operators in forward code, one for each branch; empty where a module adds, or something that is no
     addition of two (a sum over a stack). `ends` names for each branch the last weight layer, norm or activation with
-    nothing but factors behind it (layer scale, dropout), or None. All tuples are in execution order.
+    nothing but factors after it (layer scale, dropout), or None. All tuples are in execution order.
     """
 
     name: str
@@ -154,7 +154,7 @@ class ResidualBlock:
 
     @property
     def activation_after_sum(self) -> str | None:
-        """Path of the block's activation behind the sum (ResNet-V1), or None."""
+        """Path of the block's activation after the sum (ResNet-V1), or None."""
         return next(iter(_paths(self.after_sum, "activation")), None)
 
 
@@ -191,15 +191,15 @@ class ResidualMap:
 
     @property
     def classifier(self) -> str | None:
-        """Path of the network's last weight layer behind the blocks, or None where there is none."""
+        """Path of the network's last weight layer after the blocks, or None where there is none."""
         layers = self.head_layers if self.blocks else self.stem_layers
         return next(reversed(_paths(layers, "weight")), None)
 
     @cached_property
     def norms(self) -> dict[str, Role]:
-        """The role of every normalization, by path: which γ it holds (Kim et al., figures 1, 2 and 4).
+        """The role of every normalization, by path: which γ it has (Kim et al., figures 1, 2 and 4).
 
-        `last`: the last norm of a branch, or the norm behind the sum of a branch that has none, as in
+        `last`: the last norm of a branch, or the norm after the sum of a branch that has none, as in
         post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
         has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others), and
         all of a network without blocks.
@@ -211,7 +211,7 @@ class ResidualMap:
 
         give("stem" if self.blocks else "other", self.stem_layers)
         give("other", self.trunk_layers + self.head_layers)
-        # An inner block comes after the one around it, so that its word on its own norms stands.
+        # An inner block comes after the one around it, so that it decides the roles of its own norms.
         for block in self.walk():
             give("down" if block.skip else "other", block.shared_layers)
             give("other", block.branch_layers)
@@ -280,7 +280,7 @@ class ResidualMap:
 
 
 def _main_norms(layers: tuple[Layer, ...]) -> list[Layer]:
-    """The norms of a branch that its gates do not hold, or those of the gates where there are no others."""
+    """The norms of a branch outside its gates, or those of the gates where there are no others."""
     norms = [layer for layer in layers if layer.kind == "norm"]
     return [layer for layer in norms if not layer.gating] or norms
 

@@ -1,4 +1,4 @@
-"""The map of a network that states its own structure, so that 10,000 layers need not be traced to be known."""
+"""The map of a network that states its own structure, so that 10,000 layers need not be traced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from normless.residual.classify import layer_of
 class Projections:
     """The three layers side by side that an attention starts with, in execution order; the first two are gating.
 
-    `of_memory` says that key and value read the memory that `Decoding` tells of, not what the query reads.
+    `of_memory` says that key and value read the memory of `Decoding`, not what the query reads.
     """
 
     query: str
@@ -44,7 +44,7 @@ class Decoding:
 
     Attributes:
         first: name of its first block.
-        memory: modules behind the last block of the first stack, by path.
+        memory: modules after the last block of the first stack, by path.
         stem: modules before its own first block, by path.
     """
 
@@ -57,7 +57,7 @@ class Decoding:
 class Structure:
     """The modules of a network by path, in execution order: the stem, the blocks by name, the head.
 
-    `decoding` tells where among the blocks those of a decoder start, None for a network of one stack.
+    `decoding` says where the blocks of a decoder start, None for a network of one stack.
     """
 
     stem: Sequence[str]
@@ -85,9 +85,9 @@ def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
     blocks, trunk = [], []
     for name, block in structure.blocks:
         if decoding is not None and name == decoding.first:
-            behind, memory = _walk(model, decoding.memory, "", end)
-            ahead, end = _walk(model, decoding.stem, "", None)
-            trunk = [*behind, *ahead]
+            after, memory = _walk(model, decoding.memory, "", end)
+            before, end = _walk(model, decoding.stem, "", None)
+            trunk = [*after, *before]
         found, end = _block(model, name, block, end, memory)
         blocks.append(found)
     head, _ = _walk(model, structure.head, "", end)

@@ -39,9 +39,9 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    """Undo what a traced forward pass leaves behind: attributes it sets, random numbers it draws, fused attention."""
+    """Undo side effects of a traced forward pass: attributes it sets, random numbers it draws, fused attention."""
     attributes = {module: dict(vars(module)) for module in model.modules()}
-    holders = (value for held in attributes.values() for value in held.values() if type(value) in (dict, list, set))
+    holders = (value for own in attributes.values() for value in own.values() if type(value) in (dict, list, set))
     contents = [(holder, holder.copy()) for holder in holders]
     fused = torch.backends.mha.get_fastpath_enabled()
     # The fused encoder layer hides its residual sums.
@@ -61,7 +61,7 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
-    """Let forward return the tensors of its output alone, since export knows few of the types that hold them.
+    """Let forward return the tensors of its output alone, since export knows few container types.
 
     It is overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
     """

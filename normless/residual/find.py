@@ -1,4 +1,4 @@
-"""The residual map of a network: as it states it, or as its dataflow shows it."""
+"""The residual map of a network: stated by the network, or read from its dataflow."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 from torch import nn
 
+from normless.arguments import forward_arguments
 from normless.errors import UnresolvedStructureError
 from normless.residual.blocks import ResidualMap
 from normless.residual.declared import StatesStructure, stated_map
 
 
-def residual_map(model: nn.Module, *inputs: Any, strict: bool = False, **kwargs: Any) -> ResidualMap:
+def residual_map(
+    model: nn.Module, *inputs: Any, strict: bool = False, example_inputs: Any = None, **kwargs: Any
+) -> ResidualMap:
     """Find the residual blocks of a network.
 
     A network that states its structure (those of `normless.models`) is not run. Any other is exported with
@@ -21,12 +24,15 @@ def residual_map(model: nn.Module, *inputs: Any, strict: bool = False, **kwargs:
         model: any network, in the mode (train or eval) it is to be read in.
         inputs: what its forward takes, positional; needed where the network must be traced. Values do not matter.
         strict: raise where anything is left unresolved, rather than list it in the map's `unresolved`.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
         kwargs: what its forward takes by name, such as `input_ids`.
 
     Raises:
         UnresolvedStructureError: the network must be traced and no inputs came, or it cannot be exported; with
             `strict`, something in it cannot be understood.
     """
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if isinstance(model, StatesStructure):
         found = stated_map(model, model.residual_structure())
     elif inputs or kwargs:

@@ -79,20 +79,20 @@ class _Finder:
     def _classify_by_operations(self) -> None:
         """Give a kind to the modules that are a norm, an activation or a scale by what they compute.
 
-        A norm may hold an activation or a dropout of its own, which stays a layer by itself.
+        A norm may contain an activation or a dropout, which stays a layer by itself.
         """
         own: dict[str, list[int]] = defaultdict(list)
-        held: dict[str, set[str]] = defaultdict(set)
+        children: dict[str, set[str]] = defaultdict(set)
         for index, operation in enumerate(self.flow.operations):
             own[operation.module].append(index)
             for path in operation.modules[:-1]:
-                held[path].add(operation.module)
+                children[path].add(operation.module)
         for path, indices in own.items():
             if not path or self.kinds[path] is not None:
                 continue
             kind = computed_kind([self.flow[index] for index in indices])
-            alone = all(self.kinds[child] in ("activation", "dropout") for child in held[path])
-            if path not in held or not held[path] or (kind == "norm" and alone):
+            alone = all(self.kinds[child] in ("activation", "dropout") for child in children[path])
+            if path not in children or not children[path] or (kind == "norm" and alone):
                 self.kinds[path] = kind
 
     def find(self) -> Layers:
@@ -118,7 +118,7 @@ class _Finder:
         self.result.operations.setdefault(call, []).append(index)
 
     def _run_of(self, index: int, path: str) -> Hashable:
-        """What tells the runs of a layer apart: the name its module was called by, and which call that was.
+        """A key per run of a layer: the name by which its module was called, and the number of the call.
 
         Export counts the calls of each name; a module of several names runs under each of them. A parameter that
         forward code uses directly is a layer anew at each use.
@@ -182,7 +182,7 @@ class _Finder:
         return f"{path}:{name}" if self.taken[key] == 1 else f"{path}:{name}_{self.taken[key] - 1}"
 
     def _weight_owner(self, operation: Operation) -> str:
-        """The module that runs and holds the weight, else the one that holds it; a bare parameter keeps its name."""
+        """The module that runs and owns the weight, else the one that owns it; for a parameter alone, its name."""
         if self.kinds[operation.module] == "weight":
             return self.names.canonical(operation.module)
         weight = self.names.weight_of(operation.parameters)

@@ -1,4 +1,4 @@
-"""Norms and activations found by what a module computes, for those that are no subclass of torch's own."""
+"""Norms and activations recognised by what a module computes, for those that do not subclass torch's."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Which additions of a dataflow are residual sums, and what lies between their forks and them.
 
 A residual sum adds a skip path and one or more branches that all start at one activation, the fork. The skip path
-is the fork itself or at most one linear layer on it; a branch holds weights, or a norm or pooling. Sums of other
-kinds are left out: of activations without a common origin (position embeddings, masks), attention logits and their
-bias, parallel linear layers (which are one layer), merges of several streams that go on beside the sum.
+is the fork itself or at most one linear layer on it; a branch has weights, or a norm or pooling. Other sums are
+left out: of activations without a common origin (position embeddings, masks), attention logits and their
+bias, parallel linear layers (which are one layer), merges of several streams that are also read elsewhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sum:
 
 @dataclass
 class SumFinder:
-    """Goes through the additions of a dataflow in execution order and tells the residual ones."""
+    """Finds the residual sums among the additions of a dataflow, in execution order."""
 
     flow: Dataflow
     layers: Layers
@@ -165,9 +165,9 @@ class SumFinder:
         return self.chain(main) == 0 or self._is_projection(found, main, paths)
 
     def _is_projection(self, found: Sum, skip: list[int], paths: list[list[int]]) -> bool:
-        """Whether the skip path only fits shapes, with nothing nonlinear behind its first weight layer.
+        """Whether the skip path only fits shapes, with nothing nonlinear after its first weight layer.
 
-        A branch that holds whole blocks and also goes on beside the sum is a stream of its own, and the sum a merge;
+        A branch that contains whole blocks and is also read elsewhere is a stream of its own, and the sum a merge;
         so is one that does no more than the skip path.
         """
         kinds = [self.layers.kind(index) for index in skip]
@@ -175,8 +175,8 @@ class SumFinder:
             return False
         for path in paths:
             streams = any(index in self.sums for index in path) and not self._is_closed(path, found.at)
-            bends = any(self.layers.kind(index) in ("norm", "activation") for index in path)
-            more = not bends or "activation" in kinds
+            nonlinear = any(self.layers.kind(index) in ("norm", "activation") for index in path)
+            more = not nonlinear or "activation" in kinds
             if streams or self.chain(path) < self.chain(skip) + more:
                 return False
         return True
@@ -191,8 +191,8 @@ class SumFinder:
     def _is_parallel(self, found: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether all terms are linear and single layers, so that their sum is one layer too.
 
-        A convolution beside an identity is none, unless batch norm or a second convolution shows that they are
-        the parts of one kernel: x + W x is the plainest residual block.
+        A convolution beside an identity is not, unless batch norm or a second convolution shows that they are
+        the parts of one kernel: x + W x is the simplest residual block.
         """
         every = [skip, *paths]
         if not all(self._is_linear(path, found.fork) for path in every):
@@ -249,7 +249,7 @@ class SumFinder:
         )
 
     def _feeds_softmax(self, at: int) -> bool:
-        """Whether a sum only makes attention logits: every way on leads to a softmax before the next weights."""
+        """Whether a sum only makes attention logits: every path from it reaches a softmax before the next weights."""
         pending, seen, reached = [at], {at}, False
         while pending:
             index = pending.pop()

@@ -1,14 +1,16 @@
-"""The residual map printed as a table that a person recognises their network in."""
+"""The residual map printed as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Role
+if TYPE_CHECKING:
+    from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Role
 
 SHOWN_AT_EACH_END = 20
 WIDTH = 200

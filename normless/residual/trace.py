@@ -1,4 +1,4 @@
-"""The residual map of any network, read from the dataflow that `torch.export` shows. Class names play no part."""
+"""The residual map of any network, read from its `torch.export` dataflow, never from class names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from normless.residual.gates import main_path
 from normless.residual.graph import Dataflow, Operand
 from normless.residual.layers import LayerCall, Layers, find_layers
 from normless.residual.operations import leaves_unchanged
+from normless.residual.outside_blocks import Outside
 from normless.residual.reader import read_dataflow
 from normless.residual.sums import Sum, SumFinder
-from normless.residual.unblocked import Outside
 from normless.residual.unresolved import find_unresolved
 
 
@@ -108,7 +108,7 @@ class _Tracer:
                     found.add(parent)
                     if self.layers.kind(parent) != "weight":
                         pending.append(parent)
-        # What something else reads is no part of the branch, nor is what no weight layer has made.
+        # What another operation reads is not part of the branch, nor is what no weight layer has produced.
         while shared := {index for index in found if not inside | found >= set(self.flow.consumers[index])}:
             found -= shared
         weights = [index for index in found if self.layers.kind(index) == "weight"]
@@ -183,8 +183,8 @@ class _Tracer:
 
     def _site(self, at: int, branch: int) -> Site:
         operation = self.flow[at]
-        alike = self.additions[operation.module, operation.call]
-        return Site(operation.module, alike.index(at), branch, len(alike))
+        additions = self.additions[operation.module, operation.call]
+        return Site(operation.module, additions.index(at), branch, len(additions))
 
     def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
@@ -229,7 +229,7 @@ class _Tracer:
 
 
 def _nested(blocks: list[_Block]) -> list[_Block]:
-    """The outermost blocks; each other one is put into the smallest whose branch holds its sum."""
+    """The outermost blocks; each other one is put into the smallest whose branch contains its sum."""
     outermost: list[_Block] = []
     for block in sorted(blocks, key=lambda one: len(one.branch), reverse=True):
         home = _home(block, outermost)

@@ -1,4 +1,4 @@
-"""What a network holds that its map could not place, each with the reason."""
+"""The parts of a network that its map could not place, each with the reason."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _fused_sums(flow: Dataflow, layers: Layers, finder: SumFinder) -> Iterator[U
             if others and finder.fork_of(added, [added, *others]) is not None:
                 yield Unresolved(
                     operation.module,
-                    f"{operation.name} adds and multiplies at once, so that no branch can be told from its sum; "
-                    "write the product and the addition apart",
+                    f"{operation.name} adds and multiplies in one, so that no branch can be separated from its sum; "
+                    "write the product and the addition as two operations",
                 )
 
 
@@ -53,7 +53,7 @@ def _sums_into_views(flow: Dataflow) -> Iterator[Unresolved]:
                 yield Unresolved(
                     operation.module,
                     "it writes into a part of a tensor that is read again as a whole, which the dataflow "
-                    " does not show; build the whole with torch.cat or torch.where",
+                    "does not show; build the whole with torch.cat or torch.where",
                 )
 
 
@@ -62,7 +62,7 @@ def _subgraphs(flow: Dataflow) -> Iterator[Unresolved]:
         if operation.subgraph and (operation.parameters or operation.name in _CONTROL_FLOW):
             yield Unresolved(
                 operation.module,
-                f"{operation.name} runs a graph of its own, whose layers and sums are not looked into",
+                f"{operation.name} runs a graph of its own, whose layers and sums are not read",
             )
 
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from normless.errors import MissingValuesError
+
 Values = NDArray[np.float64]
 
 
@@ -35,10 +37,10 @@ def applied(activation: nn.Module, values: Values) -> Values:
     A PReLU with a slope per channel is applied by each of them: shape (n,) to (channels, n).
 
     Raises:
-        RuntimeError: its parameters have no values, as on torch's device `meta`.
+        MissingValuesError: its parameters have no values, as on torch's device `meta`.
     """
     if any(parameter.is_meta for parameter in activation.parameters()):
-        raise RuntimeError(f"The parameters of this {type(activation).__name__} have no values.")
+        raise MissingValuesError(f"The parameters of this {type(activation).__name__} have no values.")
     channels = max((parameter.numel() for parameter in activation.parameters()), default=1)
     inputs = torch.from_numpy(values).expand(1, channels, -1).clone()
     with torch.no_grad():
@@ -59,7 +61,7 @@ def activation_gain(activation: nn.Module) -> float:
         The gain; infinity for an activation that is constant.
 
     Raises:
-        RuntimeError: its parameters have no values, as on torch's device `meta`.
+        MissingValuesError: its parameters have no values, as on torch's device `meta`.
     """
     outputs = np.atleast_2d(applied(activation, NODES))
     mean = (outputs @ WEIGHTS).mean()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.special import ndtr
 
+from normless.errors import MissingValuesError
 from normless.signal.stream import Stream
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(63)
@@ -101,12 +102,12 @@ class Channels:
         """Behind an elementwise activation, by quadrature; exact for ReLU.
 
         Raises:
-            RuntimeError: its parameters have no values, as on torch's device `meta`.
+            MissingValuesError: its parameters have no values, as on torch's device `meta`.
         """
         if isinstance(activation, nn.ReLU):
             return self if self.rectified else self._rectified()
         if any(parameter.is_meta for parameter in activation.parameters()):
-            raise RuntimeError(f"The parameters of this {type(activation).__name__} have no values.")
+            raise MissingValuesError(f"The parameters of this {type(activation).__name__} have no values.")
         learned = max((parameter.numel() for parameter in activation.parameters()), default=1)
         known = self if learned == 1 else self.of(learned)
         nodes = torch.from_numpy(_NODES)[:, None]

@@ -22,7 +22,7 @@ def as_printed(scheme: str) -> str:
     """
     first, *further = split_terms(scheme)
     name, arguments = parse_call(first)
-    if "keep_scale" in inspect.signature(SCHEMES[name]).parameters and "keep_scale" not in arguments:
+    if "keep_scale" in inspect.signature(SCHEMES.find(name)).parameters and "keep_scale" not in arguments:
         first = f"{first[:-1]}, keep_scale=False)" if arguments else f"{name}(keep_scale=False)"
     return " + ".join([first, *further])
 

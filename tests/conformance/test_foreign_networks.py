@@ -90,7 +90,7 @@ def test_a_scheme_holds_or_says_why_not(
     model, x = foreign.build().train(), torch.randn(4, *foreign.shape)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     if (scheme, network) in REFUSALS:
-        with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme, network]):
+        with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme, network]):
             nl.convert(model, scheme, x)
         # For the table that is printed behind the suite.
         record_property("refusal", True)

@@ -164,7 +164,7 @@ def test_a_scheme_holds_or_says_why_not(
     scheme: str, network: str, record_property: Callable[[str, object], None]
 ) -> None:
     if (scheme, network) in REFUSALS:
-        with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme, network]):
+        with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme, network]):
             made(scheme, network)
         # For the table that is printed behind the suite.
         record_property("refusal", True)

@@ -81,7 +81,7 @@ def test_to_convert_takes_steps_in_proportion_to_the_number_of_layers(
 
 @pairs(list(REFUSALS))
 def test_refusals(scheme: str, network: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme, network]) as caught:
+    with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme, network]) as caught:
         converted(scheme, network)
     assert str(caught.value).endswith(".")
 
@@ -111,7 +111,7 @@ def test_an_argument_of_the_wrong_kind_is_refused_with_a_sentence(text: str) -> 
 
 
 def test_lsuv_without_a_batch_is_refused() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match="pass a batch"):
+    with pytest.raises(nl.UnsupportedEditError, match="pass a batch"):
         nl.convert(NETWORKS["cifar_8"].build(), "lsuv")
 
 

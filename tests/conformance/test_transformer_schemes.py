@@ -88,7 +88,7 @@ def pairs(chosen: list[tuple[str, Norm]]) -> pytest.MarkDecorator:
 
 @pairs([(scheme, norm) for scheme, refused in REFUSALS.items() for norm in refused])
 def test_refused_with_a_reason(scheme: str, norm: Norm) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=REFUSALS[scheme][norm]):
+    with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme][norm]):
         converted(scheme, norm)
 
 

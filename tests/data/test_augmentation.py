@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.data.augmentation import Augmentation, crop, cutout, flip, mixup
+from normless.data.images.augmentation import Augmentation, crop, cutout, flip, mixup
 
 SIDES = st.integers(1, 9)
 

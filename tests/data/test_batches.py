@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data import Augmentation, Batch, ImageData
-from normless.data.tensor_images import Splits, TensorImages, checked_split
+from normless.data.images.tensor_images import Splits, TensorImages, checked_split
 
 NOTHING = Augmentation()
 EVERYTHING = Augmentation(crop=2, flip=True, cutout=4, mixup=0.5)

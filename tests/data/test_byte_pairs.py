@@ -128,5 +128,5 @@ def test_refusals_are_sentences(tmp_path: Path) -> None:
 def test_without_the_library_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for use in (lambda: BytePairs.train(TEXTS, 30), lambda: BytePairs.load(tmp_path / "v.json")):
-        with pytest.raises(ImportError, match=r'pip install "normless\[translation\]"'):
+        with pytest.raises(ImportError, match=r"pip install 'normless\[translation\]'"):
             use()

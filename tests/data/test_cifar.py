@@ -67,10 +67,10 @@ def test_malformed_batches_are_refused_by_name(
     images, labels = random_images(2)
     batch = tmp_path / "data_batch_2"
     write_batch(batch, images[:, :, :16], labels=labels)
-    with pytest.raises(DataFormatError, match=r"data_batch_2 holds no 'data' with a row of 3072"):
+    with pytest.raises(DataFormatError, match=r"data_batch_2 has no 'data' with a row of 3072"):
         load_data("cifar10", root=tmp_path)
     write_batch(batch, images, fine_labels=labels)
-    with pytest.raises(DataFormatError, match="data_batch_2 holds no list of numbers named 'labels'"):
+    with pytest.raises(DataFormatError, match="data_batch_2 has no list of numbers named 'labels'"):
         load_data("cifar10", root=tmp_path)
     write_batch(batch, images, labels=labels[:1])
     with pytest.raises(DataFormatError, match="expected one each"):

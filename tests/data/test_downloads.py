@@ -38,7 +38,7 @@ def test_without_a_network_the_message_tells_what_to_do(
 
 def test_without_torchvision_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(DataNotFoundError, match=r'pip install "normless\[zoo\]".*by hand'):
+    with pytest.raises(DataNotFoundError, match=r"pip install 'normless\[zoo\]'.*by hand"):
         load_data("svhn", root=tmp_path)
 
 

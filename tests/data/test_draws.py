@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from normless.data.augmentation import Augmentation
 from normless.data.epoch_randomness import Draws, draw_epoch
+from normless.data.images.augmentation import Augmentation
 
 EVERYTHING = Augmentation(crop=2, flip=True, cutout=3, mixup=0.7)
 

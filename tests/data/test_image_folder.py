@@ -166,7 +166,7 @@ def with_neither(root: Path) -> None:
         (without_test, DataNotFoundError, "neither val/ nor test/"),
         (without_classes, DataFormatError, "holds no folders"),
         (with_other_class, DataFormatError, "differ, for instance in class9"),
-        (with_empty_class, DataFormatError, "class2 holds no image"),
+        (with_empty_class, DataFormatError, "without images: .*class2"),
         (with_neither, DataNotFoundError, "neither train/<class>/"),
     ],
 )
@@ -193,6 +193,6 @@ def test_what_does_not_apply_is_refused(folders: Path, monkeypatch: pytest.Monke
         load_data("image_folder", root=folders, size=9, resize=8)
     with pytest.raises(ValueError, match="scale is 0 < least"):
         load_data("image_folder", root=folders, scale=(0.0, 1.0))
-    monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
-    with pytest.raises(ImportError, match=r'pip install "normless\[zoo\]"'):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(ImportError, match=r"pip install 'normless\[zoo\]'"):
         load_data("image_folder", root=folders, **SMALL)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data import DataFormatError, DataNotFoundError
-from normless.data.labelled_files import Columns, read_labelled_files
-from normless.data.labelled_sources import load_labelled_text
-from normless.data.labelled_text import LabelledText
+from normless.data.sources import load_labelled_text
+from normless.data.text.labelled_tables import Columns, read_labelled_tables
+from normless.data.text.labelled_text import LabelledText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
 DEV = [("a gem", "1"), ("no , thanks", "0")]
@@ -112,7 +112,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows([("sentence", "label"), *both])
     (folder / "dev.csv").write_text(lines.getvalue(), encoding="utf-8", newline="")
-    found = read_labelled_files(folder, Columns("sentence", "label"), name="text")
+    found = read_labelled_tables(folder, Columns("sentence", "label"), name="text")
     assert found is not None
     for part in (found.train, found.test):
         assert list(zip(part.sentences, part.labels, strict=True)) == [

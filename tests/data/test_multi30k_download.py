@@ -10,8 +10,9 @@ from urllib.error import URLError
 import pytest
 import torch.hub
 
-from normless.data import DataNotFoundError, load_parallel_text, multi30k
+from normless.data import DataNotFoundError, load_parallel_text
 from normless.data.downloads import fetch_files
+from normless.data.parallel import multi30k
 
 
 def files_in(folder: Path) -> list[str]:

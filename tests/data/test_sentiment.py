@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normless.data.labelled_sources import load_labelled_text
-from normless.data.labelled_text import LabelledText
-from normless.data.sentiment import ADJECTIVES, VERBS, sentiment
+from normless.data.sources import load_labelled_text
+from normless.data.text.labelled_text import LabelledText
+from normless.data.text.sentiment import ADJECTIVES, VERBS, sentiment
 
 SIGN = {word: sign for pair in (*ADJECTIVES, *VERBS) for sign, word in zip((-1, 1), pair, strict=True)}
 TURNS = ("not", "never", "hardly", "anything but", "far from", "by no means", "wrongly say", "falsely say")
 
 
 def drawn(**sizes: int) -> LabelledText:
-    return sentiment(root=Path("nowhere"), download=False, **sizes)
+    return sentiment(**sizes)
 
 
 def sign_of(clause: str) -> int:
@@ -84,7 +83,7 @@ def test_the_same_seed_draws_the_same(seed: int, train: int, test: int) -> None:
 def test_sizes_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="two sentences or more in each set, got train=1, test=500"):
         load_labelled_text("sentiment(train=1)")
-    with pytest.raises(ValueError, match="too few words to make others of; ask for more"):
+    with pytest.raises(ValueError, match="too few words to make other sentences of; increase"):
         load_labelled_text("sentiment(train=2, test=5000)")
     with pytest.raises(ValueError, match="The data set sentiment has no option trian; its options are train, test"):
         load_labelled_text("sentiment(trian=100)")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data.byte_pairs import BytePairs
-from normless.data.images import Batch
-from normless.data.labelled_text import LabelledSentences, LabelledText
+from normless.data.images.image_data import Batch
 from normless.data.padding import ragged
-from normless.data.sentence_tokens import LearnedTokens
-from normless.data.sentiment import sentiment
-from normless.data.text_data import TextData
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.text.sentence_tokens import LearnedTokens
+from normless.data.text.sentiment import sentiment
+from normless.data.text.text_batches import TextData
 
 
 class Letters:
@@ -108,7 +106,7 @@ def test_long_sentences_are_cut_and_counted() -> None:
 
 
 def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
-    text = sentiment(root=Path("nowhere"), download=False, train=400, test=50)
+    text = sentiment(train=400, test=50)
     pieces = BytePairs.train(text.train.sentences, 400)
     tokens = LearnedTokens(pieces)
     for sentence, encoded in zip(text.test.sentences, tokens.encode(text.test.sentences, 100), strict=True):

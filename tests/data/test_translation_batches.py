@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless.data import TranslationBatch, TranslationData, load_parallel_text
-from normless.data.parallel_text import Pairs, ParallelText
+from normless.data.parallel.parallel_text import Pairs, ParallelText
+from normless.data.parallel.token_buckets import bucket_epoch, sorted_buckets
+from normless.data.parallel.translation_batches import joint_vocabulary
 from normless.data.special_tokens import SPECIAL_TOKENS
-from normless.data.token_buckets import bucket_epoch, sorted_buckets
-from normless.data.translation import joint_vocabulary
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)
 

@@ -150,11 +150,11 @@ def test_the_bias_after_a_sum_with_a_norm_is_behind_that_norm() -> None:
 @pytest.mark.parametrize("build", [lambda: wide_resnet(10, 1), lambda: dense(2, 4, in_features=4)])
 def test_the_bias_after_a_sum_needs_an_activation_there(build) -> None:
     with pytest.raises(
-        nl.UnsupportedEdit, match=r"BiasAfterSum\(\) is not possible in this \w+: no residual sum is followed"
+        nl.UnsupportedEditError, match=r"BiasAfterSum\(\) is not possible in this \w+: no residual sum is followed"
     ):
         edited(build(), BiasAfterSum())
 
 
 def test_a_second_time_is_refused_and_names_the_module() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0\.conv2.*already has its output bias"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0\.conv2.*already has its output bias"):
         edited(without_norms(resnet_cifar(8)), ScalarBiases(), BiasAfterSum())

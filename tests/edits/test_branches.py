@@ -46,14 +46,14 @@ def test_the_multiplier_multiplies_the_bias_of_the_last_layer_too() -> None:
 
 @pytest.mark.parametrize("init", ["sqrt(L)", "L", "one"])
 def test_an_init_that_is_no_number_is_refused(init: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=r"a multiplier starts at a number or at 1/sqrt\(L\), not '"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"a multiplier starts at a number or at 1/sqrt\(L\), not '"):
         edited(wide_resnet(10, 1), BranchMultiplier(init))
 
 
 def test_two_multipliers_are_refused() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0.*already has (a|its) multiplier"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0.*already has (a|its) multiplier"):
         edited(wide_resnet(10, 1), BranchMultiplier(), BranchMultiplier())
-    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0.*already has (a|its) multiplier"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0.*already has (a|its) multiplier"):
         edited(resnet_cifar(8), BranchMultiplier(), BranchMultiplier())
 
 
@@ -85,7 +85,7 @@ class Shut(nn.Module):
 def test_a_zero_behind_a_zero_is_refused_since_neither_would_ever_move(by_factor: bool) -> None:
     model, x = Shut(by_factor), torch.randn(5, 4)
     with pytest.raises(
-        nl.UnsupportedEdit, match=r"its branch returns 0 .*\. A branch that starts at 0 needs no other"
+        nl.UnsupportedEditError, match=r"its branch returns 0 .*\. A branch that starts at 0 needs no other"
     ):
         edited(model, BranchMultiplier(0.0), inputs=(x,))
     net = edited(model, BranchMultiplier(1.0), inputs=(x,))
@@ -140,7 +140,7 @@ def test_skip_convolutions_keep_their_scale() -> None:
 
 def test_branches_of_one_layer_are_refused() -> None:
     with pytest.raises(
-        nl.UnsupportedEdit, match=r"RescaleBranches\(gain=1.0\) is not possible at blocks\.0: .*1 weight layer"
+        nl.UnsupportedEditError, match=r"RescaleBranches\(gain=1.0\) is not possible at blocks\.0: .*1 weight layer"
     ):
         edited(dense(2, 4, in_features=4), RescaleBranches())
 
@@ -148,7 +148,7 @@ def test_branches_of_one_layer_are_refused() -> None:
 def test_a_network_without_blocks_is_refused() -> None:
     plain = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
     for edit in (BranchMultiplier(), LayerScale(), RescaleBranches(), RemoveBranches()):
-        with pytest.raises(nl.UnsupportedEdit, match="in this Sequential: it has no residual block"):
+        with pytest.raises(nl.UnsupportedEditError, match="in this Sequential: it has no residual block"):
             edited(plain, edit, inputs=(torch.randn(2, 3),))
 
 
@@ -179,7 +179,7 @@ def test_removed_branches_leave_exactly_the_skip_path_of_a_cifar_resnet() -> Non
 
 
 def test_a_multiplier_needs_something_left_on_the_branch() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match="no layer is left on its branch"):
+    with pytest.raises(nl.UnsupportedEditError, match="no layer is left on its branch"):
         edited(wide_resnet(10, 1), RemoveBranches(), BranchMultiplier())
 
 

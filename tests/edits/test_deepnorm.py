@@ -229,7 +229,7 @@ REFUSALS = [
     (DeepNorm(), lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), r"blocks\.0: DeepNorm is for transformers"),
     (DeepNorm(), PreNorm, TOKENS, r"its branch has one, layers\.0\.attention\.0"),
     (DeepNorm(), Unnamed, TOKENS, "layers side by side, .*whose names do not tell which make queries and keys"),
-    (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms takes it away before"),
+    (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms removes it before"),
 ]
 BARE = [
     (lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), "it is no linear layer but a conv 3×3"),
@@ -240,18 +240,18 @@ BARE = [
 
 @pytest.mark.parametrize(("edit", "build", "x", "sentence"), REFUSALS)
 def test_refusals(edit: nl.Edit, build: Any, x: Tensor, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=sentence):
+    with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(build(), edit, inputs=(x,))
 
 
 @pytest.mark.parametrize(("build", "x", "sentence"), BARE)
 def test_t_fixup_is_for_transformers(build: Any, x: Tensor, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=sentence):
+    with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(build(), RemoveNorms(), TFixup(), inputs=(x,))
 
 
 def test_a_stack_that_is_no_whole_layers_is_refused() -> None:
     model = EncoderDecoder(1, 1)
     model.decoder["l1"] = TransformerLayer()
-    with pytest.raises(nl.UnsupportedEdit, match="a layer of the decoder was expected to have 3 residual sums"):
+    with pytest.raises(nl.UnsupportedEditError, match="a layer of the decoder was expected to have 3 residual sums"):
         edited(model, DeepNorm(), inputs=(TOKENS, TOKENS))

@@ -76,7 +76,7 @@ class Unpacking(Operator):
     ],
 )
 def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(kind, reason) -> None:
-    with pytest.raises(nl.UnsupportedEdit) as caught:
+    with pytest.raises(nl.UnsupportedEditError) as caught:
         edited(kind(nn.Linear(4, 4)), ScaleSums(), inputs=(torch.randn(3, 4),))
     message = str(caught.value)
     assert message.startswith("ScaleSums(factor=0.7071067811865475) is not possible ")
@@ -107,7 +107,9 @@ def test_where_a_layer_takes_no_scalars_the_multiplier_goes_into_the_sum() -> No
 def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
     model = Operator(nn.Linear(4, 4))
     model.first = OwnLinear(4, 4)
-    with pytest.raises(nl.UnsupportedEdit, match=r"ScalarBiases\(\) is not possible at first: .*into a OwnLinear"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first: .*into a OwnLinear"
+    ):
         edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
 
 
@@ -130,7 +132,7 @@ class Sometimes(Operator):
 def test_a_place_that_the_network_does_not_pass_is_no_place_for_an_edit() -> None:
     model = Sometimes(nn.Linear(4, 4))
     found = nl.residual_map(model, torch.randn(3, 4))
-    with pytest.raises(nl.UnsupportedEdit, match="does not call last once but 0 times"):
+    with pytest.raises(nl.UnsupportedEditError, match="does not call last once but 0 times"):
         nl.convert(model, "skipinit", torch.randn(1, 4), residual_map=found)
     assert nl.convert(model, "skipinit", torch.randn(3, 4), residual_map=found).last.multiplier.item() == 0
 

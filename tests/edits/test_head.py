@@ -53,7 +53,7 @@ def test_behind_a_norm_on_the_features() -> None:
 @pytest.mark.parametrize("probability", [-0.1, 1.0, 1.5])
 def test_a_probability_outside_its_range_is_refused(probability: float) -> None:
     with pytest.raises(
-        nl.UnsupportedEdit, match=rf"at classifier: a drop probability lies in \[0, 1\), got {probability}"
+        nl.UnsupportedEditError, match=rf"at classifier: a drop probability lies in \[0, 1\), got {probability}"
     ):
         edited(wide_resnet(10, 1), HeadDropout(probability))
 
@@ -67,5 +67,5 @@ def test_a_network_without_classifier_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.first(x)
 
-    with pytest.raises(nl.UnsupportedEdit, match="in this Headless: no classifier was found behind its blocks"):
+    with pytest.raises(nl.UnsupportedEditError, match="in this Headless: no classifier was found after its blocks"):
         edited(Headless(), HeadDropout(), inputs=(torch.randn(2, 4),))

@@ -225,9 +225,9 @@ def test_a_network_without_values_is_converted_and_planned() -> None:
 
 
 def test_it_comes_before_the_norms_are_removed() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match="they are removed already; it comes before that"):
+    with pytest.raises(nl.UnsupportedEditError, match="they are removed already; it comes before that"):
         edited(wide_resnet(10, 1), RemoveNorms(), KeepScale())
-    with pytest.raises(nl.UnsupportedEdit, match="the weights are fresh or all, not 'some'"):
+    with pytest.raises(nl.UnsupportedEditError, match="the weights are fresh or all, not 'some'"):
         edited(wide_resnet(10, 1), KeepScale("some"))  # type: ignore[arg-type]
 
 

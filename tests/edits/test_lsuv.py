@@ -137,19 +137,21 @@ def test_the_batch_is_left_as_it_is() -> None:
 
 
 def test_a_layer_of_zero_variance_is_named() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match="at stem: its output's variance does not come to 1, the last was 0"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match="at stem: its output's variance does not come to 1, the last was 0"
+    ):
         edited(Backwards(), LSUV(), inputs=(torch.zeros(64, 8),))
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_batch_that_is_not_finite_is_refused(value: float) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match="at stem: its output's variance does not come to 1"):
+    with pytest.raises(nl.UnsupportedEditError, match="at stem: its output's variance does not come to 1"):
         edited(Backwards(), LSUV(), inputs=(torch.full((64, 8), value),))
 
 
 def test_no_batch_is_refused_with_what_to_do() -> None:
     with pytest.raises(
-        nl.UnsupportedEdit, match=r"in this Backwards: it calibrates on data: pass a batch, as in convert\("
+        nl.UnsupportedEditError, match=r"in this Backwards: it calibrates on data: pass a batch, as in convert\("
     ):
         edited(Backwards(), LSUV())
 
@@ -159,5 +161,5 @@ def test_a_layer_that_does_not_run_is_named() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.block.sum(self.stem(x), self.block.second(self.block.relu(self.block.first(self.stem(x)))))
 
-    with pytest.raises(nl.UnsupportedEdit, match="at classifier: the layer does not run on the given batch"):
+    with pytest.raises(nl.UnsupportedEditError, match="at classifier: the layer does not run on the given batch"):
         edited(Idle(), LSUV(), inputs=(torch.randn(64, 8),))

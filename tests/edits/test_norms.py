@@ -126,7 +126,7 @@ def test_group_norm_does_not_make_a_vector_network_constant() -> None:
     """One channel a group would subtract every feature from itself: refuse, or take fewer groups."""
     try:
         net = nl.convert(dense(2, 16, in_features=8), "group_norm")
-    except nl.UnsupportedEdit:
+    except nl.UnsupportedEditError:
         return
     assert net(torch.randn(6, 8)).std(0).max() > 1e-3
 
@@ -141,7 +141,7 @@ def test_replacing_another_kind_of_norm_is_refused_by_path() -> None:
     model = resnet_cifar(8)
     model.blocks[1].norm2 = nn.GroupNorm(4, 32)
     with pytest.raises(
-        nl.UnsupportedEdit, match=r"at blocks\.1\.norm2: it is a GroupNorm, not a batch norm of vectors"
+        nl.UnsupportedEditError, match=r"at blocks\.1\.norm2: it is a GroupNorm, not a batch norm of vectors"
     ):
         nl.convert(model, "alternating_batch_norm")
 
@@ -152,14 +152,14 @@ def test_replacing_a_batch_norm_of_other_inputs_is_refused_or_works(kind: type[n
     x = torch.randn(4, 2, 3, 3, 3)
     try:
         net = nl.convert(model, "ghost_batch_norm(size=2)")
-    except nl.UnsupportedEdit as error:
+    except nl.UnsupportedEditError as error:
         assert "block.norm" in str(error)  # noqa: PT017
         return
     assert net(x).isfinite().all()
 
 
 def test_replacing_norms_that_are_not_there_is_refused() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match="in this WideResNet: it has no normalization to replace"):
+    with pytest.raises(nl.UnsupportedEditError, match="in this WideResNet: it has no normalization to replace"):
         edited(edited_without_norms(), ReplaceNorms("ghost"))
 
 
@@ -256,7 +256,7 @@ def test_only_final_norm_without_classifier_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + self.first(x)
 
-    with pytest.raises(nl.UnsupportedEdit, match="in this Headless: no classifier was found"):
+    with pytest.raises(nl.UnsupportedEditError, match="in this Headless: no classifier was found"):
         nl.convert(Headless(), "only_final_norm", torch.randn(2, 4))
 
 
@@ -350,7 +350,9 @@ def test_a_norm_that_is_a_function_goes_and_its_parameters_with_it() -> None:
 
 def test_a_norm_that_bends_its_input_by_itself_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Bending())
-    with pytest.raises(nl.UnsupportedEdit, match=r"at 1: a Bending normalizes and bends its input .*, with 1\.v"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"at 1: a Bending normalizes and bends its input .*, with 1\.v"
+    ):
         nl.convert(model, "none", torch.randn(5, 4))
 
 
@@ -365,7 +367,7 @@ def test_a_transformer_as_it_is_written_stays_so(scheme: str) -> None:
 
 def test_batch_norms_are_no_layer_norms() -> None:
     with pytest.raises(
-        nl.UnsupportedEdit,
+        nl.UnsupportedEditError,
         match=r"at blocks\.0\.norm1: it is a batch norm 16, .* there is batch_norm, and group_norm\(",
     ):
         nl.convert(wide_resnet(10, 1), "layer_norm")

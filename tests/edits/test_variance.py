@@ -15,7 +15,7 @@ import normless as nl
 from normless.edits import BranchMultiplier, PredictedVariance, RemoveNorms, StandardizeWeights
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
-from normless.nn.scaled_activation import ScaledActivation
+from normless.nn.activation import ScaledActivation
 from normless.probes import signal_table
 from normless.signal.stream import Stream
 
@@ -172,7 +172,7 @@ def test_it_learns() -> None:
     ],
 )
 def test_the_edits_before_it_are_needed(edits: tuple[nl.Edit, ...], sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=sentence):
+    with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(wide_resnet(10, 1), *edits)
 
 
@@ -217,7 +217,7 @@ class Block(nn.Module):
     ],
 )
 def test_networks_whose_variance_is_not_known_are_refused(place: str, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=sentence) as caught:
+    with pytest.raises(nl.UnsupportedEditError, match=sentence) as caught:
         edited(Block(place), *EDITS, inputs=(torch.randn(2, 3, 8, 8),))
     assert str(caught.value).endswith(".")
 
@@ -283,7 +283,9 @@ def test_an_activation_of_several_calls_is_divided_at_its_first() -> None:
 
 def test_a_pooled_skip_path_in_a_resnet_of_timm_is_refused() -> None:
     timm = pytest.importorskip("timm")
-    with pytest.raises(nl.UnsupportedEdit, match=r"layer2\.0\.downsample\.1: it does not read what the branch reads"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"layer2\.0\.downsample\.1: it does not read what the branch reads"
+    ):
         edited(timm.create_model("resnet18d"), *EDITS, inputs=(torch.randn(2, 3, 32, 32),))
 
 

@@ -73,14 +73,16 @@ class Constant(Depthwise):
 
 def test_refusals() -> None:
     x = torch.randn(2, 4, 3, 3)
-    with pytest.raises(nl.UnsupportedEdit, match="at conv1: each output reads one value"):
+    with pytest.raises(nl.UnsupportedEditError, match="at conv1: each output reads one value"):
         edited(Depthwise(), StandardizeWeights(), inputs=(x,))
-    with pytest.raises(nl.UnsupportedEdit, match=r"at conv1\.1: the activation is constant"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"at conv1\.1: the activation is constant"):
         edited(Constant(), StandardizeWeights(), inputs=(x,))
 
 
 def test_a_norm_that_holds_an_activation_is_refused() -> None:
     timm = pytest.importorskip("timm")
     model = timm.create_model("resnetv2_50")
-    with pytest.raises(nl.UnsupportedEdit, match=r"blocks\.0\.norm1: an activation was part of this normalization"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match=r"blocks\.0\.norm1: an activation was part of this normalization"
+    ):
         edited(model, RemoveNorms(), StandardizeWeights(), inputs=(torch.randn(2, 3, 32, 32),))

@@ -58,7 +58,7 @@ def test_zero_last_gamma_blocks_are_their_skip_paths_and_learn() -> None:
 
 
 def test_zero_last_gamma_refuses_pre_activation_and_names_block_norm_and_reason() -> None:
-    with pytest.raises(nl.UnsupportedEdit) as caught:
+    with pytest.raises(nl.UnsupportedEditError) as caught:
         edited(wide_resnet(10, 1), ZeroLastGamma())
     message = str(caught.value)
     assert message.startswith("ZeroLastGamma() is not possible at blocks.0: ")
@@ -66,12 +66,12 @@ def test_zero_last_gamma_refuses_pre_activation_and_names_block_norm_and_reason(
 
 
 def test_zero_last_gamma_refuses_a_branch_without_norm() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=r"at blocks\.0: its branch has no norm\."):
+    with pytest.raises(nl.UnsupportedEditError, match=r"at blocks\.0: its branch has no norm\."):
         edited(resnet_cifar(8), RemoveNorms(), ZeroLastGamma())
 
 
 def test_zero_last_gamma_refuses_a_norm_without_gamma() -> None:
     model = resnet_cifar(8)
     model.blocks[1].norm2 = nn.BatchNorm2d(32, affine=False)
-    with pytest.raises(nl.UnsupportedEdit, match=r"at blocks\.1\.norm2: the norm has no γ"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"at blocks\.1\.norm2: the norm has no γ"):
         edited(model, ZeroLastGamma())

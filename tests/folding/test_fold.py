@@ -71,7 +71,7 @@ def test_into_the_layer_before(case: str) -> None:
 def test_into_the_layer_behind(case: str) -> None:
     layer, norm, x = BEHIND[case]
     new, report = folded(Net(norm_then_layer, layer=layer, norm=norm), x)
-    assert fate(report, "norm") == "norm: folded into layer behind it"
+    assert fate(report, "norm") == "norm: folded into layer after it"
     assert isinstance(new.norm, nn.Identity)
 
 
@@ -83,7 +83,7 @@ def test_not_past_a_border_with_a_shift(case: str) -> None:
     assert fate(report, "norm").startswith("norm: affine: it reads sin; layer pads its input")
     randomize(net, shift=False)
     _, report = folded(net, x)
-    assert fate(report, "norm") == "norm: folded into layer behind it"
+    assert fate(report, "norm") == "norm: folded into layer after it"
 
 
 def test_one_layer_takes_the_norms_on_both_sides() -> None:
@@ -93,7 +93,7 @@ def test_one_layer_takes_the_norms_on_both_sides() -> None:
     net = Net(run, first=nn.BatchNorm2d(4), layer=nn.Conv2d(4, 6, 3, groups=2, bias=False), last=nn.BatchNorm2d(6))
     _, report = folded(net, IMAGES)
     assert [str(norm) for norm in report.norms] == [
-        "first: folded into layer behind it",
+        "first: folded into layer after it",
         "last: folded into layer before it",
     ]
 
@@ -107,7 +107,7 @@ def test_channels_are_followed_through_changes_of_layout() -> None:
     parts = {"layer": nn.Linear(4, 4), "norm": nn.BatchNorm1d(4), "transposed": nn.BatchNorm1d(4)}
     _, report = folded(Net(tokens, **parts, behind=nn.Linear(4, 5)), LINES)
     assert fate(report, "norm") == "norm: folded into layer before it"
-    assert fate(report, "transposed") == "transposed: folded into behind behind it"
+    assert fate(report, "transposed") == "transposed: folded into behind after it"
 
 
 def test_regrouped_channels_are_not_followed() -> None:
@@ -121,7 +121,7 @@ def test_regrouped_channels_are_not_followed() -> None:
         return net.norm(net.layer(x).transpose(1, 2))
 
     _, report = folded(Net(mixed, layer=nn.Conv1d(4, 9, 1), norm=nn.BatchNorm1d(9)), LINES)
-    assert "the channels of layer are others than the norm's" in fate(report, "norm")
+    assert "the channels of layer are not the norm's" in fate(report, "norm")
 
 
 def conv() -> nn.Conv2d:
@@ -164,7 +164,7 @@ KEPT_AS_AFFINE = {
     "read twice": (twice_read, conv(), "other operations read the output of conv2d of layer too"),
     "norm run twice": (norm_run_twice, conv(), "affine: the norm runs at several places"),
     "layer run twice": (layer_run_twice, conv(), "the weight of conv2d of layer is used at several places"),
-    "functional": (functional, nn.Conv2d(4, 4, 3, bias=False), "does not run in the layer that holds the weight"),
+    "functional": (functional, nn.Conv2d(4, 4, 3, bias=False), "does not run in the layer that owns the weight"),
     "activation": (activated, conv(), "affine: it reads sin; relu reads it"),
     "dropout": (dropped, conv(), "it reads dropout of drop"),
     "overwritten": (overwritten, nn.Conv2d(4, 4, 1), "values are overwritten in place before it is read"),
@@ -258,13 +258,13 @@ def test_every_folded_weight_gets_a_gradient_and_the_rest_none() -> None:
 
 def test_refusals_say_what_to_do() -> None:
     x = torch.randn(3, 4, 5, 5)
-    with pytest.raises(nl.UnsupportedEdit, match=r"^1 is a BatchNorm2d without running statistics"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"^1 is a BatchNorm2d without running statistics"):
         nl.fold(nn.Sequential(conv(), nn.BatchNorm2d(4, track_running_stats=False)), x)
-    with pytest.raises(nl.UnsupportedEdit, match=r"normless\.freeze makes"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"normless\.freeze makes"):
         nl.fold(nn.BatchNorm2d(4), x)
 
     def by_batch(net: Net, y: Tensor) -> Tensor:
         return F.batch_norm(net.layer(y), None, None, training=True)
 
-    with pytest.raises(nl.UnsupportedEdit, match="forward code of the network normalizes by the statistics"):
+    with pytest.raises(nl.UnsupportedEditError, match="forward code of the network normalizes by the statistics"):
         nl.fold(Net(by_batch, layer=conv()), x.double())

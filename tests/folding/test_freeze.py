@@ -82,11 +82,11 @@ class Halved(nn.BatchNorm2d):
 
 
 def test_refusals_name_the_norm_and_what_to_do() -> None:
-    with pytest.raises(nl.UnsupportedEdit, match=r"^body\.0 is a BatchNorm2d without running statistics"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"^body\.0 is a BatchNorm2d without running statistics"):
         nl.freeze(nn.ModuleDict({"body": nn.Sequential(nn.BatchNorm2d(6, track_running_stats=False))}))
-    with pytest.raises(nl.UnsupportedEdit, match=r"^0 is a Halved, which computes something else"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"^0 is a Halved, which computes something else"):
         nl.freeze(nn.Sequential(Halved(6)))
     hooked = nn.Sequential(nn.BatchNorm2d(6))
     hooked[0].register_forward_hook(lambda module, inputs, output: 2 * output)
-    with pytest.raises(nl.UnsupportedEdit, match=r"^0 carries hooks"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"^0 carries hooks"):
         nl.freeze(hooked)

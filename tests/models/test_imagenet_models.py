@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless import UnsupportedEdit, convert, residual_map
+from normless import UnsupportedEditError, convert, residual_map
 from normless.models import resnet, resnet_v2
 from normless.models.spec import build_model, build_with_inputs
 from normless.nn import GhostBatchNorm2d
@@ -222,7 +222,7 @@ def test_zeroinit_v1_has_a_multiplier_and_a_scalar_bias_in_each_block() -> None:
     assert sorted(scalars.values()) == [16, 16]
     assert scalars["multiplier"] == 16
     assert all(module.bias is not None for module in net.modules() if isinstance(module, nn.Conv2d))
-    with pytest.raises(UnsupportedEdit, match="followed by an activation"):
+    with pytest.raises(UnsupportedEditError, match="followed by an activation"):
         convert(second, V1_SCHEME)
 
 

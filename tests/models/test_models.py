@@ -102,12 +102,12 @@ def test_a_file_of_the_users_own(tmp_path: object) -> None:
     ("spec", "message"),
     [
         ("wide_resnet", "Expected normless:NAME"),
-        ("normless:vgg", "normless has no network 'vgg'; it has wide_resnet"),
+        ("normless:vgg", "normless has no network 'vgg'; it has dense, resnet"),
         ("normless:wide_resnet(deep=3)", "does not take deep"),
         ("normless:wide_resnet(16)", "every argument needs its name"),
         ("torchvision:nothing", "torchvision has no model"),
         ("timm:nothing", "timm has no model"),
-        ("hub:resnet", "Unknown source of models 'hub'"),
+        ("hub:resnet", "There is no module hub with a model 'resnet'"),
         ("missing.py:net", "There is no file"),
     ],
 )

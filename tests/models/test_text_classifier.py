@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -180,9 +179,6 @@ def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr("normless.models.text_classifier.import_module", missing)
+    monkeypatch.setattr("normless.extras.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'normless\[zoo\]'"):
         build_model("transformers:bert")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn import ShiftedActivation
 
 ACTIVATIONS = {
@@ -188,7 +188,7 @@ def test_a_bias_is_added_once_zero_in_the_dtype_of_the_reference(part: str) -> N
     assert isinstance(bias, nn.Parameter)
     assert bias.dtype is torch.float64
     assert bias.tolist() == [0.0]
-    with pytest.raises(UnsupportedEdit, match=f"already has its {part.replace('_', ' ')}"):
+    with pytest.raises(UnsupportedEditError, match=f"already has its {part.replace('_', ' ')}"):
         module.add_part(part, torch.ones(3))
     assert getattr(module, part) is bias
 

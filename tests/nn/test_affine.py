@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn import ScalarAffine, scalar_affine
 from normless.nn.affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, one_element
 
@@ -220,7 +220,9 @@ class _OwnConv(nn.Conv2d):
 
 @pytest.mark.parametrize("layer", [nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), _OwnConv(1, 1, 1)])
 def test_other_types_are_refused_by_name(layer: nn.Module) -> None:
-    with pytest.raises(UnsupportedEdit, match=rf"Conv1d, Conv2d, Conv3d, Linear, not into a {type(layer).__name__}"):
+    with pytest.raises(
+        UnsupportedEditError, match=rf"Conv1d, Conv2d, Conv3d, Linear, not into a {type(layer).__name__}"
+    ):
         scalar_affine(layer)
 
 
@@ -229,7 +231,7 @@ def test_a_part_is_added_once(part: str) -> None:
     layer = scalar_affine(nn.Linear(2, 3))
     add_random_parts(layer, {part})
     first = getattr(layer, part)
-    with pytest.raises(UnsupportedEdit, match=f"the layer already has its {part.replace('_', ' ')}"):
+    with pytest.raises(UnsupportedEditError, match=f"the layer already has its {part.replace('_', ' ')}"):
         add_random_parts(layer, {part})
     assert getattr(layer, part) is first
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn.affine import one_element
 from normless.nn.attention import ScalarMultiheadAttention, is_attention, with_input_bias
 
@@ -103,9 +103,9 @@ def test_copies_compute_the_same() -> None:
 
 def test_only_an_input_bias_and_only_once() -> None:
     _, made = biased(0.1, None)
-    with pytest.raises(UnsupportedEdit, match="already has its input bias"):
+    with pytest.raises(UnsupportedEditError, match="already has its input bias"):
         made.add_part("input_bias", one_element(0.0))
-    with pytest.raises(UnsupportedEdit, match="takes an input bias, no output bias"):
+    with pytest.raises(UnsupportedEditError, match="takes an input bias, no output bias"):
         made.add_part("output_bias", one_element(0.0))
     assert is_attention(made)
     assert isinstance(made, ScalarMultiheadAttention)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from normless.nn.scaled_activation import ScaledActivation
+from normless.nn.activation import ScaledActivation
 
 
 def test_the_input_is_scaled_before_the_biases() -> None:

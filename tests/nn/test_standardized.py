@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn import scalar_affine
 from normless.nn.standardized import ScaledStd, ScaledStdConv2d, ScaledStdLinear, scaled_std
 
@@ -147,12 +147,12 @@ def test_copies_compute_the_same(copy) -> None:
 
 @pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3)])
 def test_layers_of_one_input_per_output_are_refused(layer: nn.Module) -> None:
-    with pytest.raises(UnsupportedEdit, match="each output reads one value"):
+    with pytest.raises(UnsupportedEditError, match="each output reads one value"):
         scaled_std(layer)
 
 
 def test_other_layers_are_refused() -> None:
-    with pytest.raises(UnsupportedEdit, match="not into a ConvTranspose2d"):
+    with pytest.raises(UnsupportedEditError, match="not into a ConvTranspose2d"):
         scaled_std(nn.ConvTranspose2d(3, 3, 3))
 
 

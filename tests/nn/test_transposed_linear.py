@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from normless.errors import UnsupportedEdit
+from normless.errors import UnsupportedEditError
 from normless.nn import scalar_affine
 from normless.nn.affine import outputs_of, takes_scalars
 from normless.nn.standardized import scaled_std
@@ -49,5 +49,5 @@ def test_what_is_known_of_it() -> None:
     assert takes_scalars(layer)
     assert outputs_of(layer, layer.weight) == outputs_of(scalar_affine(layer), layer.weight) == 7
     assert outputs_of(nn.Linear(4, 7), nn.Linear(4, 7).weight) == 7
-    with pytest.raises(UnsupportedEdit, match="standardized in convolutions and linear layers, not in a Conv1D"):
+    with pytest.raises(UnsupportedEditError, match="standardized in convolutions and linear layers, not in a Conv1D"):
         scaled_std(layer)

@@ -41,7 +41,7 @@ def test_skipinit_converts_and_trains_or_says_why_not(name: str) -> None:
     model = BY_NAME[name].build().train()
     images = BY_NAME[name].images(model)
     if name in REFUSED:
-        with pytest.raises(nl.UnsupportedEdit, match=REFUSED[name]):
+        with pytest.raises(nl.UnsupportedEditError, match=REFUSED[name]):
             nl.convert(model, "skipinit", images)
         return
     found = nl.residual_map(model, images)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless.arguments import forward_arguments
 from normless.probes.dependence.differences import changed, holds_examples, largest_difference, noise_of, place_of
 from normless.probes.dependence.influence import Pass, Recorder, Tracker
 from normless.probes.dependence.perturbation import batch_size, groups, redrawn, without_zeros
@@ -62,7 +63,7 @@ class ExampleMixing:
         return "\n".join(lines)
 
 
-def mixes_examples(model: nn.Module, *inputs: Any, **kwargs: Any) -> ExampleMixing:
+def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> ExampleMixing:
     """Measure whether any example's output depends on another example of the batch, and which modules cause it.
 
     Example j depends on example i if ∃ x, x' that differ in x_i only: f(x)_j ≠ f(x')_j. The network runs twice as it
@@ -92,6 +93,8 @@ def mixes_examples(model: nn.Module, *inputs: Any, **kwargs: Any) -> ExampleMixi
         inputs: what its forward takes; B is the length of axis 0 of the first tensor that has one, at least 2.
             Tensors of another length there are shared by the examples. A few examples are enough; memory for the
             activations of one pass is taken twice over.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
         kwargs: more of the same.
 
     Returns:
@@ -102,7 +105,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, **kwargs: Any) -> ExampleMixi
             an example, or the same pass gives different outputs twice.
     """
     model = getattr(model, "_orig_mod", model)  # A compiled network hides its modules in fused code.
-    arguments = Arguments(inputs, kwargs)
+    arguments = Arguments(*forward_arguments(inputs, kwargs, example_inputs))
     batch = batch_size(arguments)
     with undisturbed_process(model):
         probed = without_zeros(model)

@@ -10,7 +10,7 @@ import pytest
 from decoding_helpers import Copying
 
 from normless.data import TranslationData, load_parallel_text
-from normless.data.translation import joint_vocabulary
+from normless.data.parallel.translation_batches import joint_vocabulary
 from normless.train.decoding import bleu, translate
 
 

@@ -1,0 +1,130 @@
+"""Images that are drawn and not read: independent or correlated noise with uniformly random labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from normless.data.images.augmentation import Augmentation
+from normless.data.images.image_data import ImageData
+from normless.data.images.tensor_images import Split, Splits, TensorImages
+
+Statistics = tuple[Tensor, Tensor]
+
+
+def gaussian(
+    *,
+    image_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    train: int = 1024,
+    test: int = 256,
+    seed: int = 0,
+) -> ImageData:
+    """Images (C, H, W) or vectors (features,) of independent N(0, 1) with random labels, as theory assumes.
+
+    Inputs are passed on as drawn (mean 0, standard deviation 1 by construction).
+
+    Raises:
+        ValueError: the shape has not one or three positive lengths, or a count is below 1.
+    """
+    shape = _checked_shape("gaussian", image_shape, {3: "(C, H, W)", 1: "(features,)"})
+    return _generated(
+        "gaussian",
+        "independent N(0, 1)",
+        lambda count, generator: torch.randn(count, *shape, generator=generator, dtype=torch.float32),
+        lambda _: (torch.zeros(shape[0]), torch.ones(shape[0])),
+        counts={"classes": classes, "train": train, "test": test},
+        seed=seed,
+    )
+
+
+def correlated(
+    *,
+    image_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    train: int = 1024,
+    test: int = 256,
+    seed: int = 0,
+) -> ImageData:
+    """Images (C, H, W) with the long-range correlations of photographs: `correlated_noise` with random labels.
+
+    They replace photographs where a measurement needs correlated neighbouring pixels and images that differ in
+    brightness, without a download.
+
+    Raises:
+        ValueError: the shape has not three positive lengths, or a count is below 1.
+    """
+    channels, height, width = _checked_shape("correlated", image_shape, {3: "(C, H, W)"})
+    return _generated(
+        "correlated",
+        "noise on several scales",
+        lambda count, generator: correlated_noise(count, (channels, height, width), generator),
+        lambda pixels: (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)),
+        counts={"classes": classes, "train": train, "test": test},
+        seed=seed,
+    )
+
+
+def correlated_noise(count: int, image_shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """The sum of N(0, 1) noise on grids of 2, 4, 8, … points a side, enlarged bilinearly, and of a shift per image.
+
+    Args:
+        count: number of images.
+        image_shape: (C, H, W).
+        generator: source of random numbers.
+
+    Returns:
+        Shape (count, C, H, W), float32, not normalized.
+    """
+    channels, height, width = image_shape
+    side = max(height, width)
+    powers = [2**power for power in range(1, side.bit_length()) if 2**power < side]
+    images = torch.zeros(count, channels, height, width)
+    for scale in (*powers, side):
+        grid = (min(scale, height), min(scale, width))
+        noise = torch.randn(count, channels, *grid, generator=generator)
+        images += F.interpolate(noise, size=(height, width), mode="bilinear", align_corners=False)
+    return images + torch.randn(count, 1, 1, 1, generator=generator)
+
+
+def _generated(
+    name: str,
+    source: str,
+    draw: Callable[[int, torch.Generator], Tensor],
+    statistics: Callable[[Tensor], Statistics],
+    *,
+    counts: dict[str, int],
+    seed: int,
+) -> ImageData:
+    """Both sets from one generator, first the pixels and then the labels of each; `statistics` are of training."""
+    for what, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{what} of {name} is a whole number from 1, got {count!r}.")
+    generator = torch.Generator().manual_seed(seed)
+    train, test = (
+        Split(draw(counts[part], generator), torch.randint(counts["classes"], (counts[part],), generator=generator))
+        for part in ("train", "test")
+    )
+    return TensorImages(
+        Splits(train, test),
+        name=name,
+        classes=counts["classes"],
+        source=f"{source}, random labels, seed {seed}",
+        default_augmentation=Augmentation(),
+        statistics=statistics(train.images),
+    )
+
+
+def _checked_shape(name: str, image_shape: Sequence[int], lengths: dict[int, str]) -> tuple[int, ...]:
+    """The shape of an example; `lengths` names the possible numbers of axes.
+
+    Raises:
+        ValueError: it has another number of axes, or a length that is not positive.
+    """
+    whole = isinstance(image_shape, Sequence) and all(isinstance(n, int) and n >= 1 for n in image_shape)
+    if not whole or len(image_shape) not in lengths:
+        raise ValueError(f"image_shape of {name} is {' or '.join(lengths.values())}, got {image_shape!r}.")
+    return tuple(image_shape)

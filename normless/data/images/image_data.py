@@ -1,0 +1,255 @@
+"""What every set of labelled images offers: its sizes, and the batches of an epoch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normless.data.epoch_randomness import Draws, draw_epoch
+from normless.data.images.augmentation import Augmentation, cutout, flip, mixup
+
+
+class Batch(NamedTuple):
+    """Some examples, ready for the network.
+
+    Attributes:
+        inputs: float32 [B, C, H, W], normalized per channel.
+        targets: int64 [B], the classes, or with mixup float32 [B, classes], their shares.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+
+class ImageData(ABC):
+    """A training and a test set of labelled images, all of one shape.
+
+    Inputs are normalized per channel with `mean` and `std`. The order of an epoch and every augmentation in
+    it are a pure function of (seed, epoch), the same on every device and for any number of processes; the
+    global generators are neither read nor changed.
+
+    Attributes:
+        name: the name `load_data` knows it by.
+        classes: number of classes.
+        image_shape: (C, H, W); (features,) for vectors.
+        default_augmentation: what the papers use on this set.
+        mean: [C], in units of `full`.
+        std: [C], in units of `full`.
+        full: the stored value that stands for 1, 255 for bytes.
+    """
+
+    kind: ClassVar[str] = "labelled images"
+    parts: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        classes: int,
+        image_shape: tuple[int, ...],
+        source: str,
+        default_augmentation: Augmentation,
+        mean: Tensor,
+        std: Tensor,
+        full: float,
+    ) -> None:
+        self.name = name
+        self.classes = classes
+        self.image_shape = image_shape
+        self.default_augmentation = default_augmentation
+        self.mean = mean
+        self.std = std
+        self.full = full
+        self._source = source
+
+    @property
+    @abstractmethod
+    def train_labels(self) -> Tensor:
+        """Labels of the training set, int64 [N], on the CPU."""
+
+    @property
+    @abstractmethod
+    def test_labels(self) -> Tensor:
+        """Labels of the test set, int64 [M], on the CPU."""
+
+    @property
+    def train_size(self) -> int:
+        """Number of training examples."""
+        return len(self.train_labels)
+
+    @property
+    def test_size(self) -> int:
+        """Number of test examples."""
+        return len(self.test_labels)
+
+    @cached_property
+    def provenance(self) -> str:
+        """One line for a table of results: name, source, sizes, shape and checksum."""
+        shape = "×".join(map(str, self.image_shape))
+        return (
+            f"{self.name}: {self._source}; {self.train_size} train / {self.test_size} test, "
+            f"{self.classes} classes, {shape}; {self._checksum()}"
+        )
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Number of training batches in an epoch: the whole ones, or one if the set is smaller than a batch."""
+        return max(1, self.train_size // batch_size)
+
+    def subset(self, *, train: int | None = None, test: int | None = None) -> ImageData:
+        """The same set with fewer examples, its classes in their proportions.
+
+        The choice depends on the labels and sizes alone, and a smaller subset lies in a larger one. Normalization
+        stays that of the whole training set.
+
+        Raises:
+            ValueError: a size is below 1 or above what there is.
+        """
+        kept, parts = [], []
+        for kind, size, labels in (("train", train, self.train_labels), ("test", test, self.test_labels)):
+            whole = len(labels)
+            size = whole if size is None else size
+            if not 1 <= size <= whole:
+                raise ValueError(f"A subset of {self.name} has 1 to {whole} {kind} examples, not {size}.")
+            kept.append(_proportional(labels, size))
+            parts.append(f"{size} of {whole} {kind}")
+        return self._restricted(*kept, source=f"{self._source}, subset of {' and '.join(parts)}")
+
+    def train_batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        augmentation: Augmentation,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[Batch]:
+        """The batches of one epoch of training, in random order.
+
+        ``batch_size`` is that of all processes together: process ``rank`` of ``world_size`` receives its
+        consecutive part of every batch, and the parts together are the batch of a single process. The last
+        incomplete batch is dropped; a set smaller than a batch is one batch.
+
+        Raises:
+            ValueError: the batch cannot be shared evenly, the rank does not exist, seed or epoch is
+                negative, or the augmentation does not apply to these images.
+        """
+        whole = min(_positive(batch_size), self.train_size)
+        _check_rank(rank, world_size)
+        if whole % world_size:
+            raise ValueError(f"A batch of {whole} cannot be shared evenly by {world_size} processes.")
+        self._check_augmentation(augmentation)
+        device = torch.empty(0, device=device).device
+        draws = draw_epoch(
+            seed, epoch, examples=self.train_size, image_shape=self.image_shape, augmentation=augmentation
+        ).to(device)
+        share = whole // world_size
+        # Mixup mixes each example with the next of the whole batch, so a part needs one example more.
+        rows = torch.arange(share + (augmentation.mixup > 0), device=device).add_(rank * share) % whole
+        steps = [rows + step * whole for step in range(self.steps_per_epoch(batch_size))]
+        return self._train_batches(draws, steps, augmentation, device)
+
+    def test_batches(
+        self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """Every test example once, in the stored order, without augmentation.
+
+        Of each batch, process ``rank`` of ``world_size`` receives its consecutive part; parts may differ in
+        size by one, and one without examples is left out.
+
+        Raises:
+            ValueError: the batch size is below 1 or the rank does not exist.
+        """
+        _positive(batch_size)
+        _check_rank(rank, world_size)
+        device = torch.empty(0, device=device).device
+        rows = torch.arange(self.test_size, device=device)
+        starts = range(0, self.test_size, batch_size)
+        steps = [rows[start : start + batch_size].tensor_split(world_size)[rank] for start in starts]
+        return self._test_batches([step for step in steps if len(step)], device)
+
+    def _train_batches(
+        self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device
+    ) -> Iterator[Batch]:
+        mean, std = self._statistics(device)
+        raw = self._training_images(draws, steps, augmentation, device)
+        for rows, (images, labels) in zip(steps, raw, strict=True):
+            drawn = draws.take(rows)
+            if drawn.flip is not None:
+                images = flip(images, drawn.flip)
+            images = _normalized(images, mean, std)
+            if drawn.hole is not None:
+                images = cutout(images, drawn.hole, augmentation.cutout)
+            if drawn.weight is not None:
+                yield Batch(*mixup(images, labels, drawn.weight[:-1], self.classes))
+            else:
+                yield Batch(images, labels)
+
+    def _test_batches(self, steps: list[Tensor], device: torch.device) -> Iterator[Batch]:
+        mean, std = self._statistics(device)
+        for images, labels in self._testing_images(steps, device):
+            yield Batch(_normalized(images, mean, std), labels)
+
+    def _statistics(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation in stored units, shaped to broadcast over images."""
+        shape = (-1, *(1,) * (len(self.image_shape) - 1))
+        return (self.mean * self.full).view(shape).to(device), (self.std * self.full).view(shape).to(device)
+
+    def _check_augmentation(self, augmentation: Augmentation) -> None:
+        pixels = [name for name in ("crop", "flip", "cutout") if getattr(augmentation, name)]
+        if pixels and len(self.image_shape) != 3:
+            raise ValueError(
+                f"{' and '.join(pixels)} need images (C, H, W), but {self.name} holds vectors of shape "
+                f"{self.image_shape}; only mixup applies to them."
+            )
+
+    @abstractmethod
+    def _training_images(
+        self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """For the positions of each step: raw cropped images [B, C, H, W] on the device, and labels [B]."""
+
+    @abstractmethod
+    def _testing_images(self, steps: list[Tensor], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """For the examples of each step: raw images [B, C, H, W] on the device, and labels [B]."""
+
+    @abstractmethod
+    def _restricted(self, train_rows: Tensor, test_rows: Tensor, *, source: str) -> ImageData:
+        """The set with these examples only."""
+
+    @abstractmethod
+    def _checksum(self) -> str:
+        """What the examples are, in a few hexadecimal digits."""
+
+
+def _normalized(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return images.to(torch.float32, copy=True).sub_(mean).div_(std)
+
+
+def _positive(batch_size: int) -> int:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    return batch_size
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be 0 to world_size − 1 = {world_size - 1}, got {rank}.")
+
+
+def _proportional(labels: Tensor, size: int) -> Tensor:
+    """Rows [size], ascending: each class's examples in a fixed random order, taken at equal pace."""
+    values = labels.numpy()
+    generator = np.random.default_rng(0)
+    progress = np.empty(len(values))
+    for label in np.unique(values):
+        members = generator.permutation(np.flatnonzero(values == label))
+        progress[members] = (np.arange(len(members)) + generator.random()) / len(members)
+    return torch.from_numpy(np.sort(np.argsort(progress, kind="stable")[:size]))

@@ -1,0 +1,92 @@
+"""A reader for the pickled CIFAR batches that can make nothing but plain data.
+
+A pickle may name any function to be called. Here the few names that a pickled array of bytes needs lead to
+stand-ins of our own, which only keep what they are given; every other name is refused. The file calls no
+function of NumPy's.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normless.errors import DataFormatError
+
+
+class _Type:
+    """Stands for a NumPy dtype: ``dtype('u1', False, True)`` and its state."""
+
+    def __init__(self, code: Any = "", *_: Any) -> None:
+        self.code = code.decode("ascii") if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and alignment mean nothing for bytes, the only type that is accepted."""
+
+
+class _Array:
+    """Stands for a NumPy array: what ``ndarray.__setstate__`` would be given."""
+
+    array: NDArray[np.uint8] | None = None
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        _version, shape, kind, fortran, data = state
+        if not (isinstance(kind, _Type) and kind.code == "u1" and isinstance(data, bytes)):
+            raise pickle.UnpicklingError("an array is not of unsigned bytes")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _Latin1:
+    """Stands for ``codecs.encode``, by which Python 3 writes bytes into the older pickle protocols."""
+
+    def __call__(self, text: str, encoding: str) -> bytes:
+        if encoding != "latin1":
+            raise pickle.UnpicklingError(f"text is encoded as {encoding!r}")
+        return text.encode("latin1")
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it gives a function a state")
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): _Type,
+    ("numpy", "ndarray"): _Array,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("_codecs", "encode"): _Latin1(),
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Look the name up in the table instead of importing it."""
+        if (module, name) not in _NAMES:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
+        return _NAMES[module, name]
+
+
+def read_batch(path: Path) -> dict[str, Any]:
+    """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text.
+
+    Raises:
+        DataFormatError: the file is not such a pickle, is cut short, or asks for any other kind of object.
+    """
+    try:
+        with path.open("rb") as file:
+            content = _Reader(file, encoding="bytes").load()
+        if not isinstance(content, dict):
+            raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not a dictionary")
+    # A damaged pickle can fail in nearly any way; all of them mean the same to the reader of the message.
+    except Exception as error:
+        raise DataFormatError(f"{path} is not a CIFAR batch: {error}.") from error
+    return {_text(key): value.array if isinstance(value, _Array) else value for key, value in content.items()}
+
+
+def _text(key: Any) -> str:
+    return key.decode("latin1") if isinstance(key, bytes) else str(key)

@@ -1,0 +1,169 @@
+"""Labelled sentences in tables: GLUE's ``train.tsv`` and ``dev.tsv``, comma-separated files, and Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from normless.data.parallel.line_files import VALIDATION_STEMS
+from normless.data.tables import find_shards, read_table
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.errors import DataFormatError, DataNotFoundError
+
+ENDINGS = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
+
+
+class Columns(NamedTuple):
+    """Names of the columns with sentences and with classes."""
+
+    sentence: str
+    label: str
+
+
+def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
+    """The Stanford Sentiment Treebank with two classes (Socher et al. 2013), from GLUE's files or the Hub's.
+
+    They lie in ``root/SST-2``, ``root/sst2`` or ``root``, or in ``data`` within: ``train.tsv`` and ``dev.tsv``, or
+    Parquet. The test sentences of GLUE have no labels, so that the accuracy is that of dev.
+
+    Args:
+        root: the folder of data sets, or the set's own.
+        test_file: stem of the file to test on; "dev" in what GLUE distributes.
+
+    Raises:
+        DataNotFoundError: it is not there.
+        DataFormatError: a file has another content.
+    """
+    columns = Columns("sentence", "label")
+    for folder in [root / name / within for name in ("SST-2", "sst2", ".") for within in (".", "data")]:
+        text = read_labelled_tables(folder, columns, name="sst2", test_file=test_file)
+        if text is not None:
+            return text
+    raise DataNotFoundError(
+        f"The data set sst2 is in none of {root / 'SST-2'}, {root / 'sst2'} and {root}: expected train.tsv and "
+        "dev.tsv as GLUE distributes them, or *train*.parquet. Put them there, or name their folder with root."
+    )
+
+
+def labelled_text(
+    *, root: Path, sentence: str = "sentence", label: str = "label", test_file: str | None = None
+) -> LabelledText:
+    """Labelled sentences of your own: a folder with ``train`` and ``test`` or ``dev``.
+
+    The files are .tsv or .csv (plain or .gz) or .parquet, with a header.
+
+    Args:
+        root: the folder.
+        sentence: name of the column with sentences.
+        label: name of the column with classes, which are numbers or names.
+        test_file: stem of the file to test on.
+
+    Raises:
+        DataNotFoundError: the folder has no training file.
+        DataFormatError: a file has another content.
+    """
+    text = read_labelled_tables(root, Columns(sentence, label), name=root.name, test_file=test_file)
+    if text is None:
+        raise DataNotFoundError(
+            f"{root} has no train.tsv, train.csv (plain or .gz) or *train*.parquet. Name the right folder with root."
+        )
+    return LabelledText("labelled_text", text.classes, f"{root.resolve().name}/{text.origin}", text.train, text.test)
+
+
+def read_labelled_tables(
+    folder: Path, columns: Columns, *, name: str, test_file: str | None = None
+) -> LabelledText | None:
+    """Read the training and the test set of a folder; None where it has no training file.
+
+    The test set is ``test``, or where that has no classes, as in GLUE, ``dev`` (or ``val``, ``valid``,
+    ``validation``). The classes are those of the training set, in the order of their numbers or of their names.
+
+    Args:
+        folder: where the files lie.
+        columns: their names.
+        name: of the data set; Parquet files that name it are preferred.
+        test_file: stem of the file to test on, as "dev".
+
+    Raises:
+        DataFormatError: a file lacks a column or has an incomplete row, a class is new in the test set, or no file to
+            test on has classes.
+    """
+    training = _files(folder, "train", name)
+    if not training:
+        return None
+    train = _read(training, columns)
+    if "label" not in train:
+        raise DataFormatError(_no_column(training[0], columns.label, "classes"))
+    classes = _ordered(set(train["label"]))
+    if len(classes) < 2:
+        raise DataFormatError(f"{training[0]} has one class only, {classes[0]!r}; expected two or more.")
+    stem, file, test = _test(folder, columns, name, test_file)
+    new = sorted(set(test["label"]) - set(classes))
+    if new:
+        raise DataFormatError(
+            f"{file} has the class {new[0]!r}, which {training[0].name} has not; that has {', '.join(classes)}."
+        )
+    parts = (
+        LabelledSentences(tuple(table["sentence"]), tuple(map(classes.index, table["label"])))
+        for table in (train, test)
+    )
+    return LabelledText(name, classes, f"{training[0].name}, tested on {stem}", *parts)
+
+
+def _test(folder: Path, columns: Columns, name: str, chosen: str | None) -> tuple[str, Path, pd.DataFrame]:
+    """Stem, first file and table of the test set."""
+    unlabelled = ""
+    for stem in ("test", *VALIDATION_STEMS) if chosen is None else (chosen,):
+        files = _files(folder, stem, name)
+        if not files:
+            continue
+        table = _read(files, columns)
+        # The Hub writes −1 for the classes of GLUE's test sets, which are not published.
+        if "label" in table and set(table["label"]) != {"-1"}:
+            return stem, files[0], table
+        unlabelled = f" {files[0].name} has no classes in a column {columns.label!r}."
+    wanted = "test or dev" if chosen is None else chosen
+    raise DataFormatError(
+        f"{folder} has training sentences, but no {wanted} with classes ({', '.join(ENDINGS)}).{unlabelled}"
+    )
+
+
+def _files(folder: Path, stem: str, name: str) -> list[Path]:
+    for ending in ENDINGS[:-1]:
+        if (folder / f"{stem}{ending}").is_file():
+            return [folder / f"{stem}{ending}"]
+    return find_shards(folder, name, stem) if folder.is_dir() else []
+
+
+def _read(files: Sequence[Path], columns: Columns) -> pd.DataFrame:
+    """Columns `sentence`, and `label` where the files have classes, both text."""
+    tables = []
+    for file in files:
+        table = read_table(file)
+        if columns.sentence not in table:
+            raise DataFormatError(_no_column(file, columns.sentence, "sentences", list(table.columns)))
+        wrong = [value for value in table[columns.sentence] if not isinstance(value, str)]
+        if wrong:
+            raise DataFormatError(f"{file} has {wrong[0]!r} for a sentence; expected text in every row.")
+        chosen = {"sentence": table[columns.sentence].str.strip()}
+        if columns.label in table:
+            chosen["label"] = table[columns.label].astype(str)
+        tables.append(pd.DataFrame(chosen, dtype=object))
+    whole = pd.concat(tables, join="inner", ignore_index=True)
+    if whole.empty:
+        raise DataFormatError(f"{files[0]} holds no sentence.")
+    return whole
+
+
+def _no_column(file: Path, column: str, what: str, names: Sequence[str] = ()) -> str:
+    among = f" among {', '.join(names)}" if names else ""
+    return f"{file} has no column {column!r} with {what}{among}; name it by sentence=… or label=…."
+
+
+def _ordered(labels: set[str]) -> tuple[str, ...]:
+    """Classes in the order of their numbers where all are numbers, else of their names."""
+    numbers = all(label.lstrip("-").isdecimal() for label in labels)
+    return tuple(sorted(labels, key=int if numbers else None))

@@ -1,0 +1,128 @@
+"""Labelled sentences as tokens: the batches of an epoch, and those to evaluate on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normless.data.epoch_randomness import epoch_sequence
+from normless.data.images.image_data import Batch
+from normless.data.padding import Ragged, ragged
+from normless.data.parallel.token_buckets import Integers
+from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.text.sentence_tokens import SentenceTokens
+
+
+class TextData:
+    """A labelled text in a vocabulary; a batch is tokens int64 [B, S], filled up with padding, and labels int64 [B].
+
+    The order of an epoch is a pure function of (seed, epoch); the global generators are neither read nor changed.
+
+    Args:
+        text: sentences and their classes.
+        tokens: the vocabulary, and how sentences are written in it.
+        longest: tokens of a sentence, those around it included; what comes behind is cut off.
+
+    Attributes:
+        text, tokens: as given.
+        classes: number of classes.
+        cut: number of training sentences that were cut.
+    """
+
+    def __init__(self, text: LabelledText, tokens: SentenceTokens, *, longest: int) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.classes = len(text.classes)
+        self._train, self._test = (_encoded(part, tokens, longest) for part in (text.train, text.test))
+        whole = ragged(tokens.encode(text.train.sentences, longest + 1))
+        self.cut = int((whole.lengths > longest).sum())
+
+    @property
+    def train_size(self) -> int:
+        """Number of training sentences."""
+        return self.text.train.size
+
+    @property
+    def test_size(self) -> int:
+        """Number of test sentences."""
+        return self.text.test.size
+
+    @property
+    def test_labels(self) -> Tensor:
+        """Classes of the test set, int64 [M], on the CPU."""
+        return torch.tensor(self.text.test.labels)
+
+    @cached_property
+    def provenance(self) -> str:
+        """One line for a table of results: the text's, the vocabulary, and what was cut."""
+        cut = f", {self.cut} training sentences cut" if self.cut else ""
+        return f"{self.text.provenance}; {self.tokens.name}{cut}"
+
+    @property
+    def longest_sentence(self) -> Tensor:
+        """The longest sentence of both sets, int64 [1, S]."""
+        longer = max((self._train, self._test), key=lambda part: int(part.lengths.max()))
+        return longer.padded(np.array([longer.lengths.argmax()]), self.tokens.padding)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Number of training batches in an epoch: the whole ones, or one if the set is smaller than a batch."""
+        return max(1, self.train_size // batch_size)
+
+    def train_batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[Batch]:
+        """The batches of one epoch in random order, each padded to its longest sentence.
+
+        The last incomplete batch is left out; a set smaller than a batch is one batch.
+
+        Args:
+            batch_size: sentences of all processes together.
+            seed: of the run.
+            epoch: counted from 0.
+            device: of the batches.
+            rank: of this process; it receives its consecutive part of every batch.
+            world_size: number of processes.
+
+        Raises:
+            ValueError: the batch cannot be shared evenly, or seed or epoch is negative.
+        """
+        whole = min(batch_size, self.train_size)
+        if whole < 1 or whole % world_size:
+            raise ValueError(f"A batch of {whole} sentences cannot be shared evenly by {world_size} processes.")
+        order = np.random.default_rng(epoch_sequence(seed, epoch)).permutation(self.train_size)
+        batches = np.split(order[: whole * self.steps_per_epoch(batch_size)], self.steps_per_epoch(batch_size))
+        labels = torch.tensor(self.text.train.labels)
+        parts = (np.split(rows, world_size)[rank] for rows in batches)
+        return (self._batch(self._train, labels, rows, device) for rows in parts)
+
+    def test_batches(
+        self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """Every test sentence once, the shortest first.
+
+        Of each batch, process ``rank`` of ``world_size`` receives its consecutive part; parts may differ in size by
+        one, and one without sentences is left out.
+        """
+        order = np.argsort(self._test.lengths, kind="stable")
+        batches = (order[start : start + batch_size] for start in range(0, self.test_size, batch_size))
+        parts = (np.array_split(rows, world_size)[rank] for rows in batches)
+        return (self._batch(self._test, self.test_labels, rows, device) for rows in parts if len(rows))
+
+    def _batch(self, part: Ragged, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
+        tokens = part.padded(rows, self.tokens.padding)
+        return Batch(tokens.to(device), labels[torch.from_numpy(rows)].to(device))
+
+
+def _encoded(part: LabelledSentences, tokens: SentenceTokens, longest: int) -> Ragged:
+    return ragged(tokens.encode(part.sentences, longest))

@@ -1,0 +1,246 @@
+"""The edits of normalizer-free networks: standardized weights, and branches whose inputs have unit variance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite, sqrt
+
+from torch import nn
+
+from normless.edits.edit import EDITS, Edit, Surgery
+from normless.nn.activation import ScaledActivation
+from normless.nn.standardized import ScaledStd, scaled_std
+from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual.classify import kind_of
+from normless.signal.activation_gain import activation_gain, is_homogeneous
+from normless.signal.stream import Stream
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class StandardizeWeights(Edit):
+    """Every weight is standardized per output channel, with a learnable gain (Brock et al. 2021, equation 1).
+
+        Ŵ_i = γ · g_i · (W_i - μ_i) / (σ_i · √fan-in),   γ = 1 / √Var[φ(z)], z ~ N(0, 1)
+
+    with γ the gain of the activation φ that the layer reads on its own path, and 1 where it reads none. The weight
+    carries γ, so that it costs nothing. The classifier and the gating layers of squeeze-excite stay as they are.
+    """
+
+    def apply(self, surgery: Surgery) -> None:
+        """Standardize the weight layers and record the gain of each."""
+        _check_removed(surgery)
+        for path, ahead in _paths(surgery.map):
+            # Of the path so far: one module may be an activation here and, further on, of the residual stream.
+            inside = {layer.path for layer in ahead}
+            for layer in path:
+                if layer.kind == "weight" and not layer.gating and layer.path != surgery.map.classifier:
+                    source = surgery.input_of(layer)
+                    reads = source is not None and source.kind == "activation" and source.path in inside
+                    self._standardize(surgery, layer, source if reads else None)
+                inside.add(layer.path)
+
+    def _standardize(self, surgery: Surgery, layer: Layer, activation: Layer | None) -> None:
+        old = surgery.affine(layer.path)
+        with surgery.refusing_at(layer.path):
+            new = scaled_std(old)
+        surgery.replace(layer.path, new)
+        gain = 1.0 if activation is None else _gain(surgery, activation)
+        new.scale *= gain
+        surgery.record(layer.path, "weight standardized" if gain == 1 else f"weight standardized, × {gain:.4g}")
+
+
+def _check_removed(surgery: Surgery) -> None:
+    """Refuse a norm that held an activation, as those of timm do: no layer of the map stands for that."""
+    for path in surgery.map.norms:
+        rest = [] if ":" in path or path not in surgery.removed else list(surgery.get(path).modules())
+        if any(kind_of(module) == "activation" for module in rest):
+            raise surgery.unsupported(
+                path, "an activation was part of this normalization, and the map does not say what reads it"
+            )
+
+
+def _gain(surgery: Surgery, activation: Layer) -> float:
+    gain = activation_gain(_module_of(surgery, activation))
+    if not isfinite(gain):
+        raise surgery.unsupported(activation.path, "the activation is constant, and no gain gives it a variance of 1")
+    return gain
+
+
+def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:
+    """The module of an activation, whether it runs here alone or elsewhere too; a function becomes one."""
+    return surgery.get(surgery.own_path(activation) if ":" in activation.path else activation.path)
+
+
+def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer, ...]]]:
+    """The layers of every path, and those ahead of it whose output feeds it and not the residual stream."""
+    for outside in (found.stem_layers, found.trunk_layers, found.head_layers):
+        yield outside, ()
+    for block in found.blocks:
+        yield block.shared_layers + block.branch_layers, ()
+        yield block.skip_layers, block.shared_layers
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class PredictedVariance(Edit):
+    """Every block becomes x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).
+
+    With standardized weights f keeps the variance, so the stream's is known in advance: 1 behind the stem, then
+    Var ← Var + α² in every block, and 1 + α² behind one whose skip path has a weight layer, which reads x / β too.
+    An activation behind the sum and zeros beside a narrower skip path are followed likewise. What the map does not
+    list, such as a pooling of the stem, is taken to keep the variance. 1/β and the gains ride in the weights and α
+    in the sum.
+
+    Args:
+        alpha: α, the standard deviation of what a branch adds; 0.2 in the papers.
+    """
+
+    alpha: float = 0.2
+
+    def apply(self, surgery: Surgery) -> None:
+        """Scale the input and the end of every branch."""
+        if not self.alpha > 0:
+            raise surgery.unsupported("", f"α is a number above 0, got {self.alpha}")
+        blocks = surgery.blocks()
+        surgery.need_no_norms()
+        _check_trunk(surgery)
+        for block in blocks:
+            _check(surgery, block)
+        stream, channels = _behind_stem(surgery)
+        for block in blocks:
+            deviation = sqrt(stream.variance)
+            _divide_input(surgery, block, deviation)
+            surgery.sum(block).branch_factor *= self.alpha
+            surgery.record(block.name, f"x + {self.alpha:.4g}·f(x / {deviation:.4g})")
+            width = _standardized(surgery, surgery.last_weight(block)).weight.shape[0]
+            stream = _behind_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
+            for activation in _left(surgery, block.after_sum, "activation"):
+                stream = stream.through(_module_of(surgery, activation))
+            channels = width
+
+
+def _behind_stem(surgery: Surgery) -> tuple[Stream, int]:
+    """The stream that the first block reads, and its channels (0 where no stem layer tells)."""
+    stream, channels = Stream.standard(), 0
+    for layer in surgery.map.stem_layers:
+        if layer.kind == "weight" and not layer.gating:
+            stream, channels = Stream.standard(), _standardized(surgery, layer.path).weight.shape[0]
+        elif layer.kind == "activation" and surgery.is_left(layer):
+            stream = stream.through(_module_of(surgery, layer))
+    return stream, channels
+
+
+def _behind_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: float) -> Stream:
+    """The skip path's end, `share` the stream's channels as a share of the sum's."""
+    if block.skip:
+        return Stream.standard()
+    if block.identity_skip:
+        return stream
+    if 0 < share < 1:
+        return stream.padded(share)
+    raise surgery.unsupported(
+        block.name,
+        "its skip path changes the activations by something that has no weight, such as a pooling, and the variance "
+        "behind that is not known in advance",
+    )
+
+
+def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> None:
+    """Give branch and skip path x / β: by the weights that read x, or by the activation that does.
+
+    A module of several calls is not told apart where its output is read, so that its first call is divided itself.
+    """
+    layers = tuple(_main(surgery, block.shared_layers + block.branch_layers))
+    first, skip = layers[0], tuple(_left(surgery, block.skip_layers, "weight"))
+    readers = [one for one in skip[:1] if not _reads_shared(surgery, block, one)]
+    if first.kind == "weight":
+        readers.append(first)
+    elif first.path not in surgery.map.repeated and is_homogeneous(_module_of(surgery, first)):
+        readers += [layer for layer in (*layers, *skip) if _reads(surgery, layer, first)]
+    else:
+        path = surgery.own_path(first)
+        surgery.replace(path, ScaledActivation(surgery.get(path), 1 / deviation))
+    for layer in readers:
+        _standardized(surgery, layer.path).scale /= deviation
+
+
+def _check_trunk(surgery: Surgery) -> None:
+    trunk = next(_main(surgery, surgery.map.trunk_layers), None)
+    if trunk is not None:
+        raise surgery.unsupported(
+            trunk.path,
+            "it lies between blocks and belongs to none, so the variance behind it is not known in advance",
+        )
+
+
+def _check(surgery: Surgery, block: ResidualBlock) -> None:
+    """Refuse a block whose branch is more than a chain of weight layers and activations."""
+    end = surgery.branch_end(block)
+    layers = tuple(_main(surgery, block.shared_layers + block.branch_layers))
+    skip = tuple(_main(surgery, block.skip_layers))
+    reason = None
+    if len(block.branches) > 1 or block.inner:
+        what = "residual blocks inside its branch" if block.inner else f"{len(block.branches)} branches"
+        reason = f"it has {what}, and the recursion is for one plain branch"
+    elif not block.branch or end is None or end.kind != "weight":
+        reason = "its branch does not end in a weight layer, so the variance at its end is not known in advance"
+    elif skip and skip[-1].kind != "weight":
+        reason = f"its skip path ends in {skip[-1].path}, which is no weight layer"
+    if reason is not None:
+        raise surgery.unsupported(block.name, reason)
+    for path in (layers, skip):
+        for layer in path:
+            if layer.kind == "weight":
+                _standardized(surgery, layer.path)
+            if layer != path[0] and not any(_reads(surgery, layer, other) for other in path):
+                raise surgery.unsupported(
+                    layer.path,
+                    "what it reads is not the output of one layer of its path, and of unknown variance",
+                )
+    if skip and not _reads_shared(surgery, block, skip[0]):
+        _check_reads_stream(surgery, block, skip[0], layers[0])
+
+
+def _check_reads_stream(surgery: Surgery, block: ResidualBlock, skip: Layer, branch: Layer) -> None:
+    """Refuse a skip path that starts at something else than the block's input."""
+    if any(_main(surgery, block.shared_layers)) or surgery.input_of(skip) != surgery.input_of(branch):
+        raise surgery.unsupported(
+            skip.path,
+            "it does not read what the branch reads, but something that has no weight, such as a pooling, and the "
+            "variance behind that is not known in advance",
+        )
+
+
+def _standardized(surgery: Surgery, path: str) -> ScaledStd:
+    layer = surgery.get(path) if ":" not in path else None
+    if not isinstance(layer, ScaledStd):
+        raise surgery.unsupported(path, "its weight is not standardized; StandardizeWeights does that before")
+    return layer
+
+
+def _reads(surgery: Surgery, layer: Layer, other: Layer) -> bool:
+    """Whether the layer's only input is the other's output, removed norms and dropout in between looked through."""
+    source = surgery.input_of(layer)
+    while source is not None and source.kind == "dropout":
+        source = surgery.input_of(source)
+    return source is not None and source.path == other.path
+
+
+def _reads_shared(surgery: Surgery, block: ResidualBlock, layer: Layer) -> bool:
+    """Whether a skip path's first layer reads a layer that the branch reads too; else it reads x itself."""
+    return any(_reads(surgery, layer, other) for other in _main(surgery, block.shared_layers))
+
+
+def _main(surgery: Surgery, layers: tuple[Layer, ...]) -> Iterator[Layer]:
+    """The weight layers and activations that are left, those of gates not counted."""
+    return (
+        layer
+        for layer in layers
+        if layer.kind in ("weight", "activation") and not layer.gating and surgery.is_left(layer)
+    )
+
+
+def _left(surgery: Surgery, layers: tuple[Layer, ...], kind: str) -> Iterator[Layer]:
+    return (layer for layer in _main(surgery, layers) if layer.kind == kind)

@@ -1,0 +1,191 @@
+"""Variants of batch normalization: statistics of ghost batches, of every other batch, or only some of its parts."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normless.nn.channels import batch_statistics, move_running_statistics, per_channel
+
+
+class _GhostBatchNorm(_BatchNorm):
+    """Batch normalization by the statistics of ghost batches (De & Smith, appendix A; Hoffer et al. 2017).
+
+    In training a batch of B examples is split into ⌈B / ghost_size⌉ ghost batches of equal size or one example less;
+    each is normalized by its own biased variance. The running statistics take one step per batch, towards the mean
+    of the ghost batches' means and unbiased variances. Evaluation is that of torch's layer.
+    Shapes: (B, C, …) to the same.
+    """
+
+    def __init__(self, num_features: int, ghost_size: int = 64, **kwargs: Any) -> None:
+        if ghost_size < 1:
+            raise ValueError(f"A ghost batch holds at least one example, got ghost_size={ghost_size}.")
+        super().__init__(num_features, **kwargs)
+        self.ghost_size = ghost_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize every ghost batch by its own statistics."""
+        if not self.training or x.shape[0] <= self.ghost_size:
+            return super().forward(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        ghosts = x.tensor_split(ceil(x.shape[0] / self.ghost_size))
+        # With momentum 1 torch's kernel hands back each ghost batch's own statistics.
+        kept = next((own.dtype for own in (self.weight, self.running_mean) if own is not None), x.dtype)
+        means = x.new_zeros(len(ghosts), self.num_features, dtype=kept)
+        variances = x.new_ones(len(ghosts), self.num_features, dtype=kept)
+        outputs = [
+            F.batch_norm(ghost, means[index], variances[index], self.weight, self.bias, True, 1.0, self.eps)
+            for index, ghost in enumerate(ghosts)
+        ]
+        move_running_statistics(self, means.mean(0), variances.mean(0))
+        return torch.cat(outputs)
+
+    def extra_repr(self) -> str:
+        """Torch's own text and the ghost batch size."""
+        text = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{text}, ghost_size={self.ghost_size}"
+
+
+class GhostBatchNorm1d(_GhostBatchNorm, nn.BatchNorm1d):
+    """Ghost batch normalization of (B, C) or (B, C, T); see its base class."""
+
+
+class GhostBatchNorm2d(_GhostBatchNorm, nn.BatchNorm2d):
+    """Ghost batch normalization of (B, C, H, W); see its base class."""
+
+
+class _AlternatingBatchNorm(_BatchNorm):
+    """Batch normalization by the statistics of every other batch (Bjorck et al., section 3.4 and appendix J).
+
+    On the 1st, 3rd, … training batch it is batch normalization, gradients through the statistics included, and stores
+    μ and the biased σ². On the 2nd, 4th, … it normalizes by the stored values, as constants, and the running
+    statistics do not change. Evaluation is that of torch's layer.
+    Shapes: (B, C, …) to the same.
+    """
+
+    latest_mean: Tensor
+    latest_variance: Tensor
+    reuse_next: Tensor
+
+    def __init__(self, num_features: int, **kwargs: Any) -> None:
+        super().__init__(num_features, **kwargs)
+        factory = {key: kwargs[key] for key in ("device", "dtype") if key in kwargs}
+        self.register_buffer("latest_mean", torch.zeros(num_features, **factory))
+        self.register_buffer("latest_variance", torch.ones(num_features, **factory))
+        self.register_buffer("reuse_next", torch.tensor(False, device=factory.get("device")))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize by fresh or by stored statistics, in turn."""
+        if not self.training:
+            return super().forward(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        # Both cases without a branch on data, so that the layer can be exported and needs no device sync.
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        fresh_mean, fresh_variance = batch_statistics(y)
+        reuse = self.reuse_next.clone()
+        mean = torch.where(reuse, self.latest_mean, fresh_mean)
+        variance = torch.where(reuse, self.latest_variance, fresh_variance)
+        self._store(mean.detach(), variance.detach(), ~reuse, x.numel() // x.shape[1])
+        scale = (variance + self.eps).rsqrt()
+        shift = -mean * scale
+        if self.affine:
+            scale, shift = scale * self.weight, shift * self.weight + self.bias
+        return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
+
+    @torch.no_grad()
+    def _store(self, mean: Tensor, variance: Tensor, fresh: Tensor, count: int) -> None:
+        """Keep the statistics in use; move the running ones (unbiased variance, as torch does) if they are new."""
+        self.latest_mean.copy_(mean)
+        self.latest_variance.copy_(variance)
+        self.reuse_next.copy_(fresh)
+        unbiased = variance * (count / max(count - 1, 1))
+        move_running_statistics(self, mean, unbiased, moved=fresh)
+
+
+class AlternatingBatchNorm1d(_AlternatingBatchNorm, nn.BatchNorm1d):
+    """Alternating batch normalization of (B, C) or (B, C, T); see its base class."""
+
+
+class AlternatingBatchNorm2d(_AlternatingBatchNorm, nn.BatchNorm2d):
+    """Alternating batch normalization of (B, C, H, W); see its base class."""
+
+
+class _PartialBatchNorm(_BatchNorm):
+    """Batch normalization with only some of μ, σ², γ and β (Bjorck et al., equation 1 and appendix H).
+
+    Per channel, over the batch and all positions,
+
+        y = γ · (x − μ) / √(σ² + ε) + β
+
+    without the parts switched off: no μ is subtracted with `mean=False`, nothing is divided with
+    `variance=False`, γ and β are absent with `gamma=False` and `beta=False`. σ² is the biased variance about
+    the mean, also where the mean is not subtracted. Running averages serve evaluation, as in torch's layer.
+    Shapes: (B, C, …) to the same.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        mean: bool = True,
+        variance: bool = True,
+        gamma: bool = True,
+        beta: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_features, **{**kwargs, "affine": True})
+        self.use_mean = mean
+        self.use_variance = variance
+        if not gamma:
+            self.register_parameter("weight", None)
+        if not beta:
+            self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize by the parts in use; in float32 at least, as torch's layer does."""
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.use_mean or self.use_variance:
+            mean, variance = self._statistics(y)
+            if self.use_mean:
+                y = y - per_channel(mean, y)
+            if self.use_variance:
+                y = y * per_channel((variance + self.eps).rsqrt(), y)
+        if self.weight is not None:
+            y = y * per_channel(self.weight, y)
+        if self.bias is not None:
+            y = y + per_channel(self.bias, y)
+        return y.to(x.dtype)
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance per channel, shape (C,): of the batch in training, else the running ones."""
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            return self.running_mean, self.running_var
+        if self.training and self.running_mean is not None:
+            # Torch's own kernel moves the running statistics, bit for bit as it does there; its output is not used.
+            with torch.no_grad():
+                assert self.num_batches_tracked is not None
+                self.num_batches_tracked.add_(1)
+                momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                F.batch_norm(x, self.running_mean, self.running_var, None, None, True, momentum, self.eps)
+        return batch_statistics(x)
+
+    def extra_repr(self) -> str:
+        """Torch's own text and the parts in use."""
+        parts = (("μ", self.use_mean), ("σ²", self.use_variance), ("γ", self.weight), ("β", self.bias))
+        used = "{" + ", ".join(name for name, part in parts if part is not None and part is not False) + "}"
+        text = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{text}, parts={used}"
+
+
+class PartialBatchNorm1d(_PartialBatchNorm, nn.BatchNorm1d):
+    """Partial batch normalization of (B, C) or (B, C, T); see its base class."""
+
+
+class PartialBatchNorm2d(_PartialBatchNorm, nn.BatchNorm2d):
+    """Partial batch normalization of (B, C, H, W); see its base class."""

@@ -1,0 +1,14 @@
+"""The commands of the papers, which the entry points of the group ``normless.commands`` name."""
+
+from normless.cli import Command
+
+REPRODUCE = Command(
+    "carry out artefacts of the papers: published beside measured, and a verdict on each claim",
+    "normless_papers.cli.reproduce",
+    "normless reproduce fixup/equation-1 --budget smoke",
+)
+REPORT = Command(
+    "write one page of all results that normless reproduce left in a folder",
+    "normless_papers.cli.report",
+    "normless report normless-results",
+)

@@ -1,0 +1,139 @@
+"""``normless reproduce``: artefacts of the papers, published beside measured, with verdicts on their claims."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from normless.errors import NormlessError
+from normless.output import add_json_flag, print_json
+from normless_papers.budgets import Budget
+from normless_papers.published import PAPERS, Published, published, published_as
+
+if TYPE_CHECKING:
+    from normless_papers.reproduction import Reproduction
+
+OUT = Path("normless-results")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add which artefacts, how much of them, on what, and where results go."""
+    parser.add_argument("ids", type=str, nargs="*", default=[], metavar="ID", help="of artefacts, as fixup/table-1")
+    parser.add_argument("--all", action="store_true", help="every artefact")
+    parser.add_argument(
+        "--paper", type=str, default=None, help=f"with --all or --list, one paper: {', '.join(PAPERS)}"
+    )
+    parser.add_argument("--list", action="store_true", help="list the artefacts and what became of them; run nothing")
+    parser.add_argument(
+        "--budget",
+        type=Budget,
+        default="smoke",
+        help="smoke: seconds, on digits or generated inputs; small: minutes; paper: the published setup",
+    )
+    parser.add_argument("--data", type=str, default=None, help="data set in the place of the budget's, as cifar10")
+    parser.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
+    parser.add_argument(
+        "--workers", type=int, default=None, help="processes that share the cores; one per core if left out"
+    )
+    parser.add_argument("--again", action="store_true", help="carry out again what has been; training runs are kept")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")
+    add_json_flag(parser)
+
+
+def run(namespace: Namespace) -> int:
+    """List, or carry out and print; 1 if something ended in an error, which a failing claim is not."""
+    if namespace.paper is not None and namespace.paper not in PAPERS:
+        raise NormlessError(f"There is no paper {namespace.paper!r}; choose among {', '.join(PAPERS)}.")
+    if namespace.list:
+        return _list(namespace)
+    entries = _asked_for(namespace)
+    results = _carry_out(entries, namespace)
+    if namespace.json:
+        found = [one.to_dict() | {"files": str(_folder(one, namespace.out))} for one in results]
+        print_json({"out": str(namespace.out), "results": found})
+    else:
+        from normless_papers.cli.text import in_full, summary
+
+        texts = [in_full(one, _folder(one, namespace.out)) for one in results] if namespace.ids else []
+        texts += [summary(results)] if len(results) > 1 else []
+        sys.stdout.write("\n\n".join(texts) + f"\n\nnormless report {namespace.out} makes a page of all results.\n")
+    return int(any(one.error for one in results))
+
+
+def _asked_for(namespace: Namespace) -> list[Published]:
+    """The artefacts to carry out.
+
+    Raises:
+        NormlessError: none was named, or both some and all.
+    """
+    if bool(namespace.ids) == namespace.all:
+        raise NormlessError(
+            "Expected ids of artefacts, such as fixup/table-1, or --all; normless reproduce --list lists them."
+        )
+    if namespace.ids:
+        return [published_as(name) for name in dict.fromkeys(namespace.ids)]
+    return _of_paper(namespace.paper)
+
+
+def _of_paper(paper: str | None) -> list[Published]:
+    return [entry for entry in published().values() if paper in (None, entry.paper)]
+
+
+def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Reproduction]:
+    """One after another, with one laboratory for the runs of all."""
+    from normless_papers.cli.progress import ReproductionProgress
+    from normless_papers.reproduce import laboratory_in, reproduce
+
+    # What an artefact prints is not part of what is printed here.
+    with (
+        redirect_stdout(sys.stderr),
+        ReproductionProgress(len(entries)) as progress,
+        laboratory_in(namespace.out, namespace.workers, progress.runs) as laboratory,
+    ):
+        results = []
+        for entry in entries:
+            progress.begin(entry.id)
+            one = reproduce(
+                entry.id,
+                namespace.budget,
+                out=namespace.out,
+                data=namespace.data,
+                data_root=namespace.data_root,
+                seed=namespace.seed,
+                again=namespace.again,
+                laboratory=laboratory,
+            )
+            progress.end(one)
+            results.append(one)
+    return results
+
+
+def _list(namespace: Namespace) -> int:
+    """Every artefact with its verdict at each budget, as far as there is one."""
+    from normless_papers.budgets import BUDGETS
+    from normless_papers.cli.text import listing
+    from normless_papers.storage import load
+
+    rows: list[tuple[Published, Mapping[str, str]]] = []
+    for entry in _of_paper(namespace.paper):
+        found = {budget: load(namespace.out, entry.id, budget) for budget in BUDGETS}
+        states: dict[str, str] = {budget: "not run" if one is None else one.verdict for budget, one in found.items()}
+        rows.append((entry, states))
+    if namespace.json:
+        told = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
+        print_json({"out": str(namespace.out), "artefacts": told})
+    else:
+        sys.stdout.write(listing(rows) + "\n")
+    return 0
+
+
+def _folder(one: Reproduction, out: Path) -> Path:
+    from normless_papers.storage import folder_of
+
+    return folder_of(out, one.id, one.budget)

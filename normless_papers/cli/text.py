@@ -1,0 +1,75 @@
+"""Results of artefacts as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from normless.cli import as_text, table, terminal_width
+from normless.plots import VERDICT_INKS
+from normless_papers.cli.wide_tables import tabular
+from normless_papers.formatting import spoken, table_of, text_of
+from normless_papers.published import Published
+from normless_papers.reproduction import Reproduction
+from normless_papers.storage import PICTURE, TABLE
+from normless_papers.verdict import BASES
+
+# Rows of a result that are printed; the file has all.
+ROWS = 16
+
+
+def in_full(one: Reproduction, folder: Path) -> str:
+    """Title and verdict, published beside measured, the checks with their numbers, and where the files are."""
+    entry, width = one.published, terminal_width()
+    lines = [f"{one.id} ({entry.where}) at the {one.budget} budget: {one.verdict}, {one.seconds:.1f} s", entry.title]
+    lines += [_wrapped(f"claim: {entry.claim}", width, "  ")]
+    if one.error:
+        lines.append(_wrapped(f"{VERDICT_INKS['error'].marker} {one.error}", width, "  "))
+    shown, left_out = table_of(one, ROWS)
+    if shown is not None:
+        lines += ["", tabular(shown, width)]
+        lines += [left_out] if left_out else []
+    lines += [""] if one.checks else []
+    for check in one.checks:
+        lines.append(_wrapped(f"{VERDICT_INKS[check.verdict].marker} {check.claim}", width, "  "))
+        numbers = " · ".join(f"{spoken(name)} {text_of(value)}" for name, value in check.numbers.items())
+        lines += [_wrapped(f"  {numbers}", width, "  ")] if numbers else []
+    lines += [_wrapped(f"note: {remark}", width, "  ") for remark in one.remarks]
+    named = [name for name in (PICTURE, TABLE) if (folder / name).exists()]
+    return "\n".join(["", *lines, *(f"wrote {folder / name}" for name in named)]).lstrip("\n")
+
+
+def summary(results: Sequence[Reproduction]) -> str:
+    """A line for each result, and how many there are of each verdict, by what they rest on too."""
+    rows = [(one.id, one.verdict, f"{one.seconds:.1f}", one.error or _deciding(one)) for one in results]
+    text = as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,)), terminal_width())
+    lines = [f"{len(results)} artefacts in {sum(one.seconds for one in results):.0f} s: {_counted(results)}"]
+    classes = {basis: [one for one in results if one.basis == basis] for basis in BASES}
+    lines += [f"  {basis}: {_counted(members)}" for basis, members in classes.items() if members]
+    return "\n".join([text, "", *lines])
+
+
+def listing(rows: Sequence[tuple[Published, Mapping[str, str]]]) -> str:
+    """Id, kind, the state at each budget, and title."""
+    budgets = list(rows[0][1]) if rows else []
+    cells = [(one.id, one.kind, *states.values(), one.title) for one, states in rows]
+    return as_text(table(("artefact", "kind", *budgets, "title"), cells), terminal_width())
+
+
+def _counted(results: Sequence[Reproduction]) -> str:
+    """How many of each verdict: 3 holds, 1 fails."""
+    counts = Counter[str](one.verdict for one in results)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
+
+
+def _deciding(one: Reproduction) -> str:
+    """The first claim that has the verdict of the whole, where that is not that all hold."""
+    if one.verdict == "holds":
+        return ""
+    return next((check.claim for check in one.checks if check.verdict == one.verdict), "")
+
+
+def _wrapped(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, drop_whitespace=True)

@@ -1,0 +1,68 @@
+"""Example inputs one by one or as `example_inputs=`, the same way in every function that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normless as nl
+from normless.inspection import inspect_network
+
+
+class Gained(nn.Module):
+    """A residual network of two arguments that does not state its structure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, gain: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head((h + gain * self.conv(torch.relu(self.norm(h)))).mean((2, 3)))
+
+
+TAKERS: dict[str, Callable[..., Any]] = {
+    "residual_map": nl.residual_map,
+    "convert": lambda model, *x, **named: [
+        name for name, _ in nl.convert(model, "skipinit", *x, **named).named_parameters()
+    ],
+    "plan": lambda model, *x, **named: nl.plan(model, "skipinit", *x, **named),
+    "mixes_examples": lambda model, *x, **named: nl.mixes_examples(model, *x, **named).modules,
+    "fold": lambda model, *x, **named: str(nl.fold(model.eval(), *x, **named)[1]),
+    "inspect_network": partial(inspect_network, schemes=["skipinit", "lsuv"]),
+}
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_arguments_come_one_by_one_or_as_one_value(name: str) -> None:
+    taker = TAKERS[name]
+    torch.manual_seed(0)
+    model, x, gain = Gained(), torch.randn(4, 3, 5, 5), torch.ones(4, 1, 1)
+
+    def found(*inputs: Any, **named: Any) -> Any:
+        torch.manual_seed(0)
+        return taker(model, *inputs, **named)
+
+    expected = found(x, gain)
+    assert expected
+    assert found(example_inputs=(x, gain)) == expected
+    assert found(example_inputs={"x": x, "gain": gain}) == expected
+    assert found(x, gain=gain) == expected
+    with pytest.raises(ValueError, match="one by one or as example_inputs=…, and got both"):
+        found(x, gain, example_inputs=(x, gain))
+
+
+def test_parameter_groups_take_them_by_position_too() -> None:
+    model, x, gain = Gained(), torch.randn(4, 3, 5, 5), torch.ones(4, 1, 1)
+    names = [
+        [group["name"] for group in nl.param_groups(model, *inputs, lr=0.1, weight_decay=1e-4, **named)]
+        for inputs, named in (((x, gain), {}), ((), {"example_inputs": (x, gain)}))
+    ]
+    assert names[0] == names[1]
+    assert "weights" in names[0]

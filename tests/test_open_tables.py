@@ -1,0 +1,209 @@
+"""Schemes, edits and models of others: from a file, a module, an entry point; converted, saved, loaded, listed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normless as nl
+from normless.cli import main
+from normless.conversion import scheme_of
+from normless.edits import EDITS, HeadDropout, RemoveNorms, ScaleSums
+from normless.models import MODELS, build_model
+from normless.registry import Registry
+from normless.schemes import SCHEMES
+from normless.spec import format_call, parse_call, split_terms
+
+CIFAR = "normless:resnet_cifar(depth=8)"
+IMAGES = torch.randn(2, 3, 8, 8)
+
+MINE = """
+from dataclasses import dataclass
+from torch import nn
+import normless as nl
+from normless.edits import RemoveNorms, ScaleSums
+from normless.models import resnet_cifar
+
+@dataclass(frozen=True)
+class Shift(nl.Edit):
+    '''The classifier's bias becomes a constant (Doe 2030, equation 3).'''
+    by: float = 1.0
+
+    def apply(self, surgery):
+        nn.init.constant_(surgery.get(surgery.map.classifier).bias, self.by)
+        surgery.record(surgery.map.classifier, f"bias = {self.by}")
+
+def scaled(factor: float = 0.5):
+    '''No norms, every sum times a factor (Doe 2030, section 2).'''
+    return RemoveNorms(), ScaleSums(factor)
+
+def wrong():
+    return "none"
+
+def small(classes: int = 10):
+    '''A network of eight layers.'''
+    return resnet_cifar(8, classes)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a plus and brackets in its name, a file of definitions in it, and the place to work in."""
+    place = tmp_path / "c++ (1)"
+    place.mkdir()
+    (place / "mine.py").write_text(MINE)
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A distribution `doe` whose entry points name the definitions of its module `doe_schemes`."""
+    (tmp_path / "doe_schemes.py").write_text(MINE)
+    info = tmp_path / "doe-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: doe\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[normless.schemes]\ndoe = doe_schemes:scaled\nxavier = doe_schemes:scaled\n"
+        "[normless.edits]\nDoeShift = doe_schemes:Shift\n"
+        "[normless.models]\ndoe_small = doe_schemes:small\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for registry in (SCHEMES, EDITS, MODELS):
+        fresh = Registry[Any](registry.kind)
+        monkeypatch.setitem(vars(registry), "_points", fresh._points)
+        monkeypatch.setitem(vars(registry), "_own", dict(registry._own))
+    return tmp_path
+
+
+def saved_and_loaded(net: nn.Module, folder: Path, model: str = CIFAR) -> nn.Module:
+    nl.save(net, folder / "saved", model, example_inputs=IMAGES)
+    here = Path.cwd()
+    os.chdir(folder.parent)
+    try:
+        return nl.load(folder / "saved")
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mine.py:scaled",
+        "mine.py:scaled(factor=0.25)",
+        "none + mine.py:Shift(by=2)",
+        "mine.py:scaled(factor=2) + HeadDropout(probability=0.2) + mine.py:Shift()",
+    ],
+)
+def test_definitions_of_a_file_convert_save_and_load(text: str, folder: Path) -> None:
+    net = nl.convert(build_model(CIFAR), text, IMAGES)
+    absolute = text.replace("mine.py", f"{folder}/mine.py")
+    assert scheme_of(net) == absolute
+    assert [str(change) for change in nl.plan(build_model(CIFAR), text, IMAGES)]
+    loaded = saved_and_loaded(net, folder)
+    assert scheme_of(loaded) == absolute
+    assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
+
+
+def test_a_scheme_of_an_outside_function_or_with_an_outside_edit_is_saved(folder: Path) -> None:
+    from normless.registry import module_of_file
+
+    mine = module_of_file("mine.py")
+    scheme = nl.scheme(mine.scaled, factor=0.25)
+    assert scheme == nl.scheme("mine.py:scaled", factor=0.25)
+    assert scheme.edits == (RemoveNorms(), ScaleSums(0.25))
+    extended = scheme.extended(mine.Shift(3.0))
+    assert extended.text.endswith("mine.py:scaled(factor=0.25) + " + f"{folder}/mine.py:Shift(by=3.0)")
+    net = nl.convert(build_model(CIFAR), extended)
+    loaded = saved_and_loaded(net, folder)
+    assert torch.equal(loaded(IMAGES), net(IMAGES))
+    assert loaded.classifier.bias.eq(3).all()
+
+
+def test_entry_points_are_names_like_ours(installed: Path) -> None:
+    net = nl.convert(build_model("normless:doe_small"), "doe(factor=0.25) + DoeShift(by=2)", IMAGES)
+    assert scheme_of(net) == "doe(factor=0.25) + DoeShift(by=2)"
+    assert nl.scheme("none").extended(EDITS["DoeShift"](2.0)).text == "none + DoeShift(by=2.0)"
+    loaded = saved_and_loaded(net, installed, "normless:doe_small")
+    assert torch.equal(loaded(IMAGES), net(IMAGES))
+    assert build_model("doe_schemes:small(classes=3)")(IMAGES).shape == (2, 3)
+    (described,) = [one for one in EDITS.describe() if one.name == "DoeShift"]
+    assert described.summary == "The classifier's bias becomes a constant (Doe 2030, equation 3)."
+    assert described.origin == "doe"
+
+
+def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
+    with pytest.raises(ValueError, match="The scheme 'xavier' is registered twice, by doe too"):
+        nl.scheme("xavier")
+    with pytest.raises(ValueError, match="There is a scheme 'fixup' already; choose another name"):
+        nl.SCHEMES.register("fixup")(lambda: ())
+    assert nl.scheme("fixup").edits
+
+
+def test_a_registered_function_is_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(SCHEMES), "_own", dict(SCHEMES._own))
+
+    @nl.SCHEMES.register("mine")
+    def mine(probability: float = 0.1) -> tuple[nl.Edit, ...]:
+        """Dropout alone."""
+        return (HeadDropout(probability),)
+
+    assert nl.scheme("mine", probability=0.3).edits == (HeadDropout(0.3),)
+    assert nl.SCHEMES["mine"] is mine
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mine.py:nothing", "mine.py has no function or class 'nothing', so no scheme of that name"),
+        ("theirs.py:scaled", r"There is no file .*theirs\.py"),
+        ("mine.py:scaled(size=2)", "takes factor; it does not take size"),
+        ("mine.py:wrong", "Expected a tuple of edits from the scheme .*mine.py:wrong, got 'none'"),
+        ("none + mine.py:small()", "Expected an edit from .*mine.py:small"),
+        ("no_such_module:scaled", "There is no module no_such_module with a scheme 'scaled'"),
+    ],
+)
+def test_what_is_no_scheme_is_refused_in_a_sentence(text: str, said: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        nl.scheme(text)
+
+
+def test_arguments_replace_those_in_the_text_and_values_without_a_text_are_refused() -> None:
+    assert nl.scheme("fixup(gain=2, biases=False)", gain=0.5).text == "fixup(gain=0.5, biases=False)"
+    scheme = nl.scheme("fixup")
+    assert nl.scheme(scheme) is scheme
+    with pytest.raises(ValueError, match="Expected a number, a text, True, False, None or a tuple as gain, got"):
+        nl.scheme("fixup", gain=float("inf"))
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a(x=1)", "/c++ (1)/m.py:a(x='b + c', y=(1, 2))", "pkg.mod:a(x=1)", "a(x='m.py:b')"]
+)
+def test_calls_and_sums_are_read_back(text: str) -> None:
+    assert format_call(*parse_call(text)) == text
+    assert split_terms(f"none(x=(1 + 2)) + {text} + B()") == ["none(x=(1 + 2))", text, "B()"]
+
+
+def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "schemes", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["schemes"]
+    assert [one["name"] for one in listed] == list(nl.SCHEMES)
+    assert all(one["summary"].endswith((".", "1/sqrt(L).")) and one["origin"] == "normless" for one in listed)
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for name in (*nl.SCHEMES, *nl.EDITS, *MODELS):
+        assert any(line.startswith(f"{name} ") for line in printed.splitlines())
+    assert main(["list", "schemas"]) == 2
+    assert "There is no kind 'schemas'; the kinds are schemes, edits" in capsys.readouterr().err
+
+
+def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("normless.cli.listing.REGISTRIES", {"models": ("normless.no_such_module:TABLE",)})
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out == "models cannot be listed: No module named 'normless.no_such_module'.\n"
