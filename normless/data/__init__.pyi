@@ -1,3 +1,5 @@
+from normless.errors import DataFormatError as DataFormatError
+from normless.errors import DataNotFoundError as DataNotFoundError
 
 from .byte_pairs import BytePairs as BytePairs
 from .byte_pairs import stored_byte_pairs as stored_byte_pairs
@@ -25,5 +27,3 @@ from .text.sentence_tokens import LearnedTokens as LearnedTokens
 from .text.sentence_tokens import SentenceTokens as SentenceTokens
 from .text.sentence_tokens import has_tokenizer as has_tokenizer
 from .text.text_batches import TextData as TextData
-from normless.errors import DataFormatError as DataFormatError
-from normless.errors import DataNotFoundError as DataNotFoundError

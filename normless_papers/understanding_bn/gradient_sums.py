@@ -241,22 +241,22 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
     )
 
 
-SUMS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_abs_sum_xy": "Σ_b|Σₓ d|", "abs_sum": "|Σd|"}
+SUM_SYMBOLS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_abs_sum_xy": "Σ_b|Σₓ d|", "abs_sum": "|Σd|"}
 
 
 def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
     """The four sums of some layers side by side: level where summands agree, falling where they cancel."""
     chosen = sums[sums["order"].isin(list(layers))].sort_values("order")
     chosen = chosen.assign(name=chosen["scheme"] + " " + chosen["order"].astype(str))
-    table = chosen.melt(["name", "scheme"], list(SUMS), var_name="sum", value_name="average")
+    table = chosen.melt(["name", "scheme"], list(SUM_SYMBOLS), var_name="sum", value_name="average")
     return lines(
-        table.assign(place=table["sum"].map(list(SUMS).index)),
+        table.assign(place=table["sum"].map(list(SUM_SYMBOLS).index)),
         x="place",
         y="average",
         by="name",
         inks={str(row["name"]): scheme_ink(str(row["scheme"])) for row in chosen.to_dict("records")},
         log="y",
-        x_ticks=dict(enumerate(SUMS.values())),
+        x_ticks=dict(enumerate(SUM_SYMBOLS.values())),
         size=(6.4, 3.4),
         title="Gradient of one summand, by what is summed first",
         y_label="average over parameters",

@@ -13,7 +13,7 @@ from normless.plots import PLOTS, inline_svg
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ChannelContributions, GradientSums
 from normless_papers.understanding_bn.channels import PAIRS
-from normless_papers.understanding_bn.gradient_sums import SUMS, draw_sums
+from normless_papers.understanding_bn.gradient_sums import SUM_SYMBOLS, draw_sums
 from normless_papers.understanding_bn.parameters import AGAINST_MEAN, SUMMANDS
 
 DRAW = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def test_a_layer_has_its_four_sums_from_left_to_right(sums: pd.DataFrame) -> Non
     drawn = lines(axes)
     assert set(drawn) == {"xavier 1", "xavier 3", "batch_norm 1", "batch_norm 3"}
     assert drawn["xavier 3"][1] == [1e-3, 7e-4, 5e-4, 4e-4]
-    assert [label.get_text() for label in axes.get_xticklabels()] == list(SUMS.values())
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(SUM_SYMBOLS.values())
     with pytest.raises(ValueError, match="at least one row"):
         draw_sums(sums, [7])
 

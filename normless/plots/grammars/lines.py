@@ -107,7 +107,10 @@ def _draw(
     alpha: float,
     dashes: Any = "solid",
 ) -> None:
-    style = {"marker": ink.marker if len(rows) <= _MARKED and label != "_run" else "none", "markersize": 5}
+    style: dict[str, Any] = {
+        "marker": ink.marker if len(rows) <= _MARKED and label != "_run" else "none",
+        "markersize": 5,
+    }
     style |= {"color": ink.light, "linewidth": width, "alpha": alpha, "linestyle": dashes, "zorder": 3}
     axes.plot(rows[x], drawable(rows[column], log=log), label=label, **style)
 
