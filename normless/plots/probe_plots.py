@@ -131,9 +131,11 @@ def figures_of(
     Args:
         tables: by the name of their probe; those without a plot, or without rows, are skipped.
         scheme: of the network; decides the colour.
-        probes: the probes by name; one that is not in `PLOTS` may state its `Plot` as the attribute ``plot``.
+        probes: the probes by name; one that is not in `PLOTS` may state its own as the attribute ``plot``, a `Plot` or
+            a dictionary of its arguments.
     """
     for name, table in tables.items():
-        plot = PLOTS.get(name) or getattr((probes or {}).get(name), "plot", None)
-        if isinstance(plot, Plot) and len(table):
+        stated = PLOTS.get(name) or getattr((probes or {}).get(name), "plot", None)
+        if stated is not None and len(table):
+            plot = stated if isinstance(stated, Plot) else Plot(**stated)
             yield name, str(plot.arguments.get("title", name)), plot(table.assign(scheme=scheme))

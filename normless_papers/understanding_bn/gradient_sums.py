@@ -259,5 +259,6 @@ def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
         x_ticks=dict(enumerate(SUM_SYMBOLS.values())),
         size=(6.4, 3.4),
         title="Gradient of one summand, by what is summed first",
+        x_label="",
         y_label="average over parameters",
     )

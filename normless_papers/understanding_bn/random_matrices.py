@@ -227,16 +227,17 @@ def draw_singular_values(values: pd.DataFrame, law: pd.DataFrame, ax: Axes | Non
         ax: where to draw; a new figure without it.
         of: ``"squares"`` or ``"values"``.
     """
-    squared, curves = values["unit_squared"], law[law["of"] == of]
+    shown = values["unit_squared"] if of == "squares" else np.sqrt(values["unit_squared"])
     return histogram(
-        values.assign(shown=squared if of == "squares" else np.sqrt(squared)),
+        values.assign(shown=shown),
         ax,
         x="shown",
         by="factors",
         each="run",
-        law=curves,
+        law=law[law["of"] == of],
         law_name="limiting density",
         log="y",
+        x_limits=(0, 1.02 * float(shown.max())),
         name="factors: {}",
         title="Products of random matrices",
         x_label=f"{'squared ' * (of == 'squares')}singular value (entries of variance 1/N)",

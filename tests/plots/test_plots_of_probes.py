@@ -53,6 +53,15 @@ def test_a_probe_of_a_user_states_its_plot() -> None:
     assert list(figures_of({"Halves": halves.table()}, "skipinit")) == []
 
 
+def test_a_plot_may_be_stated_without_importing_the_plots() -> None:
+    class Stated(Halves):
+        plot = {"grammar": "points", "x": "half", "y": "size", "title": "Stated"}  # type: ignore[assignment] # noqa: RUF012
+
+    ((_, title, axes),) = figures_of({"Stated": Stated().table()}, "skipinit", {"Stated": Stated()})
+    assert title == "Stated"
+    np.testing.assert_array_equal(axes.get_lines()[0].get_xdata(), [1, 2])
+
+
 @pytest.mark.parametrize("name", list(PLOTS))
 def test_arguments_are_those_of_the_grammar(name: str) -> None:
     plot = PLOTS[name]

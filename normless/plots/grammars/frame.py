@@ -171,7 +171,7 @@ def _set_ticks(axis: Axis, ticks: Ticks, values: Numbers, *, log: bool) -> None:
         if ticks != "integers":
             base = int(ticks.removeprefix("powers of "))
             formatter = FuncFormatter(lambda exponent, _: power(base, exponent))
-    elif log and high > 100 * low:
+    elif log and high > 1000 * low:
         locator = LogLocator(10, numticks=7)
     elif log:
         locator = LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8)

@@ -79,9 +79,8 @@ def measured_on_predicted(
         for place, column in enumerate(present):
             ink = own if len(names) == 1 else series_ink(place)
             label = ", ".join(filter(None, (name, names[column])))
-            curves += _draw(
-                axes, ordered, (x, column, theory[column]), ink, label, frame.get("log", ""), joined, shift
-            )
+            how = (frame.get("log", ""), joined, shift)
+            curves.append(_draw(axes, ordered, (x, column, theory[column]), ink, label, *how))
             if error:
                 bars = ordered[error].fillna(0.0)
                 style: dict[str, Any] = {"fmt": "none", "ecolor": ink.light, "capsize": 3, "zorder": 3}
@@ -105,34 +104,25 @@ def _draw(
     log: str,
     joined: bool,
     shift: float,
-) -> list[Curve]:
+) -> Curve:
     """The line and the points of one series; returns the line for its name, or the points where there is no line."""
     x, column, prediction = columns
-    across = rows[x].to_numpy(float)
-    measured, predicted = (drawable(rows[one], log="y" in log) for one in (column, prediction))
+    across, measured = rows[x].to_numpy(float), drawable(rows[column], log="y" in log)
+    fine, theory = across, rows[prediction]
+    if joined:
+        # The prediction is straight, which a logarithmic axis shows only with points in between.
+        fine = np.union1d(across, (np.geomspace if "x" in log else np.linspace)(across[0], across[-1], 1000))
+        theory = pd.Series(np.interp(fine, across, theory.to_numpy(float)))
     label = f"{name}, " if name else ""
-    dashes: Any = (0, (4, 3)) if joined else "solid"
-    axes.plot(
-        across, predicted, color=ink.light, linewidth=1.5, linestyle=dashes, zorder=2, label=f"{label}predicted"
-    )
-    known = ~np.isnan(measured) if joined else np.ones(len(measured), dtype=bool)
-    axes.plot(
-        across[known] + shift,
-        measured[known],
-        color=ink.light,
-        linestyle="solid" if joined else "none",
-        linewidth=1.8,
-        marker=ink.marker,
-        markersize=4.5,
-        markerfacecolor=ink.light if joined else "none",
-        markeredgewidth=1.1,
-        markevery=_evenly(across[known], log="x" in log) or 1,
-        zorder=4,
-        label=f"{label}measured",
-    )
+    line: dict[str, Any] = {"linestyle": (0, (4, 3)) if joined else "solid", "linewidth": 1.5, "zorder": 2}
+    axes.plot(fine, drawable(theory, log="y" in log), color=ink.light, label=f"{label}predicted", **line)
+    points: dict[str, Any] = {"linestyle": "solid" if joined else "none", "linewidth": 1.8, "zorder": 4}
+    points |= {"marker": ink.marker, "markersize": 4.5, "markeredgewidth": 1.1}
+    points |= {"markerfacecolor": ink.light if joined else "none", "markevery": _evenly(across, log="x" in log)}
+    axes.plot(across + shift, measured, color=ink.light, label=f"{label}measured", **points)
     # A prediction beyond the plot has its name where it leaves.
     end = measured if joined or rows[prediction].isna().all() else rows[prediction].to_numpy(float)
-    return [Curve(name, across, end, ink.light)]
+    return Curve(name, across, end, ink.light)
 
 
 def _evenly(across: Numbers, *, log: bool) -> int | list[int]:

@@ -55,6 +55,7 @@ def draw_rows(
         height = place if groups else places.setdefault(name, len(places))
         if beside and math.isfinite(row[beside]):
             style: dict[str, Any] = {"color": QUIET.light, "markerfacecolor": PAPER.light, "markeredgewidth": 1.4}
+            style["markersize"] = 12 if marker == "|" else 6
             axes.plot([row[beside]], [height], marker=marker, linestyle="none", label="_beside", zorder=2, **style)
         if math.isfinite(row[x]):
             ink, open_point = chosen[str(row[by])], bool(hollow and row[hollow])
