@@ -1,4 +1,4 @@
-"""Which parameters decay, said in a text: policies, groups of parameters, roles of γ, and patterns of names."""
+"""Decay policies as text: named policies, groups of parameters, roles of γ, and patterns of names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Decays:
 
     Attributes:
         groups: λ by the name of a group; one that is not here does not decay.
-        patterns: λ by a pattern of parameters' names, which goes before their group's; of several the last.
+        patterns: λ by a pattern of parameters' names, which precedes their group's; the last one that matches counts.
     """
 
     groups: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""The distributions that weights start from, and the drawing of a whole network from one of them."""
+"""Distributions of initial weights, and the initialization of a network from one of them."""
 
 from __future__ import annotations
 

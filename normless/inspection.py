@@ -1,4 +1,4 @@
-"""What can be known of a network before it is trained: its map, its parameter groups, what schemes would change."""
+"""Inspection of a network before training: its map, its parameter groups, what schemes would change."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _planned(
     except NormlessError as error:
         return SchemePlan(scheme.text, reason=str(error))
     except Exception as error:
-        # The other schemes, and the map, are no less true for it.
+        # The other schemes and the map are still valid.
         return SchemePlan(
             scheme.text,
             reason=f"An edit of {scheme.text} fails on this {type(model).__name__} without a reason of its own: "

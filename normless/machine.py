@@ -1,4 +1,4 @@
-"""What this process may use of the machine."""
+"""The processor cores and threads of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says on standard output."""
+"""The output of commands: JSON on standard output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """A nested value with what JSON cannot hold replaced: NaN by None, infinities by `"inf"` and `"-inf"`."""
+    """A nested value without numbers that JSON lacks: NaN becomes None, infinities `"inf"` and `"-inf"`."""
     if isinstance(value, dict):
-        return {str(name): jsonable(held) for name, held in value.items()}
+        return {str(name): jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [jsonable(held) for held in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float) and not isfinite(value):
         return None if isnan(value) else str(value)
     return value

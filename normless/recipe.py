@@ -1,4 +1,4 @@
-"""The recipe of a saved network: all that it takes, beside its weights, to build it again, as JSON."""
+"""The recipe of a saved network, as JSON: all that is needed besides its weights to build it again."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def model_with_inputs(
     """What `build_with_inputs` builds, or where the text is a folder that `save` wrote, the network saved there.
 
     Raises:
-        ValueError: a number of classes is asked of a saved network; else as `build_with_inputs` and `load` do.
+        ValueError: a number of classes is given with a saved network; else as `build_with_inputs` and `load` do.
     """
     if not (Path(spec) / RECIPE_FILE).is_file():
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from normless_papers.verdict import Check, check
+from normless_papers.claims import Check, check
 
 # Of a network in float64, some hundred roundings deep.
 ROUNDING = 1e-9

@@ -1,38 +1,28 @@
-"""The table of artefacts: for each id the function that measures it, and the checks of its claim."""
+"""The open table of artefacts: for each id its published claim, the function that measures it, and its checks."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from normless.registry import Registry
 from normless_papers.budgets import BUDGETS as BUDGETS
 from normless_papers.budgets import Budget as Budget
-from normless_papers.budgets import settings_at
-from normless_papers.estimates import qualified
-from normless_papers.evidence import Evidence
-from normless_papers.published import Published, published, published_as
-from normless_papers.verdict import Basis, Check
+from normless_papers.budgets import budget_table, typed
+from normless_papers.claims import Basis, Check, qualified
+from normless_papers.evidence import Evidence as Evidence
+from normless_papers.published import Published, UnknownArtefactError, published, published_as
 
 if TYPE_CHECKING:
     from normless.sweeps import Laboratory
-
-# A file or package per paper; each registers its artefacts when it is imported.
-MODULES = MappingProxyType(
-    {
-        "skipinit": "normless_papers.skipinit",
-        "zeroinit": "normless_papers.zeroinit",
-        "understanding-bn": "normless_papers.understanding_bn",
-        "fixup": "normless_papers.fixup",
-        "gamma": "normless_papers.gamma",
-    }
-)
-
-Measure = TypeVar("Measure", bound=Callable[..., "Evidence"])
 
 
 @dataclass(frozen=True)
@@ -59,34 +49,47 @@ class Context:
         """Whether the data are those of the budget, and not others that the user asks for."""
         return self.data in (None, data)
 
-    def data_or(self, usual: str) -> str:
+    def data_or(self, default: str) -> str:
         """The user's data set, or else the budget's."""
-        return self.data or usual
+        return self.data or default
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """An artefact of a paper that can be carried out.
+    """An artefact of a paper: its claim, its measurement and its checks.
 
     Attributes:
         published: what the paper has.
-        basis: what its checks rest on, see `normless_papers.verdict.Basis`.
+        basis: what its checks rest on, see `normless_papers.claims.Basis`.
         function: given the context and the settings, measures.
         checks: of the claim, made of the `facts` that the function measured and of nothing else.
+        budgets: keyword arguments of the function at each budget; of `budgets.yaml` if None.
     """
 
     published: Published
     basis: Basis
     function: Callable[..., Evidence]
     checks: Callable[[Any], Sequence[Check]]
+    budgets: Mapping[str, Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        names = ("__module__", "__name__", "__qualname__", "__doc__")
+        vars(self).update({name: getattr(self.function, name, None) for name in names})
+
+    def __call__(self, context: Context, **settings: Any) -> Evidence:
+        """Measure."""
+        return self.function(context, **settings)
 
     @cached_property
     def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
-        """Keyword arguments of the function at each budget, of `budgets.yaml`."""
-        return MappingProxyType({budget: settings_at(self.published.id, budget, self.function) for budget in BUDGETS})
+        """Keyword arguments of the function at each budget, of the types that it is annotated with."""
+        table = budget_table()[self.published.id] if self.budgets is None else self.budgets
+        return MappingProxyType(
+            {budget: typed(self.function, table[budget]) for budget in BUDGETS if budget in table}
+        )
 
     def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
-        """The claim, checked on what was measured; failed checks name what is smaller than the paper's set-up.
+        """The checks of the claim on the evidence; failed ones say what is smaller than the paper's set-up.
 
         Raises:
             ValueError: there is no check.
@@ -97,7 +100,37 @@ class Artefact:
         return qualified(checks, evidence.reduction)
 
 
-_registered: dict[str, Artefact] = {}
+class _Artefacts(Registry[Artefact]):
+    """The artefacts of the five papers, imported a paper at a time, and those of others."""
+
+    def __getitem__(self, name: str) -> Artefact:
+        if name in published():
+            importlib.import_module(f"normless_papers.{published()[name].paper.replace('-', '_')}")
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in published() or super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*published(), *super().__iter__()]))
+
+    def find(self, name: str) -> Artefact:
+        """As `Registry.find`.
+
+        Raises:
+            UnknownArtefactError: there is none; the message names the nearest.
+        """
+        if name not in self and ":" not in name:
+            published_as(name)
+        entry = super().find(name)
+        if not isinstance(entry, Artefact):
+            raise UnknownArtefactError(
+                f"{name} is no artefact; put @artefact(...) above the function that measures it."
+            )
+        return entry
+
+
+ARTEFACTS = _Artefacts("artefact")
 
 
 def artefact(
@@ -105,42 +138,61 @@ def artefact(
     *,
     basis: Basis,
     checks: Callable[[Any], Sequence[Check]],
-) -> Callable[[Measure], Measure]:
-    """Register a function as the one that measures an artefact; its settings are in `budgets.yaml`.
+    entry: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Evidence]], Artefact]:
+    """Register the function that measures an artefact.
+
+    The claim and the settings of the five papers' artefacts are in `published.yaml` and `budgets.yaml`. The entry of
+    another artefact has a `claim`, `budgets` (keyword arguments by budget), and as in `published.yaml` what the paper
+    has of `kind`, `title`, `where`, `setup`, `published` and `note`.
 
     Args:
-        id: of `published.yaml`.
+        id: `PAPER/NAME`.
         basis: what the checks rest on.
         checks: of the claim, given the function's `Evidence.facts`.
+        entry: of an artefact of another paper; read from the file's YAML namesake, by id, if None.
 
     Raises:
-        UnknownArtefactError: there is no such artefact.
-        ValueError: it has a function already.
+        UnknownArtefactError: there is neither such an artefact nor an entry.
+        ValueError: one of the five papers' artefacts has a function already.
     """
-    entry = published_as(id)
 
-    def register(function: Measure) -> Measure:
-        if id in _registered:
-            raise ValueError(f"{id} is carried out by two functions.")
-        _registered[id] = Artefact(entry, basis, function, checks)
-        return function
+    def register(function: Callable[..., Evidence]) -> Artefact:
+        if id in published():
+            made = Artefact(published_as(id), basis, function, checks)
+        else:
+            own = entry or _entry_beside(function, id)
+            made = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks, own["budgets"])
+        ARTEFACTS.register(id)(made)
+        return made
 
     return register
 
 
-@cache
 def artefacts() -> Mapping[str, Artefact]:
-    """Every artefact by its id, in the order of the papers."""
-    for module in MODULES.values():
-        importlib.import_module(module)
-    return MappingProxyType({name: _registered[name] for name in published() if name in _registered})
+    """Every artefact of the five papers by its id, in their order."""
+    return MappingProxyType({name: ARTEFACTS[name] for name in published()})
 
 
-def artefact_of(id: str) -> Artefact:  # noqa: A002 - what the papers' index calls it
-    """The artefact of an id; only its paper's functions are imported.
+def artefact_of(name: str) -> Artefact:
+    """The artefact of an id, of FILE.py:NAME or MODULE:NAME; only its paper's functions are imported.
 
     Raises:
         UnknownArtefactError: there is none.
     """
-    importlib.import_module(MODULES[published_as(id).paper])
-    return _registered[id]
+    return ARTEFACTS.find(name)
+
+
+def published_of(name: str) -> Published:
+    """What is published of an artefact, without importing those of the five papers; see `artefact_of`."""
+    return published()[name] if name in published() else artefact_of(name).published
+
+
+def _entry_beside(function: Callable[..., Any], id: str) -> Mapping[str, Any]:  # noqa: A002 - as above
+    """The entry of an artefact in the YAML file beside its function's."""
+    path = Path(inspect.getfile(function)).with_suffix(".yaml")
+    entries = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if id not in entries:
+        published_as(id)
+    own: Mapping[str, Any] = entries[id]
+    return own

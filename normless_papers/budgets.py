@@ -14,20 +14,20 @@ Budget = Literal["smoke", "small", "paper"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
 
 
-def settings_at(id: str, budget: Budget, function: Callable[..., Any]) -> Mapping[str, Any]:  # noqa: A002 - as in the index
-    """The keyword arguments of an artefact's function at a budget, of the types that it is annotated with.
+def typed(function: Callable[..., Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keyword arguments of an artefact's function as plain data, in the types that it is annotated with.
 
     Raises:
         ValueError: a value is not of its argument's type; names the argument.
     """
-    # Whoever reads results alone need not wait for it.
+    # Imported here, as results are read without it.
     from pydantic import TypeAdapter
 
     kinds = get_type_hints(function)
     return MappingProxyType(
         {
             name: TypeAdapter(kinds.get(name, Any)).validate_python(_immutable(value))
-            for name, value in budget_table()[id][budget].items()
+            for name, value in settings.items()
         }
     )
 
@@ -42,8 +42,8 @@ def budget_table() -> Mapping[str, Mapping[str, Any]]:
     """The file: for each artefact `why`, and its settings at each budget as plain data."""
     text = files("normless_papers").joinpath("budgets.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    # Only there to be referred to.
-    del table["efforts"]
+    # Only there to be referenced.
+    del table["protocols"], table["efforts"]
     return MappingProxyType(table)
 
 

@@ -17,11 +17,11 @@ from normless.plots import (
     inline_svg_text,
     write_artefacts,
 )
+from normless_papers.claims import Check
 from normless_papers.formatting import fact_texts, spoken, table_of, text_of
 from normless_papers.published import PAPERS, Published, published
 from normless_papers.reproduction import Reproduction, ResultError
 from normless_papers.storage import FIGURE, folder_of, stored
-from normless_papers.verdict import Check
 
 TITLE = "Five papers on normalization, carried out"
 CAUTION = (

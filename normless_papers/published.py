@@ -63,13 +63,27 @@ class Published:
         """The key of the paper, the part of the id before the slash."""
         return self.id.partition("/")[0]
 
+    @classmethod
+    def from_entry(cls, values: Mapping[str, Any]) -> Published:
+        """Of an entry as `published.yaml` has them; only `id` and `claim` are needed."""
+        return cls(
+            id=values["id"],
+            kind=values.get("kind", "probe"),
+            title=values.get("title", values["id"]),
+            where=values.get("where", ""),
+            setup=MappingProxyType(dict(values.get("setup", {}))),
+            rows=_rows(values.get("published")),
+            claim=values["claim"],
+            note=values.get("note", ""),
+        )
+
 
 @cache
 def published() -> Mapping[str, Published]:
     """Every artefact by its id, in the order of the papers."""
     text = files("normless_papers").joinpath("published.yaml").read_text(encoding="utf-8")
     entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return MappingProxyType({entry["id"]: _entry(entry) for entry in entries})
+    return MappingProxyType({entry["id"]: Published.from_entry(entry) for entry in entries})
 
 
 def published_as(artefact: str) -> Published:
@@ -85,19 +99,6 @@ def published_as(artefact: str) -> Published:
         meant = f"did you mean {' or '.join(close)}?" if close else "see normless reproduce --list."
         raise UnknownArtefactError(f"No artefact has the id {artefact!r}; {meant}")
     return published()[artefact]
-
-
-def _entry(values: dict[str, Any]) -> Published:
-    return Published(
-        id=values["id"],
-        kind=values["kind"],
-        title=values["title"],
-        where=values["where"],
-        setup=MappingProxyType(values["setup"]),
-        rows=_rows(values["published"]),
-        claim=values["claim"],
-        note=values.get("note", ""),
-    )
 
 
 def _rows(printed: Any) -> tuple[Mapping[str, Any], ...]:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
-from normless_papers.estimates import over_draws
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.claims import Check, Estimate, check, over_draws
 
 
 @dataclass(frozen=True)

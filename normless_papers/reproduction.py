@@ -10,10 +10,10 @@ import pandas as pd
 
 from normless.errors import NormlessError
 from normless_papers.budgets import Budget
+from normless_papers.claims import Basis, Check, Verdict, verdict_of
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published_as
 from normless_papers.serialization import number_of, plain, table_from_dict, table_to_dict
-from normless_papers.verdict import Basis, Check, Verdict, verdict_of
 
 # Counts up when older results can no longer be read.
 FORMAT = 2

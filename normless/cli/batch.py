@@ -1,4 +1,4 @@
-"""What the commands that measure a network share: the network, converted or not, and a batch to measure it on."""
+"""The network and the batch of the commands that measure one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
 
 
 def subject_of(namespace: Namespace) -> Subject:
-    """Build the network, convert it if asked to, and make the batch.
+    """Build the network, convert it by `--scheme`, and make the batch.
 
     Raises:
         ValueError: a size is below 1, or the network's output is no (…, classes).

@@ -1,4 +1,4 @@
-"""The colours of what became of a run, on a terminal."""
+"""The colours of the outcomes of runs on a terminal."""
 
 from __future__ import annotations
 

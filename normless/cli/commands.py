@@ -40,7 +40,7 @@ _OWN = {
         "normless train-translation --data grammar --scheme fixup",
     ),
     "train-text": Command(
-        "train one transformer to tell classes of sentences, from YAML and flags; resumes after an interruption",
+        "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
         "normless.train.text.command",
         "normless train-text --data sentiment --decay-policy weights+last",
     ),
@@ -65,12 +65,12 @@ _OWN = {
         "normless probe torchvision:resnet50 --scheme none --out probed",
     ),
     "diagnose": Command(
-        "say what keeps a network from training: evidence, theory, and the edit that mends it",
+        "find what keeps a network from training: evidence, theory, and the edit that cures it",
         "normless.cli.diagnose",
         "normless diagnose torchvision:resnet50 --scheme none --batch-size 8 --apply",
     ),
     "sweep run": Command(
-        "carry out a set of runs from YAML, on this machine or on several; goes on after an interruption",
+        "carry out a set of runs from YAML, on this machine or on several; resumes after an interruption",
         "normless.cli.sweep.run",
         "normless sweep run depth.yaml --workers 2",
     ),
@@ -90,12 +90,12 @@ _OWN = {
         "normless sweep retry depth.yaml",
     ),
     "sweep prune": Command(
-        "throw away the runs that none of some sweeps asks for",
+        "delete runs that no sweep references",
         "normless.cli.sweep.prune",
         "normless sweep prune depth.yaml width.yaml --yes",
     ),
     "bench": Command(
-        "measure speed and memory, each as a ratio against a rival in the same run",
+        "measure speed and memory, each as a ratio to a baseline in the same run",
         "normless.bench.command",
         "normless bench step",
     ),

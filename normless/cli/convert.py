@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from normless.edits import Change
 
-# How many different changes of one edit are told in words.
-MOST_TOLD = 3
+# How many different changes of one edit are printed.
+MOST_PRINTED = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(namespace: Namespace) -> int:
-    """Build the network, convert and save it, say what was changed and what there is now."""
+    """Build, convert and save the network; print the changes and the result."""
     shape = image_shape(namespace)
 
     import torch
@@ -52,7 +52,7 @@ def run(namespace: Namespace) -> int:
     from normless.schemes import parse_scheme
 
     scheme = parse_scheme(namespace.scheme)
-    # What the code of a file prints is not part of the JSON object.
+    # The output of a file's code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
@@ -67,10 +67,10 @@ def run(namespace: Namespace) -> int:
     parameters = {"before": _count(model), "after": _count(net)}
     if namespace.json:
         facts = {"model": text, "scheme": scheme.text, "input": shapes(inputs), "changes": _by_edit(changes)}
-        told = {name.replace(" ", "_"): number for name, number in scalars.items()}
+        numbers = {name.replace(" ", "_"): number for name, number in scalars.items()}
         print_json(
             facts
-            | {"parameters": parameters, **told, "norms_left": list(norms), "files": [str(path) for path in files]}
+            | {"parameters": parameters, **numbers, "norms_left": list(norms), "files": [str(path) for path in files]}
         )
         return 0
     counted = ", ".join(f"{number} {name}" for name, number in scalars.items())
@@ -117,6 +117,6 @@ def _change_table(changes: tuple[Change, ...]) -> Any:
     rows = []
     for edit, made in _by_edit(changes).items():
         often = sorted(made["what"].items(), key=lambda item: -item[1])
-        words = [f"{number} × {what}" if number > 1 else what for what, number in often[:MOST_TOLD]]
-        rows.append((edit, f"{made['count']}", "; ".join(words + ["…"] * (len(often) > MOST_TOLD))))
+        words = [f"{number} × {what}" if number > 1 else what for what, number in often[:MOST_PRINTED]]
+        rows.append((edit, f"{made['count']}", "; ".join(words + ["…"] * (len(often) > MOST_PRINTED))))
     return table(("edit", "changes", "what"), rows, right=(1,))

@@ -42,7 +42,7 @@ def run(namespace: Namespace) -> int:
     """Examine the network; a finding is no failure of the command."""
     from normless.diagnosis import diagnose, treat
 
-    # What the code of a file prints is not part of the JSON object.
+    # The output of a file's code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         subject = subject_of(namespace)
         optimizer = _optimizer(namespace, subject)

@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(namespace: Namespace) -> int:
-    """Build the network, look at it, say what is seen."""
+    """Build and inspect the network, and print the result."""
     shape = image_shape(namespace)
     figure = namespace.figure
     if figure is not None and figure.suffix.lower() not in SUFFIXES:
@@ -52,7 +52,7 @@ def run(namespace: Namespace) -> int:
     from normless.saving import model_with_inputs
     from normless.schemes import SCHEMES
 
-    # What the code of a file prints is not part of the JSON object.
+    # The output of a file's code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         if namespace.train or namespace.eval:

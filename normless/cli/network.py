@@ -1,4 +1,4 @@
-"""What the commands that look at one network share: naming it and its images, telling its inputs, tables."""
+"""Arguments that name a network and its images, descriptions of its inputs, and tables of text."""
 
 from __future__ import annotations
 

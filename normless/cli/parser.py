@@ -1,4 +1,4 @@
-"""From the words of the command line to the command they mean, whose module alone is imported."""
+"""Parsing the command line: only the module of the chosen command is imported."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
     Raises:
         CommandLineError: the command is unknown, or its arguments cannot be read.
-        SystemExit: help was asked for, or a group's command is missing; help has been printed.
+        SystemExit: help has been printed, on request or because a group's command is missing.
     """
     name, rest = _command(words)
     parser = command_parser(name)
@@ -106,7 +106,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
 
 def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The name of the command that words begin with, and the words behind it."""
+    """The name of the command that words begin with, and the words after it."""
     groups = {_group_of(name) for name in COMMANDS}
     length = 2 if words[0] in groups else 1
     if length == 2 and (len(words) == 1 or words[1] in ("-h", "--help")):

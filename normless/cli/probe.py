@@ -48,7 +48,7 @@ def run(namespace: Namespace) -> int:
 
     chosen = tuple(namespace.probes or USUAL)
     stated = watchers_of(chosen)
-    # What the code of a file prints is not part of the JSON object.
+    # The output of a file's code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         subject = subject_of(namespace)
         measured = probe(

@@ -20,10 +20,10 @@ from .sources import load_data as load_data
 from .sources import load_labelled_text as load_labelled_text
 from .sources import load_parallel_text as load_parallel_text
 from .sources import sources_of as sources_of
-from .special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 from .text.labelled_text import LabelledText as LabelledText
 from .text.sentence_tokens import CheckpointTokens as CheckpointTokens
 from .text.sentence_tokens import LearnedTokens as LearnedTokens
 from .text.sentence_tokens import SentenceTokens as SentenceTokens
 from .text.sentence_tokens import has_tokenizer as has_tokenizer
 from .text.text_batches import TextData as TextData
+from .tokens import SPECIAL_TOKENS as SPECIAL_TOKENS

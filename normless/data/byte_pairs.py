@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from normless.data.special_tokens import SPECIAL_TOKENS
+from normless.data.tokens import SPECIAL_TOKENS
 from normless.errors import DataFormatError
 from normless.extras import require_extra
 

@@ -17,7 +17,8 @@ from normless.data.parallel.grammar import grammar
 from normless.data.parallel.multi30k import multi30k
 from normless.data.parallel.parallel_folder import parallel_text
 from normless.data.parallel.parallel_text import ParallelText
-from normless.data.registry import DATA, load_by_name
+from normless.data.registry import DATA as DATA
+from normless.data.registry import load_by_name
 from normless.data.text.labelled_tables import labelled_text, sst2
 from normless.data.text.labelled_text import LabelledText
 from normless.data.text.sentiment import sentiment

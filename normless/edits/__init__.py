@@ -14,7 +14,6 @@ from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
 from normless.edits.edit import Surgery as Surgery
-from normless.edits.head import HeadDropout as HeadDropout
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.initialization import ZeroClassifier as ZeroClassifier
@@ -23,6 +22,7 @@ from normless.edits.keep_scale import KeepScale as KeepScale
 from normless.edits.lsuv import LSUV as LSUV
 from normless.edits.normalizer_free import PredictedVariance as PredictedVariance
 from normless.edits.normalizer_free import StandardizeWeights as StandardizeWeights
+from normless.edits.norms import HeadDropout as HeadDropout
 from normless.edits.norms import KeepLayerNorms as KeepLayerNorms
 from normless.edits.norms import NormOnSkip as NormOnSkip
 from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm

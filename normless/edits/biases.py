@@ -1,4 +1,4 @@
-"""Edits that add biases: Fixup's scalar ones, ZeroInit's per channel, the one after a ResNet-V1 sum."""
+"""Edits that add biases: one per channel (ZeroInit), scalars before layers (Fixup) and after ResNet-V1 sums."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from normless.residual import Layer, ResidualBlock
 class ChannelBiases(Edit):
     """Biases per output channel, zero, on every convolution and the classifier (ZeroInit, section 4, part 2).
 
-    A layer without a bias gets one, a convolution or classifier that has one starts it from zero again. Biases of
-    other linear layers stay as they are.
+    A layer without a bias gets one. Existing biases of convolutions and the classifier become zero, unless the
+    network is trained: then they stay. Biases of other linear layers stay.
     """
 
     def apply(self, surgery: Surgery) -> None:
         """Add the missing biases and set those of convolutions and the classifier to zero."""
+        trained = surgery.trained_norm() is not None
         for layer in surgery.weight_layers():
             module = surgery.get(layer.path) if ":" not in layer.path else None
-            if module is None:
-                continue
             bias = getattr(module, "bias", 0)
-            if bias is None:
+            if module is not None and bias is None:
                 assert isinstance(module.weight, Tensor)
                 outputs = module.weight.shape[0]
                 module.bias = nn.Parameter(module.weight.new_zeros(outputs))
                 surgery.record(layer.path, f"bias of {outputs} channels, zero")
             elif isinstance(bias, Tensor) and (isinstance(module, _ConvNd) or layer.path == surgery.map.classifier):
-                nn.init.zeros_(bias)
-                surgery.record(layer.path, f"its bias of {len(bias)} channels becomes zero")
+                if not trained:
+                    nn.init.zeros_(bias)
+                what = "stays: the network is trained" if trained else "becomes zero"
+                surgery.record(layer.path, f"its bias of {len(bias)} channels {what}")
 
 
 @EDITS.register()
@@ -43,10 +44,10 @@ class ChannelBiases(Edit):
 class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
 
-    None before the layer that reads the network's input, which is data. A skip-path convolution shares the bias
-    before the branch's first weight layer; an identity skip path stays unbiased. A bias before an activation
-    rides in the preceding layer's own bias, one between an activation and the layer that reads it is added to the
-    activation, so ResNet-110 gains 218 parameters and next to no time.
+    There is none before the layer that reads the network's input. A skip-path convolution shares the bias before the
+    branch's first weight layer; an identity skip path has none. A bias before an activation is added to the bias of
+    the layer before it, one between an activation and the layer that reads it to the activation's output, so that
+    they cost next to no time. ResNet-110 gains 218 parameters.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -103,16 +104,14 @@ class ScalarBiases(Edit):
 class BiasAfterSum(Edit):
     """A scalar bias, zero, between every residual sum and the activation after it (ZeroInit, section 5).
 
-    For ResNet-V1, whose skip path passes that activation.
+    For ResNet-V1, in which that activation is on the skip path.
     """
 
     def apply(self, surgery: Surgery) -> None:
         """Add one bias per block that has an activation after its sum."""
         places = {block: layer for block in surgery.blocks() if (layer := _activation_after_sum(block)) is not None}
         if not places:
-            raise surgery.unsupported(
-                "", "no residual sum is followed by an activation (only ResNet-V1 and its kin have one there)"
-            )
+            raise surgery.unsupported("", "no residual sum is followed by an activation, as in ResNet-V1")
         for block, layer in places.items():
             _bias_before_sum_activation(surgery, block, layer)
 
@@ -122,9 +121,9 @@ def _activation_after_sum(block: ResidualBlock) -> Layer | None:
 
 
 def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, activation: Layer) -> None:
-    """Add b in relu(x + f(x) + b): to the branch's last weight layer, which adds it for nothing.
+    """Add b in relu(x + f(x) + b): to the bias of the branch's last weight layer, which costs nothing.
 
-    Only a plain sum lets it: where the sum is scaled or normalized the bias goes to the activation.
+    Where the sum is scaled or normalized it is added before the activation.
     """
     end = surgery.branch_end(block)
     normalized = any(layer.kind == "norm" and surgery.is_left(layer) for layer in block.after_sum)

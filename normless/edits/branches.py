@@ -71,9 +71,8 @@ class LayerScale(Edit):
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
 
-    Layers that only compute a factor (squeeze-excite, an attention's query and key) keep their scale, also where one
-    weight holds them and the values, as far as its name tells. With m = 2
-    the factor is L^(-1/2), with m = 3 it is L^(-1/4).
+    Layers that only compute a factor (squeeze-excite, query and key of an attention) keep their scale, also where one
+    weight packs them with the values, known by its name. With m = 2 the factor is L^(-1/2), with m = 3 L^(-1/4).
 
     Args:
         gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
@@ -122,7 +121,7 @@ class RemoveBranches(Edit):
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
-                    # It holds nothing: what it computes is thrown away.
+                    # It has no parameters, and its output is not used.
                     continue
                 surgery.once(layer.path)
                 if ":" in layer.path or not layer.called:
@@ -155,8 +154,8 @@ class ScaleSums(Edit):
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
     """Put a multiplier, or one per channel, at the end of every branch of a block.
 
-    It goes into the branch's last weight layer where only factors lie between that and the sum; else into the sum,
-    behind whatever the branch ends in, where its gradient at 0 is the branch's output.
+    It becomes part of the branch's last weight layer where only factors lie between that and the sum, else of the
+    sum, where its gradient at 0 is the branch's output.
     """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")

@@ -31,7 +31,7 @@ class DeepNorm(Edit):
         decoder  α = (3M)^(1/4),            β = (12M)^(-1/4)
 
     Args:
-        decoder: the name in the paths of a decoder's modules that tells them from the encoder's.
+        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
     """
 
     decoder: str = "decoder"
@@ -80,7 +80,7 @@ class TFixup(Edit):
     and embeddings by (9N)^(-1/4), a decoder's own by (9M)^(-1/4). The normalizations are gone before.
 
     Args:
-        decoder: the name in the paths of a decoder's modules that tells them from the encoder's.
+        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
     """
 
     decoder: str = "decoder"
@@ -106,19 +106,19 @@ class TFixup(Edit):
 def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
     inside = [layer for layer in block.shared_layers + block.branch_layers if layer.kind == "norm"]
     left = [layer.path for layer in inside if not layer.gating and surgery.is_left(layer)]
-    behind = [layer for layer in block.after_sum if layer.kind == "norm" and surgery.is_left(layer)]
-    if left or not behind:
+    after = [layer for layer in block.after_sum if layer.kind == "norm" and surgery.is_left(layer)]
+    if left or not after:
         reason = f"its branch has one, {left[0]}" if left else "it has none there"
         raise surgery.unsupported(
             block.name,
-            f"DeepNorm is for transformers whose normalizations lie behind the residual sums, and {reason}",
+            f"DeepNorm is for transformers whose normalizations follow the residual sums, and {reason}",
         )
 
 
 def _need_attention(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> None:
     if not any(matrix.use == "query" for found in uses.values() for matrix in found):
         raise surgery.unsupported(
-            "", "it is for transformers, and no branch has layers whose names say that they make queries and keys"
+            "", "it is for transformers, and no branch has layers that are named as queries and keys"
         )
 
 

@@ -70,6 +70,7 @@ class Surgery(Queries):
     replaced: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
 
     def run(self, edit: Edit) -> None:

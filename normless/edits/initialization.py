@@ -16,7 +16,7 @@ from normless.residual import Layer, ResidualBlock
 @EDITS.register()
 @dataclass(frozen=True)
 class Reinitialize(Edit):
-    """Every weight layer's weight is drawn anew; layer biases become zero.
+    """Weights are drawn anew (He et al. 2015; Glorot & Bengio 2010), biases become zero.
 
     A weight that embeds the input too stays: its scale is that of the input.
 
@@ -68,7 +68,7 @@ class ZeroBranchEnds(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class ZeroClassifier(Edit):
-    """The classifier starts at zero, so that the initial loss is exactly the log of the number of classes.
+    """The classifier starts at zero, so that the initial loss is the log of the number of classes (Fixup, rule 1).
 
     A weight that embeds the input too, as in language models, stays: at zero it would take the input away.
     """
@@ -111,10 +111,10 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     if not norms:
         return "its branch has no norm"
     if end is None:
-        return f"something that is no layer comes behind the last norm of its branch, {norms[-1].path}"
-    behind = block.branch_layers[block.branch_layers.index(norms[-1]) :]
+        return f"an operation that is no layer follows the last norm of its branch, {norms[-1].path}"
+    rest = block.branch_layers[block.branch_layers.index(norms[-1]) :]
     followed = f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}"
-    if any(layer.kind == "activation" for layer in behind):
+    if any(layer.kind == "activation" for layer in rest):
         return (
             f"{followed}: at γ = 0 the activation between them passes no gradient, "
             "and the branch would stay at zero for good"

@@ -16,7 +16,7 @@ from normless.edits.initialization import Reinitialize
 @EDITS.register()
 @dataclass(frozen=True)
 class LSUV(Edit):
-    """Every weight layer's output gets unit variance on a batch, layer by layer in execution order.
+    """The output of every weight layer gets unit variance on a batch (Mishkin & Matas 2015, algorithm 1).
 
     Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch,
     channels and positions until that is 1 within `tolerance`. One forward pass does it: a layer is corrected

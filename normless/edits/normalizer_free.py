@@ -52,7 +52,7 @@ class StandardizeWeights(Edit):
 
 
 def _check_removed(surgery: Surgery) -> None:
-    """Refuse a norm that held an activation, as those of timm do: no layer of the map stands for that."""
+    """Refuse a norm with an activation inside, as those of timm: the map has no layer for that."""
     for path in surgery.map.norms:
         rest = [] if ":" in path or path not in surgery.removed else list(surgery.get(path).modules())
         if any(kind_of(module) == "activation" for module in rest):
@@ -87,11 +87,11 @@ def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer,
 class PredictedVariance(Edit):
     """Every block becomes x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).
 
-    With standardized weights f keeps the variance, so the stream's is known in advance: 1 behind the stem, then
-    Var ← Var + α² in every block, and 1 + α² behind one whose skip path has a weight layer, which reads x / β too.
-    An activation behind the sum and zeros beside a narrower skip path are followed likewise. What the map does not
-    list, such as a pooling of the stem, is taken to keep the variance. 1/β and the gains ride in the weights and α
-    in the sum.
+    With standardized weights f keeps the variance, so that of the stream is known in advance: 1 after the stem, then
+    Var ← Var + α² in every block, and 1 + α² after a block with a weight layer on its skip path, which reads x / β
+    too. An activation after the sum and the zeros of a padded skip path are followed likewise. Operations that the
+    map does not list, such as a pooling of the stem, are taken to keep the variance. 1/β and the gains are part of
+    the weights, α of the sum.
 
     Args:
         alpha: α, the standard deviation of what a branch adds; 0.2 in the papers.
@@ -108,21 +108,21 @@ class PredictedVariance(Edit):
         _check_trunk(surgery)
         for block in blocks:
             _check(surgery, block)
-        stream, channels = _behind_stem(surgery)
+        stream, channels = _after_stem(surgery)
         for block in blocks:
             deviation = sqrt(stream.variance)
             _divide_input(surgery, block, deviation)
             surgery.sum(block).branch_factor *= self.alpha
             surgery.record(block.name, f"x + {self.alpha:.4g}·f(x / {deviation:.4g})")
             width = _standardized(surgery, surgery.last_weight(block)).weight.shape[0]
-            stream = _behind_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
+            stream = _after_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
             for activation in _left(surgery, block.after_sum, "activation"):
                 stream = stream.through(_module_of(surgery, activation))
             channels = width
 
 
-def _behind_stem(surgery: Surgery) -> tuple[Stream, int]:
-    """The stream that the first block reads, and its channels (0 where no stem layer tells)."""
+def _after_stem(surgery: Surgery) -> tuple[Stream, int]:
+    """The stream that the first block reads, and its channels (0 where no stem layer has a weight)."""
     stream, channels = Stream.standard(), 0
     for layer in surgery.map.stem_layers:
         if layer.kind == "weight" and not layer.gating:
@@ -132,7 +132,7 @@ def _behind_stem(surgery: Surgery) -> tuple[Stream, int]:
     return stream, channels
 
 
-def _behind_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: float) -> Stream:
+def _after_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: float) -> Stream:
     """The skip path's end, `share` the stream's channels as a share of the sum's."""
     if block.skip:
         return Stream.standard()
@@ -143,14 +143,14 @@ def _behind_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: 
     raise surgery.unsupported(
         block.name,
         "its skip path changes the activations by something that has no weight, such as a pooling, and the variance "
-        "behind that is not known in advance",
+        "after it is not known in advance",
     )
 
 
 def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> None:
     """Give branch and skip path x / β: by the weights that read x, or by the activation that does.
 
-    A module of several calls is not told apart where its output is read, so that its first call is divided itself.
+    The calls of a repeated module cannot be distinguished where its output is read, so its first call is divided.
     """
     layers = tuple(_main(surgery, block.shared_layers + block.branch_layers))
     first, skip = layers[0], tuple(_left(surgery, block.skip_layers, "weight"))
@@ -171,7 +171,7 @@ def _check_trunk(surgery: Surgery) -> None:
     if trunk is not None:
         raise surgery.unsupported(
             trunk.path,
-            "it lies between blocks and belongs to none, so the variance behind it is not known in advance",
+            "it lies between blocks and belongs to none, so the variance after it is not known in advance",
         )
 
 
@@ -209,7 +209,7 @@ def _check_reads_stream(surgery: Surgery, block: ResidualBlock, skip: Layer, bra
         raise surgery.unsupported(
             skip.path,
             "it does not read what the branch reads, but something that has no weight, such as a pooling, and the "
-            "variance behind that is not known in advance",
+            "variance after it is not known in advance",
         )
 
 

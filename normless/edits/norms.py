@@ -1,4 +1,4 @@
-"""Edits that take normalizations away or put them elsewhere."""
+"""Edits that remove normalizations, or put them and dropout elsewhere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import EDITS, Edit, Surgery
+from normless.nn import ScalarAffine
 from normless.residual.classify import describe
 
 
 @EDITS.register()
 @dataclass(frozen=True)
 class RemoveNorms(Edit):
-    """Every normalization goes, and its γ and β with it."""
+    """Every normalization is removed, with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Put an identity in the place of every norm."""
@@ -27,10 +28,10 @@ class RemoveNorms(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class KeepLayerNorms(Edit):
-    """Nothing changes; a network whose norms are no layer norms but batch norms is refused."""
+    """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Look at every norm."""
+        """Check every norm."""
         for path in surgery.map.norms:
             norm = surgery.get(path) if ":" not in path else None
             if isinstance(norm, _BatchNorm):
@@ -48,7 +49,7 @@ class NormOnSkip(Edit):
     """A further batch normalization in every block (De & Smith, table 4).
 
     Args:
-        place: `after_sum`: on the merged stream, behind the addition, as the table's heading says;
+        place: `after_sum`: after the addition, as the table's heading says;
             `skip_path`: on the skip path before the addition, the text's other reading.
     """
 
@@ -72,7 +73,7 @@ class NormOnSkip(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class OnlyFinalNorm(Edit):
-    """All norms go and one batch normalization comes before the classifier (De & Smith, table 4 and D.2)."""
+    """All norms are removed, one batch normalization is put before the classifier (De & Smith, table 4 and D.2)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Remove every norm; put one on the features that the classifier reads."""
@@ -83,15 +84,35 @@ class OnlyFinalNorm(Edit):
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
         weight = classifier.weight
-        classifier.before = nn.BatchNorm1d(classifier.in_features, device=weight.device, dtype=weight.dtype)
-        classifier.before.train(classifier.training)
+        _put_before(classifier, nn.BatchNorm1d(classifier.in_features, device=weight.device, dtype=weight.dtype))
         surgery.record(path, "batch norm before it")
 
 
 @EDITS.register()
 @dataclass(frozen=True)
+class HeadDropout(Edit):
+    """Dropout on the features that the classifier reads (ZeroInit, part 3).
+
+    Args:
+        probability: the share of features dropped; 0.6 by default, 0.2 in the papers on ImageNet.
+    """
+
+    probability: float = 0.6
+
+    def apply(self, surgery: Surgery) -> None:
+        """Put the dropout in front of the classifier."""
+        path = surgery.classifier()
+        if not 0 <= self.probability < 1:
+            raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
+        classifier = surgery.affine(path)
+        _put_before(classifier, nn.Dropout(self.probability))
+        surgery.record(path, f"dropout {self.probability:g} before it")
+
+
+@EDITS.register()
+@dataclass(frozen=True)
 class OnlyTopNorm(Edit):
-    """All norms go but one, right behind the last residual block (Bjorck et al., section 3.1 and appendix G).
+    """All norms are removed but one, after the last residual block (Bjorck et al., section 3.1 and appendix G).
 
     A pre-activation network has that norm already and keeps it; elsewhere it comes after the last sum and the
     activation that follows it, before the pooling.
@@ -114,11 +135,17 @@ class OnlyTopNorm(Edit):
         else:
             path = surgery.own_path(next(layer for layer in last.after_sum if layer.kind == "activation"))
             surgery.replace(path, nn.Sequential(surgery.get(path), norm))
-            surgery.record(path, f"{describe(norm)} behind it")
+            surgery.record(path, f"{describe(norm)} after it")
+
+
+def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
+    """Let the classifier's input pass a module, after those that it passes already."""
+    module.train(classifier.training)
+    classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
 
 
 def _remove(surgery: Surgery, path: str) -> None:
-    """Take one norm away; an activation or dropout that its module holds stays, under its own name."""
+    """Remove one norm; an activation or dropout inside its module stays, under its own name."""
     layer = surgery.map.by_path[path]
     for reader in surgery.map.readers.get(path, ()):
         surgery.not_in_place(reader)
@@ -140,13 +167,13 @@ def _remove(surgery: Surgery, path: str) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    kinds: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
-        (nn.Linear, nn.BatchNorm1d),
-        (nn.Conv1d, nn.BatchNorm1d),
-        (nn.Conv2d, nn.BatchNorm2d),
-        (nn.Conv3d, nn.BatchNorm3d),
-    )
-    for kind, norm in kinds:
+    norms = {
+        nn.Linear: nn.BatchNorm1d,
+        nn.Conv1d: nn.BatchNorm1d,
+        nn.Conv2d: nn.BatchNorm2d,
+        nn.Conv3d: nn.BatchNorm3d,
+    }
+    for kind, norm in norms.items():
         if isinstance(layer, kind):
             assert isinstance(layer.weight, Tensor)
             return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.errors import UnsupportedEditError
+from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn.affine import takes_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
@@ -36,6 +36,21 @@ class Queries:
     edit: object = None
     removed: set[str] = field(default_factory=set)
     values_withheld: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_meta = any(parameter.is_meta for parameter in self.model.parameters())
+        norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
+        self._trained_norm = next((layer.path for layer in norms if _is_trained(self.model, layer)), None)
+
+    def trained_norm(self) -> str | None:
+        """The path of a norm that was trained before the first edit, None in a network of fresh weights.
+
+        Raises:
+            MissingValuesError: the values of the weights are withheld.
+        """
+        if self.values_withheld:
+            raise MissingValuesError("Whether a network is trained shows in the values of its weights.")
+        return self._trained_norm
 
     def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
         """The error that says which edit is not possible at which module, and why."""
@@ -150,3 +165,23 @@ class Queries:
 def embedding_weights(model: nn.Module) -> set[int]:
     """The `id` of every weight of an embedding."""
     return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
+
+
+def _is_trained(model: nn.Module, norm: Layer) -> bool:
+    """Whether a norm has a γ that differs between channels, or a β that is not zero.
+
+    Running statistics, which a forward pass alone changes, count where the norm has nothing to learn.
+    """
+    gamma = None if norm.gamma is None else model.get_parameter(norm.gamma)
+    shifts = [name for name in norm.parameters if name != norm.gamma and name.endswith(("bias", "beta"))]
+    beta = model.get_parameter(shifts[0]) if shifts else None
+    if gamma is not None and gamma.numel() and bool((gamma != gamma.flatten()[0]).any()):
+        return True
+    if beta is not None and bool((beta != 0).any()):
+        return True
+    if any(one is not None and one.requires_grad for one in (gamma, beta)):
+        return False
+    module = None if ":" in norm.path else model.get_submodule(norm.path)
+    starts = {"running_mean": 0.0, "running_var": 1.0}
+    statistics = ((getattr(module, name, None), start) for name, start in starts.items())
+    return any(isinstance(value, Tensor) and bool((value != start).any()) for value, start in statistics)

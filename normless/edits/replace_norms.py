@@ -33,7 +33,9 @@ FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
 @EDITS.register()
 @dataclass(frozen=True)
 class ReplaceNorms(Edit):
-    """Every batch normalization becomes one of another family, with its γ, β, ε and running statistics.
+    """Batch norms become ghost (Hoffer et al. 2017), partial or alternating ones (Bjorck et al.), or group norms.
+
+    The new layers keep γ, β, ε and the running statistics.
 
     Args:
         family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`, or

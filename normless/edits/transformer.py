@@ -57,7 +57,7 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
 
     Raises:
         UnsupportedEditError: a layer's weight is no matrix, is packed in an unknown way, or there are layers side by
-            side of which the names do not tell the queries and keys.
+            side whose names do not identify the queries and keys.
     """
     found = [part for layer in _weight_layers(block) for part in parts_of(surgery, layer)]
     if block.m < len(block.branch) and not any(
@@ -65,14 +65,14 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
     ):
         raise surgery.unsupported(
             block.name,
-            f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not tell which make "
+            f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make "
             "queries and keys",
         )
     return found
 
 
 def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
-    """The rows of a layer's weight whose results reach the branch's end; sharing its memory, without gradients.
+    """The rows of a layer's weight that the branch's end depends on; sharing its memory, without gradients.
 
     All of them, but for the queries and keys of a weight that holds them and the values.
     """
@@ -99,24 +99,24 @@ def encoder_and_decoder(
 
     Args:
         surgery: of the network.
-        decoder: the name, anywhere in a block's path, that tells the decoder's. Where all or none have it there is
-            one stack, and the decoder is empty.
+        decoder: the name in the paths of the decoder's blocks. Where all or none have it there is one stack, and
+            the decoder is empty.
 
     Raises:
         UnsupportedEditError: a stack's blocks are not whole layers.
     """
     blocks = surgery.blocks()
-    behind = tuple(block for block in blocks if decoder in re.split(r"[.#:]", block.name))
-    if len(behind) in (0, len(blocks)):
+    second = tuple(block for block in blocks if decoder in re.split(r"[.#:]", block.name))
+    if len(second) in (0, len(blocks)):
         return blocks, ()
-    ahead = tuple(block for block in blocks if block not in behind)
-    for name, stack, each in (("encoder", ahead, 2), (decoder, behind, 3)):
+    first = tuple(block for block in blocks if block not in second)
+    for name, stack, each in (("encoder", first, 2), (decoder, second, 3)):
         if len(stack) % each:
             raise surgery.unsupported(
                 stack[-1].name,
                 f"a layer of the {name} was expected to have {each} residual sums, but it has {len(stack)} in all",
             )
-    return ahead, behind
+    return first, second
 
 
 def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:

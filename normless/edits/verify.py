@@ -1,4 +1,4 @@
-"""The converted network run once: every place that an edit changed must be passed exactly once."""
+"""A forward pass of the converted network: every module that an edit put into it must run exactly once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from normless.edits.edit import Surgery
 from normless.errors import UnsupportedEditError
-from normless.lifting.calls import evaluating
+from normless.lifting import evaluating
 from normless.nn import ResidualSum, ScalarAffine
+
+Hook = Callable[..., None]
 
 
 def verify(surgery: Surgery) -> None:
@@ -25,13 +26,11 @@ def verify(surgery: Surgery) -> None:
             or a multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
     """
     runs: Counter[str] = Counter()
-    handles = [_count(surgery.get(path), path, runs) for path in surgery.replaced]
     buffers = {name: buffer.clone() for name, buffer in surgery.model.named_buffers()}
     try:
-        _run(surgery, runs)
+        with _hooked({path: surgery.get(path) for path in surgery.replaced}, lambda path: _counts(path, runs)):
+            _run(surgery, runs)
     finally:
-        for handle in handles:
-            handle.remove()
         for name, buffer in surgery.model.named_buffers():
             buffer.copy_(buffers[name])
     missed = sorted(path for path in surgery.replaced if runs[path] != 1)
@@ -44,7 +43,7 @@ def verify(surgery: Surgery) -> None:
 
 
 def _refuse_dead_branches(surgery: Surgery) -> None:
-    """See that no multiplier of 0 comes behind a branch of 0: neither would ever get a gradient."""
+    """Refuse a multiplier of 0 after a branch of 0: neither would ever get a gradient."""
     closed: dict[str, nn.Module] = {
         path: module
         for path, module in surgery.model.named_modules()
@@ -53,25 +52,26 @@ def _refuse_dead_branches(surgery: Surgery) -> None:
         and not module.multiplier.any()
     }
     dead: list[str] = []
-    handles = [module.register_forward_hook(_notes_dead(path, dead)) for path, module in closed.items()]
-    try:
-        if closed:
-            with _opened(closed.values()):
-                _forward_in_eval(surgery)
-    except Exception as error:
-        raise UnsupportedEditError(
-            f"The converted {type(surgery.model).__name__} does not run on the example inputs in evaluation mode: "
-            f"{error}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
+    if closed:
+        with _hooked(closed, lambda path: _notes_dead(path, dead)), _opened(closed.values()):
+            _run_in_eval(surgery, " in evaluation mode")
     if dead:
         raise UnsupportedEditError(
             f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
             "branch returns 0 on the example inputs by itself, so that neither would ever get a gradient. A branch "
             "that starts at 0 needs no other zero: let the multiplier start at 1, as skipinit(alpha=1) does."
         )
+
+
+@contextmanager
+def _hooked(modules: dict[str, nn.Module], hook: Callable[[str], Hook]) -> Iterator[None]:
+    """Forward hooks on modules, each made from the module's path."""
+    handles = [module.register_forward_hook(hook(path)) for path, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -87,45 +87,39 @@ def _opened(modules: Iterable[nn.Module]) -> Iterator[None]:
             multiplier.data.zero_()
 
 
-def _notes_dead(path: str, dead: list[str]) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-    """A hook that notes a module whose branch is 0 where what it is added to, or made of, is not."""
+def _notes_dead(path: str, dead: list[str]) -> Hook:
+    """A hook that notes a module whose branch is 0 where what it is added to, or computed from, is not."""
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        beside, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
-        if bool(beside.any()) and not bool(branch.any()):
+        source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
+        if bool(source.any()) and not bool(branch.any()):
             dead.append(path)
 
     return note
 
 
-def _count(module: nn.Module, path: str, runs: Counter[str]) -> RemovableHandle:
-    def record(*_: Any) -> None:
+def _counts(path: str, runs: Counter[str]) -> Hook:
+    def count(*_: Any) -> None:
         runs[path] += 1
 
-    return module.register_forward_hook(record)
+    return count
 
 
 def _run(surgery: Surgery, runs: Counter[str]) -> None:
     """One forward pass; in eval mode where training cannot take these inputs (a batch of one under batch norm)."""
-    passes: tuple[Callable[[], Any], ...] = (lambda: _forward(surgery), lambda: _forward_in_eval(surgery))
-    for attempt, forward in enumerate(passes):
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            surgery.model(*surgery.inputs, **surgery.kwargs)
+    except Exception:
         runs.clear()
-        try:
-            forward()
-        except Exception as error:
-            if attempt + 1 == len(passes):
-                raise UnsupportedEditError(
-                    f"The converted {type(surgery.model).__name__} does not run on the example inputs: {error}"
-                ) from error
-        else:
-            return
+        _run_in_eval(surgery)
 
 
-def _forward(surgery: Surgery) -> None:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        surgery.model(*surgery.inputs, **surgery.kwargs)
-
-
-def _forward_in_eval(surgery: Surgery) -> None:
-    with evaluating(surgery.model):
-        surgery.model(*surgery.inputs, **surgery.kwargs)
+def _run_in_eval(surgery: Surgery, how: str = "") -> None:
+    try:
+        with evaluating(surgery.model):
+            surgery.model(*surgery.inputs, **surgery.kwargs)
+    except Exception as error:
+        raise UnsupportedEditError(
+            f"The converted {type(surgery.model).__name__} does not run on the example inputs{how}: {error}"
+        ) from error

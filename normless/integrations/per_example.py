@@ -1,4 +1,4 @@
-"""Per-example gradients of normless' layers, as Opacus asks for them.
+"""Per-example gradients of normless' layers, for Opacus.
 
 A layer is y = W̃ ∗ (x + b₁) + b̃ with the weight W̃ and the bias b̃ that its `folded` computes. Opacus knows each
 example's gradients G by W̃ and g by b̃, those of a torch layer; what is left is the chain rule through `folded`.
@@ -78,12 +78,12 @@ def sum_gradients(layer: ResidualSum, activations: list[Tensor], backprops: Tens
         shape (B, C).
 
     Raises:
-        NotImplementedError: a norm behind the addition separates it from the gradient that is known.
+        NotImplementedError: a norm after the addition separates it from the gradient that is known.
     """
     if layer.norm_total is not None:
         raise NotImplementedError(
             "Per-example gradients of a residual sum's multiplier need the gradient of the sum itself; this one has "
-            "a norm behind it. Convert with a scheme that does not combine a multiplier with a norm behind the sum."
+            "a norm after it. Convert with a scheme that does not combine a multiplier with a norm after the sum."
         )
     multiplier = cast(Tensor, layer.multiplier)
     constant = layer.factor * layer.branch_factor

@@ -10,7 +10,7 @@ from normless.errors import FixedArgumentError
 
 
 def require(kind: str, name: str, value: Any, expected: Any) -> None:
-    """See that an argument has the value that rewritten code was traced with.
+    """Check that an argument has the value that rewritten code was traced with.
 
     Args:
         kind: the class of the module, for the message.
@@ -29,7 +29,7 @@ def require(kind: str, name: str, value: Any, expected: Any) -> None:
 
 
 def require_tensors(kind: str, name: str, value: Any) -> None:
-    """See that an argument which was a tensor in the traced call, or held some, is no plain value now.
+    """Check that an argument which was or contained a tensor in the traced call is no plain value now.
 
     Raises:
         FixedArgumentError: it is None, a number or a text.

@@ -75,12 +75,12 @@ class Arguments:
         ]
         first = [one.kind for one in parameters if one.kind is one.POSITIONAL_ONLY]
         itself = inspect.Parameter("self", first[0] if first else inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        bare = [one.replace(annotation=one.empty) for one in parameters]
-        lines = [f"def forward{inspect.Signature([itself, *bare])}:", *self._checks()]
+        plain = [one.replace(annotation=one.empty) for one in parameters]
+        lines = [f"def forward{inspect.Signature([itself, *plain])}:", *self._checks()]
         return "\n".join(lines) + "\n"
 
     def _checks(self) -> list[str]:
-        """A line for every argument on whose value the code may depend."""
+        """A line for every argument whose value the code may depend on."""
         lines = []
         for name, value in self._bound.arguments.items():
             where = f"{self._kind!r}, {name!r}, {name}"

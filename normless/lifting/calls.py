@@ -70,7 +70,7 @@ def holds_tensors(value: Any) -> bool:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Let no transformer layer or attention of torch take its fused path, which exists in evaluation mode alone."""
+    """Disable the fused path of torch's transformer layers and attention, which exists in evaluation mode only."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -80,9 +80,9 @@ def unfused() -> Iterator[None]:
 
 
 def never_fuse(model: nn.Module) -> None:
-    """Take the fused path from torch's encoder layers for good: it runs none of the modules they hold.
+    """Disable the fused path of torch's encoder layers permanently: it runs none of their modules.
 
-    Without a norm it cannot even be asked for, since torch then compares what is in the norms' places.
+    Without norms torch fails when it checks for it, since it compares the norms' ε.
     """
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):

@@ -29,7 +29,7 @@ class Function(nn.Module):
 
     Args:
         function: the function, or the name of a tensor's method.
-        args, kwargs: its arguments behind the tensor.
+        args, kwargs: its arguments after the tensor.
     """
 
     def __init__(self, function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:

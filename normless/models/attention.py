@@ -25,8 +25,8 @@ class KeysValues(NamedTuple):
 class Attention(nn.Module):
     """softmax(Q Kᵀ / √(width / heads)) V in every head, then the output projection (Vaswani et al., section 3.2).
 
-    Keys have no bias: it would move all scores of a query alike, and the softmax takes that away. Weights are
-    Xavier uniform, biases zero.
+    Keys have no bias, since it would add the same value to all scores of a query, and the softmax ignores that.
+    Weights are Xavier uniform, biases zero.
 
     Args:
         width: features of inputs, keys, values and outputs.

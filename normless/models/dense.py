@@ -42,9 +42,11 @@ class DenseBlock(nn.Module):
 
 @MODELS.register("dense")
 class Dense(nn.Module):
-    """A fully connected residual network: X¹ = W⁰ φ(B(X⁰)), X^{l+1} = X^l + W^l φ(B(X^l)), logits from the last.
+    """A fully connected residual network (De & Smith, appendices B and C).
 
-    B is batch normalization, φ the ReLU or nothing. The scheme `none` takes B away. Weights are He normal
+        X¹ = W⁰ φ(B(X⁰)),   X^{l+1} = X^l + W^l φ(B(X^l)),   logits from the last
+
+    B is batch normalization, φ the ReLU or nothing. The scheme `none` removes B. Weights are He normal
     (fan-in) with ReLU and LeCun normal without.
 
     Args:

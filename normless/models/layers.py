@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from normless.registry import Registry
+from normless.residual.declared import BlockStructure, Structure
 
 MODELS = Registry[Callable[..., nn.Module]]("model")
 """Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""
@@ -29,6 +31,32 @@ class GlobalAveragePool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Average every channel of every example."""
         return x.mean(dim=(2, 3))
+
+
+def block_structures(network: nn.Module, *stages: str) -> list[tuple[str, BlockStructure]]:
+    """The blocks in the named children of a network, in execution order: path and structure of each."""
+    return [
+        (f"{stage}.{name}", block.residual_structure())  # type: ignore[operator]
+        for stage in stages
+        for name, block in network.get_submodule(stage).named_children()
+    ]
+
+
+class BlockNetwork(nn.Module):
+    """A network for images: the modules of `STEM`, then `blocks`, then those of `HEAD`, each called once."""
+
+    STEM: ClassVar[tuple[str, ...]]
+    HEAD: ClassVar[tuple[str, ...]]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        for name in (*self.STEM, "blocks", *self.HEAD):
+            x = getattr(self, name)(x)
+        return x
+
+    def residual_structure(self) -> Structure:
+        """Name the modules in execution order."""
+        return Structure(stem=[*self.STEM], blocks=block_structures(self, "blocks"), head=[*self.HEAD])
 
 
 def blocks_per_stage(depth: int, layers_outside: int, name: str) -> int:

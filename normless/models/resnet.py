@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import MODELS, GlobalAveragePool, conv
+from normless.models.layers import MODELS, GlobalAveragePool, block_structures, conv
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
 
@@ -22,6 +22,7 @@ BLOCKS = {
     152: (3, 8, 36, 3),
 }
 CHANNELS = (64, 128, 256, 512)
+STAGES = ("layer1", "layer2", "layer3", "layer4")
 DEEPEST_BASIC = 34
 
 # The convolution of a bottleneck that has its stride: the 1×1 in front or the 3×3.
@@ -118,7 +119,7 @@ class Bottleneck(nn.Module):
 
 @MODELS.register("resnet")
 class ResNet(nn.Module):
-    """ResNet-V1 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, mean over positions, classifier.
+    """ResNet-V1 for large images, of four stages (He et al. 2016a, table 1); ResNeXt and wide ResNets too.
 
     The layout is torchvision's: the stride of a bottleneck is on its 3×3 convolution unless `stride_on` says
     otherwise, and parameters and buffers have its names, so that `load_state_dict` takes its weights as they are.
@@ -166,10 +167,9 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = _stage(block, counts[0], channels, inner[0], widths[0], 1)
-        self.layer2 = _stage(block, counts[1], widths[0], inner[1], widths[1], 2)
-        self.layer3 = _stage(block, counts[2], widths[1], inner[2], widths[2], 2)
-        self.layer4 = _stage(block, counts[3], widths[2], inner[3], widths[3], 2)
+        for index, (inputs, count) in enumerate(zip([channels, *widths], counts, strict=False)):
+            stage = _stage(block, count, inputs, inner[index], widths[index], stride=2 if index else 1)
+            self.add_module(STAGES[index], stage)
         self.avgpool = GlobalAveragePool()
         self.fc = nn.Linear(widths[3], classes)
         initialize(self, initialization)
@@ -177,7 +177,8 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of images."""
         h = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        h = self.layer4(self.layer3(self.layer2(self.layer1(h))))
+        for stage in STAGES:
+            h = self.get_submodule(stage)(h)
         logits: Tensor = self.fc(self.avgpool(h))
         return logits
 
@@ -185,12 +186,7 @@ class ResNet(nn.Module):
         """Name the modules in execution order."""
         return Structure(
             stem=["conv1", "bn1", "relu", "maxpool"],
-            blocks=[
-                (f"{stage}.{name}", block.residual_structure())
-                for stage in ("layer1", "layer2", "layer3", "layer4")
-                for name, block in self.get_submodule(stage).named_children()
-                if isinstance(block, BasicBlock | Bottleneck)
-            ],
+            blocks=block_structures(self, *STAGES),
             head=["avgpool", "fc"],
         )
 

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import MODELS, GlobalAveragePool, blocks_per_stage, conv
+from normless.models.layers import MODELS, BlockNetwork, GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure, Structure
+from normless.residual.declared import BlockStructure
 
 
 class PaddedShortcut(nn.Module):
@@ -61,8 +61,8 @@ class BasicBlock(nn.Module):
 
 
 @MODELS.register("resnet_cifar")
-class ResNetCifar(nn.Module):
-    """ResNet-V1 for small images: depth 6b + 2, three stages of 16, 32 and 64 channels, option-A skip paths.
+class ResNetCifar(BlockNetwork):
+    """ResNet-V1 for small images: depth 6b + 2, 16 to 64 channels, option A (He et al. 2016a, section 4.2).
 
     Args:
         depth: counted in layers: 20, 32, 44, 56, 110, 1202 in the original.
@@ -77,6 +77,8 @@ class ResNetCifar(nn.Module):
     Raises:
         ValueError: the depth is not 6b + 2, or there is no such initialization.
     """
+
+    STEM, HEAD = ("stem", "norm", "relu"), ("pool", "classifier")
 
     def __init__(
         self, depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
@@ -96,24 +98,6 @@ class ResNetCifar(nn.Module):
         self.pool = GlobalAveragePool()
         self.classifier = nn.Linear(channels, classes)
         initialize(self, initialization)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
-        h = self.blocks(self.relu(self.norm(self.stem(x))))
-        logits: Tensor = self.classifier(self.pool(h))
-        return logits
-
-    def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        return Structure(
-            stem=["stem", "norm", "relu"],
-            blocks=[
-                (f"blocks.{name}", block.residual_structure())
-                for name, block in self.blocks.named_children()
-                if isinstance(block, BasicBlock)
-            ],
-            head=["pool", "classifier"],
-        )
 
 
 resnet_cifar = ResNetCifar

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import MODELS, GlobalAveragePool, conv
+from normless.models.layers import MODELS, BlockNetwork, GlobalAveragePool, conv
 from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure, Structure
+from normless.residual.declared import BlockStructure
 
 EXPANSION = 4
 
@@ -62,8 +62,8 @@ class PreActivationBottleneck(nn.Module):
 
 
 @MODELS.register("resnet_v2")
-class ResNetV2(nn.Module):
-    """ResNet-V2 for large images: 7×7/2 stem, 3×3/2 max-pool, four stages, norm, ReLU, mean, classifier.
+class ResNetV2(BlockNetwork):
+    """ResNet-V2 for large images, of four stages (He et al. 2016b; De & Smith, SkipInit, appendix G).
 
     It is the network of the SkipInit paper's appendix G with batch normalization in front of every ReLU and without
     biases: `zeroinit(dropout=0.2)` makes it that network. Unlike the original, the *last* block of stages 1 to 3
@@ -86,6 +86,8 @@ class ResNetV2(nn.Module):
     Raises:
         ValueError: the depth is none of these, there is no channel, or there is no such initialization.
     """
+
+    STEM, HEAD = ("stem", "pad", "max_pool"), ("norm", "relu", "pool", "classifier")
 
     def __init__(
         self,
@@ -119,24 +121,6 @@ class ResNetV2(nn.Module):
         self.pool = GlobalAveragePool()
         self.classifier = nn.Linear(inputs, classes)
         initialize(self, initialization)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
-        h = self.blocks(self.max_pool(self.pad(self.stem(x))))
-        logits: Tensor = self.classifier(self.pool(self.relu(self.norm(h))))
-        return logits
-
-    def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        return Structure(
-            stem=["stem", "pad", "max_pool"],
-            blocks=[
-                (f"blocks.{name}", block.residual_structure())
-                for name, block in self.blocks.named_children()
-                if isinstance(block, PreActivationBottleneck)
-            ],
-            head=["norm", "relu", "pool", "classifier"],
-        )
 
 
 resnet_v2 = ResNetV2

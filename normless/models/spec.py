@@ -75,7 +75,7 @@ def build_with_inputs(
             torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
 
     Raises:
-        ValueError: images are asked of a network that takes none; else as `build_model` does.
+        ValueError: an image shape is given for a network that takes none; else as `build_model` does.
     """
     source, call = _split(spec)
     fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
@@ -110,7 +110,7 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
 
 
 def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
-    """The shape of one example that a network is made for, as far as its text or its zoo tells."""
+    """The shape of one example of a network, from its text or its library."""
     if source == "timm":
         channels, height, width = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
         channels, size = arguments.get("in_chans", channels), arguments.get("img_size", (height, width))

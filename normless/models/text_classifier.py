@@ -1,4 +1,4 @@
-"""The transformers of Hugging Face that tell classes of sentences, from a configuration or a local checkpoint."""
+"""Text classifiers of Hugging Face's transformers, from a configuration or a local checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
 class TokenNumbers(NamedTuple):
-    """What a network has to know of the tokens it reads.
+    """The numbers of tokens that a network is built for.
 
     Attributes:
         vocabulary: number of tokens.
@@ -72,10 +72,10 @@ class TextClassifier(nn.Module):
 
 
 def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbers | None = None) -> TextClassifier:
-    """Build the classifier that a text names, without asking the network for anything.
+    """Build the classifier that a text names; nothing is downloaded.
 
     Args:
-        text: behind ``transformers:``: a kind of model with settings of its configuration, as
+        text: after ``transformers:``: a kind of model with settings of its configuration, as
             ``bert(num_hidden_layers=2, hidden_size=64)``; the JSON file of a configuration; or the folder of a
             checkpoint, whose weights are read (safetensors alone).
         classes: number of logits; the configuration's own if None.
@@ -100,12 +100,12 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
             config.pad_token_id = 0
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = config.pad_token_id
-        network = _built(library, text, config) if folder is None else _loaded(library, folder, config)
+        network = _network(library, text, folder, config)
     return TextClassifier(network.to(torch.get_default_dtype()), int(config.pad_token_id))
 
 
 def is_path(text: str) -> bool:
-    """Whether the text behind ``transformers:`` is a file or folder, and no kind of model."""
+    """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
     stripped = text.strip()
     return stripped.endswith(".json") or "/" in stripped.partition("(")[0] or Path(stripped).is_dir()
 
@@ -118,7 +118,7 @@ def checkpoint_folder(model: str) -> Path | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Neither progress bars nor remarks of the library, which says that a new classifier has new weights."""
+    """No progress bars and no warnings of the library, such as that a new classifier has random weights."""
     logging: Any = import_module(f"{SOURCE}.utils.logging")
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -187,21 +187,17 @@ def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> N
             setattr(config, name, token)
 
 
-def _built(library: Any, text: str, config: Any) -> nn.Module:
-    """A network with random weights, drawn from torch's global generator."""
+def _network(library: Any, text: str, folder: Path | None, config: Any) -> nn.Module:
+    """A network with random weights, or with those of a checkpoint where it has them; a new classifier is random."""
+    build = library.AutoModelForSequenceClassification
     try:
-        network: nn.Module = library.AutoModelForSequenceClassification.from_config(config)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"transformers cannot build {text.strip()} as a classifier of sentences: {error}") from error
-    return network
-
-
-def _loaded(library: Any, folder: Path, config: Any) -> nn.Module:
-    """The network of a checkpoint; what that has no weights for, as a new classifier, is drawn."""
-    try:
-        network: nn.Module = library.AutoModelForSequenceClassification.from_pretrained(
-            str(folder), config=config, local_files_only=True, use_safetensors=True
+        network: nn.Module = (
+            build.from_config(config)
+            if folder is None
+            else build.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
         )
-    except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise ValueError(f"The checkpoint {folder} cannot be read as a classifier of sentences: {error}") from error
+    except (ValueError, OSError, RuntimeError, LookupError, TypeError) as error:
+        where = f"The checkpoint {folder} cannot be read"
+        what = where if folder is not None else f"transformers cannot build {text.strip()}"
+        raise ValueError(f"{what} as a classifier of sentences: {error}") from error
     return network

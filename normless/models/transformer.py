@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import log, sqrt
 from typing import NamedTuple, cast
 
@@ -30,31 +31,31 @@ class Memory(NamedTuple):
     mask: Tensor
 
 
-class Encoder(nn.Module):
-    """Dropout and layers, and where the norms lie ahead of the branches one behind the last."""
+class _Stack(nn.Module):
+    """Dropout and layers, and a last norm in a pre-norm network."""
 
-    def __init__(self, layers: list[EncoderLayer], width: int, norm: Placement, dropout: float) -> None:
+    def __init__(
+        self, layers: Iterable[EncoderLayer | DecoderLayer], width: int, norm: Placement, dropout: float
+    ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(width) if norm == "pre" else None
 
+
+class Encoder(_Stack):
+    """Layers of self-attention and feed-forward blocks."""
+
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Embedded tokens (B, S, width) to states of that shape; `mask` (B, S) tells which positions count."""
+        """Embedded tokens (B, S, width) to states of that shape; `mask` (B, S) is True where they count."""
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, mask[:, None, None])
         return x if self.norm is None else self.norm(x)
 
 
-class Decoder(nn.Module):
-    """As `Encoder`, of layers that read a memory too."""
-
-    def __init__(self, layers: list[DecoderLayer], width: int, norm: Placement, dropout: float) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(width) if norm == "pre" else None
+class Decoder(_Stack):
+    """Layers that read a memory too."""
 
     def forward(self, x: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Embedded tokens (B, T, width) to states of that shape, and the cache with these positions in it."""
@@ -68,7 +69,7 @@ class Decoder(nn.Module):
 
 @MODELS.register("transformer")
 class Transformer(nn.Module):
-    """An encoder-decoder with layer normalization in every residual block, behind the sums or ahead of the branches.
+    """An encoder-decoder with layer norm in every residual block, post-norm or pre-norm (Vaswani et al. 2017).
 
     Source, target and output projection share one matrix, drawn with standard deviation width^(-1/2) and multiplied
     by √width where it embeds (Vaswani et al., section 3.4); positions are sinusoids. There are 2 residual branches
@@ -81,7 +82,7 @@ class Transformer(nn.Module):
         width: features of every position, an even number.
         heads: of every attention.
         feed_forward: hidden features of the feed-forward branches.
-        norm: `post`, as published, or `pre`, with a norm more behind each stack.
+        norm: `post`, as published, or `pre`, with a further norm after each stack.
         dropout: rate at the end of every branch and on the embedded tokens.
         decoder_layers: of the decoder; as many as the encoder's if None.
         padding: the token that fills up short sentences.
@@ -129,7 +130,7 @@ class Transformer(nn.Module):
         return Memory(self.encoder(self._embedded(source), mask), mask)
 
     def decode(self, tokens: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        """Logits for the tokens behind those in `cache`, and the cache with these in it.
+        """Logits for the tokens that follow those in `cache`, and the cache with these in it.
 
         Args:
             tokens: (B, T) int64, the whole target without a cache, what has been added to it with one.

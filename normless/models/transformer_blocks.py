@@ -1,4 +1,4 @@
-"""The residual blocks of a transformer: each is one sum, with layer norm ahead of the branch or behind the sum."""
+"""The residual blocks of a transformer: each is one sum, with layer norm before the branch or after the sum."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForwardBlock(width, hidden, norm, dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Both blocks; `mask` (B, 1, 1, S) tells which positions count."""
+        """Both blocks; `mask` (B, 1, 1, S) is True at the positions that count."""
         x, _ = self.self_attention(x, mask=mask)
         h: Tensor = self.feed_forward(x)
         return h

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import MODELS, GlobalAveragePool, blocks_per_stage, conv
+from normless.models.layers import MODELS, BlockNetwork, GlobalAveragePool, blocks_per_stage, conv
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure, Structure
+from normless.residual.declared import BlockStructure
 
 
 class WideBlock(nn.Module):
@@ -46,8 +46,8 @@ class WideBlock(nn.Module):
 
 
 @MODELS.register("wide_resnet")
-class WideResNet(nn.Module):
-    """Wide-ResNet n-k: depth n = 6b + 4, width factor k, three stages of 16k, 32k and 64k channels.
+class WideResNet(BlockNetwork):
+    """Wide-ResNet n-k: depth n = 6b + 4, 16k to 64k channels (Zagoruyko & Komodakis 2016, table 1).
 
     Args:
         depth: n, counted in layers; 10,000 and beyond work.
@@ -65,6 +65,8 @@ class WideResNet(nn.Module):
     Raises:
         ValueError: the depth is not 6b + 4, or there is no such initialization.
     """
+
+    STEM, HEAD = ("stem",), ("norm", "relu", "pool", "classifier")
 
     def __init__(
         self,
@@ -90,24 +92,6 @@ class WideResNet(nn.Module):
         self.pool = GlobalAveragePool()
         self.classifier = nn.Linear(channels, classes, bias=classifier_bias)
         initialize(self, initialization)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
-        h = self.relu(self.norm(self.blocks(self.stem(x))))
-        logits: Tensor = self.classifier(self.pool(h))
-        return logits
-
-    def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        return Structure(
-            stem=["stem"],
-            blocks=[(f"blocks.{name}", block.residual_structure()) for name, block in self.named_blocks()],
-            head=["norm", "relu", "pool", "classifier"],
-        )
-
-    def named_blocks(self) -> list[tuple[str, WideBlock]]:
-        """The blocks by their name inside `blocks`."""
-        return [(name, block) for name, block in self.blocks.named_children() if isinstance(block, WideBlock)]
 
 
 wide_resnet = WideResNet

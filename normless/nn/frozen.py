@@ -11,7 +11,7 @@ from normless.nn.channels import per_channel
 
 
 class FrozenAffine(nn.Module):
-    """A factor and a shift per channel that are not trained, then what a fused norm has behind its own.
+    """A constant factor and shift per channel, then the activation and dropout of a fused norm.
 
     For each channel c
 
@@ -22,7 +22,7 @@ class FrozenAffine(nn.Module):
 
     Args:
         scale, shift: shape (C,); buffers of the module.
-        rest: modules applied behind, in order, under their names: the dropout and activation of a fused norm.
+        rest: modules applied afterwards, in order, under their names: the dropout and activation of a fused norm.
     """
 
     scale: Tensor
@@ -37,7 +37,7 @@ class FrozenAffine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale and shift every channel."""
-        # Under autocast x may be of a lower precision than the buffers, and stays so, as behind a batch norm.
+        # Under autocast x may be of a lower precision than the buffers, and stays so, as after a batch norm.
         scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
         y = torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
         for module in self.children():

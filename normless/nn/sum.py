@@ -21,7 +21,7 @@ class ResidualSum(nn.Module):
         multiplier: a learnable factor on the branch, shape (1,) or one per channel (C,), for branches that
             end in something it cannot be folded into; None otherwise.
         norm_skip: a norm on the skip path before the addition, or None.
-        norm_total: a norm behind the addition, or None.
+        norm_total: a norm after the addition, or None.
     """
 
     multiplier: Tensor | None

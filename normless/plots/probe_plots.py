@@ -131,8 +131,8 @@ def figures_of(
     Args:
         tables: by the name of their probe; those without a plot, or without rows, are skipped.
         scheme: of the network; decides the colour.
-        probes: the probes by name; one that is not in `PLOTS` may state its own as the attribute ``plot``, a `Plot` or
-            a dictionary of its arguments.
+        probes: by name; one that is not in `PLOTS` may state its own plot as the attribute ``plot``, a `Plot` or a
+            dictionary of its arguments.
     """
     for name, table in tables.items():
         stated = PLOTS.get(name) or getattr((probes or {}).get(name), "plot", None)

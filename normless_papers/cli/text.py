@@ -9,12 +9,12 @@ from pathlib import Path
 
 from normless.cli import as_text, table, terminal_width
 from normless.plots import VERDICT_INKS
+from normless_papers.claims import BASES
 from normless_papers.cli.wide_tables import tabular
 from normless_papers.formatting import spoken, table_of, text_of
 from normless_papers.published import Published
 from normless_papers.reproduction import Reproduction
 from normless_papers.storage import PICTURE, TABLE
-from normless_papers.verdict import BASES
 
 # Rows of a result that are printed; the file has all.
 ROWS = 16

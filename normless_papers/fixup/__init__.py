@@ -8,9 +8,7 @@ from normless_papers.fixup import design_goal as design_goal
 from normless_papers.fixup import dynamics as dynamics
 from normless_papers.fixup import homogeneity as homogeneity
 from normless_papers.fixup import imagenet as imagenet
-from normless_papers.fixup import imagenet_curves as imagenet_curves
 from normless_papers.fixup import method as method
-from normless_papers.fixup import regularized as regularized
 from normless_papers.fixup import transformer as transformer
 from normless_papers.fixup import translation as translation
 from normless_papers.fixup import updates as updates

@@ -16,42 +16,32 @@ from normless.models import dense, wide_resnet
 from normless.probes import signal_table
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
-from normless_papers.fixup.depth import (
-    LIMIT,
-    Depths,
-    deep_does_not_train,
-    first_epochs,
-    runs_of,
-    setup_of_depths,
-    trains_as_batch_norm,
-)
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, over_draws, within
+from normless_papers.effort import Effort
+from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
 from normless_papers.plots import GROWTH
-from normless_papers.run_summary import failures, summary
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.runs import Runs
+from normless_papers.seeded_inputs import seeded, training_batch
 
 _COMPARED = {"BatchNorm": "batch_norm", "Fixup": "fixup"}
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Sums times √½.
+    """Sums times √½: every sum against √½ (x + F(x)), and the training.
 
     Attributes:
-        sums: every sum's output beside √½ (x + F(x)).
+        sums: the agreement.
         per_block: the factor of the second moment from block to block, over draws.
         ratio: of the second moments of branch and skip path, over draws.
-        runs: of the training; see `normless_papers.fixup.depth.runs_of`.
+        runs: see `normless_papers.fixup.depth.first_epochs`.
     """
 
     sums: Agreement
     per_block: Estimate
     ratio: Estimate
-    runs: pd.DataFrame
+    runs: Runs
 
 
 def _sqrt2_scaling(found: Scaled) -> list[Check]:
@@ -71,7 +61,16 @@ def _sqrt2_scaling(found: Scaled) -> list[Check]:
 
 @artefact("fixup/sqrt2-scaling", basis="training", checks=_sqrt2_scaling)
 def sqrt2_scaling(
-    context: Context, /, *, blocks: int, width: int, draws: int, depth: int, images: int, shown: str, effort: Depths
+    context: Context,
+    /,
+    *,
+    blocks: int,
+    width: int,
+    draws: int,
+    depth: int,
+    images: int,
+    shown: str,
+    efforts: Sequence[Effort],
 ) -> Evidence:
     """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path alike, and no training beyond 100."""
     batch = training_batch(context, shown, images)
@@ -86,8 +85,7 @@ def sqrt2_scaling(
     logs = np.log([table["sum_second_moment"] / table["skip_second_moment"].iloc[0] for table in drawn])
     grown = pd.DataFrame({"block": range(blocks + 1), "growth": np.exp([0.0, *logs.mean(0)]), "law": 1.0})
     falls = convolutional["sum_second_moment"].iloc[-1] / convolutional["skip_second_moment"].iloc[0]
-    results = first_epochs(context, {"sqrt(1/2)": "sqrt2", **_COMPARED}, effort)
-    runs = runs_of(results)
+    runs = first_epochs(context, {"sqrt(1/2)": "sqrt2", **_COMPARED}, efforts)
     facts = Scaled(
         sums=sums,
         per_block=over_draws(np.exp(logs[:, -1] / blocks)),
@@ -96,23 +94,23 @@ def sqrt2_scaling(
         ),
         runs=runs,
     )
-    trained = summary(runs, ("method", "depth"), ("test_accuracy",))
+    trained = runs.summary(("method", "depth"), ("test_accuracy",))
     return Evidence(
         measured=pd.concat([_chosen(grown.assign(scheme="sqrt2")), trained], ignore_index=True),
         facts=facts,
         setup={
             "variance": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, {draws} draws",
             "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
-            **setup_of_depths(context, results, effort),
+            **setup_of(runs, efforts),
         },
         draw=lambda: GROWTH(grown.assign(scheme="sqrt2")),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
             "Depth 1000 at every rate is the claim of skipinit/table-3 and skipinit/table-5.",
-            *failures(*results),
+            *runs.failures,
         ),
-        reduction=effort.reduced,
+        reduction=runs.reduction,
     )
 
 
@@ -124,13 +122,13 @@ class Calibrated:
         branches: variance of every branch's output on the calibration batch.
         layers: the same of every weight layer.
         rows: of every weight, as a matrix, beside orthogonal ones.
-        runs: of the training; see `normless_papers.fixup.depth.runs_of`.
+        runs: see `normless_papers.fixup.depth.first_epochs`.
     """
 
     branches: Sequence[float]
     layers: Sequence[float]
     rows: Agreement
-    runs: pd.DataFrame
+    runs: Runs
 
 
 def _lsuv(found: Calibrated) -> list[Check]:
@@ -151,7 +149,7 @@ def _lsuv(found: Calibrated) -> list[Check]:
 
 
 @artefact("fixup/lsuv", basis="training", checks=_lsuv)
-def lsuv(context: Context, /, *, depth: int, images: int, shown: str, effort: Depths) -> Evidence:
+def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: Sequence[Effort]) -> Evidence:
     """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
@@ -160,34 +158,33 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, effort: De
         table = signal_table(network, batch.inputs, training=False)
         layers = _layer_variances(network, batch.inputs)
         rows = _orthogonality(network)
-    results = first_epochs(context, {"LSUV": "lsuv", **_COMPARED}, effort)
-    runs = runs_of(results)
+    runs = first_epochs(context, {"LSUV": "lsuv", **_COMPARED}, efforts)
     growth = [1.0, *(table["sum_variance"] / table["skip_variance"].iloc[0])]
     grown = pd.DataFrame({"scheme": "lsuv", "block": range(len(growth)), "growth": growth, "law": np.nan})
     kept = ["block", "skip_variance", "branch_variance", "sum_variance"]
-    trained = summary(runs, ("method", "depth"), ("test_accuracy",))
+    trained = runs.summary(("method", "depth"), ("test_accuracy",))
     return Evidence(
         measured=pd.concat([_chosen(table[kept]), trained], ignore_index=True),
         facts=Calibrated([float(one) for one in table["branch_variance"]], layers, rows, runs),
         setup={
             "calibrated": f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights",
-            **setup_of_depths(context, results, effort),
+            **setup_of(runs, efforts),
         },
         draw=lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
         remarks=(
             "The output of a residual block is read as that of its branch. After the sums the variance grows by "
             "about 1 with every block of a stage, as with batch normalization; the figure shows it.",
-            *failures(*results),
+            *runs.failures,
         ),
-        reduction=effort.reduced,
+        reduction=runs.reduction,
     )
 
 
-def _trainable(runs: pd.DataFrame, method: str, what: str) -> list[Check]:
+def _trainable(runs: Runs, method: str, what: str) -> list[Check]:
     """Beyond 100 layers the baseline does not train at batch norm's rate, and Fixup does."""
     return [
         *deep_does_not_train(runs, method, what),
-        *trains_as_batch_norm(runs, "Fixup", "With Fixup", above=LIMIT),
+        *trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT),
     ]
 
 

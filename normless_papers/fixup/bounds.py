@@ -14,15 +14,12 @@ from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
 from normless.plots import Plot
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import decades_over_draws, over_draws
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, decades_over_draws, larger, over_draws
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.theory.homogeneous.gradient_bounds import input_bound_table
 from normless_papers.theory.homogeneous.homogeneity import candidate_sets
 from normless_papers.theory.homogeneous.set_bounds import set_bound_table
-from normless_papers.verdict import Check, Estimate, check, larger
 
 # Float32: inner products of long vectors, relative to the loss.
 ROUNDING = 1e-3

@@ -16,12 +16,10 @@ from normless import residual_map
 from normless.models import dense, resnet
 from normless.plots import Plot
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import difference, over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, difference, larger, over_draws, within
 from normless_papers.probes import function_update_table
-from normless_papers.verdict import Check, Estimate, check, larger
+from normless_papers.seeded_inputs import seeded
 
 WITH_DEPTH = {
     "none": "With standard initialization",

@@ -15,13 +15,10 @@ from normless import param_groups, residual_map
 from normless.models import dense
 from normless.plots import lines, new_panels
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger, over_draws, replicates
 from normless_papers.probes import WeightDynamics
-from normless_papers.trained import replicates
-from normless_papers.verdict import Check, Estimate, larger
+from normless_papers.seeded_inputs import seeded
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 

@@ -9,11 +9,10 @@ from torch import nn
 from normless.models import resnet, resnet_cifar
 from normless.plots import QUIET, Plot, series_ink
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.seeded_inputs import seeded
 from normless_papers.theory.homogeneous.homogeneity import homogeneous_sets, input_homogeneity
-from normless_papers.verdict import Check, check
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)
 # An error that no rounding makes.

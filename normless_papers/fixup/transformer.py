@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.data import TRANSLATION_SOURCES
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
+from normless.spec import parse_call
 from normless.sweeps import convert
-from normless.train import TranslationConfig
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
-from normless_papers.fixup.effort import DECAY_POLICY
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.effort import Effort
 from normless_papers.fixup.translation import stable
 from normless_papers.plots import AGREEMENT
-from normless_papers.run_summary import chosen
-from normless_papers.texts import text_or
+from normless_papers.runs import Runs, carry_out, chosen
+from normless_papers.seeded_inputs import seeded
 from normless_papers.trained import runs_train
-from normless_papers.verdict import Check, check
 
 # Of an attention, its value and output projections; of a feed-forward branch, its two layers.
 WEIGHT_LAYERS = 2
@@ -42,12 +37,12 @@ SCHEMES = ("fixup", "layer_norm")
 
 @dataclass(frozen=True)
 class Template:
-    """What became of the Transformer.
+    """The Transformer after the conversion, and its training.
 
     Attributes:
         agreements: of weights and branches.
-        counts: of norms, multipliers and biases, `count` beside `by_template`.
-        runs: of the training, `scheme`, first and last training loss, and the columns of a table of runs.
+        counts: of norms, multipliers and biases, `count` and `by_template`.
+        runs: a row per run, `scheme`, first and last training loss, and the columns of a table of runs.
     """
 
     agreements: tuple[Agreement, ...]
@@ -72,34 +67,41 @@ def _checks(found: Template) -> list[Check]:
 
 
 @artefact("fixup/transformer", basis="formula", checks=_checks)
-def template(context: Context, *, layers: int, width: int, replicates: int, training: Mapping[str, Any]) -> Evidence:
+def template(context: Context, *, effort: Effort) -> Evidence:
     """Norms gone, branch ends zero, branch weights × L^(-1/(2m-2)), multipliers, scalar biases; and it trains."""
+    options = {**parse_call(effort.model.partition(":")[2])[1], "norm": "post", "dropout": 0.0}
+    layers = int(options["layers"])
     with seeded(context.seed):
-        original = transformer(VOCABULARY, layers, width, 4, 2 * width, "post", 0.0)
+        original = transformer(VOCABULARY, **options)
         converted = convert(original, "fixup", *original.example_inputs())
         agreements = (*_initialization(original, converted, layers), _branches(converted))
-    configs = _configs(context, layers, width, replicates, training)
-    facts = Template(agreements, _counts(converted, layers), _runs(context, configs))
-    table = agreement_table(agreements)
-    words = facts.runs.assign(quantity="training by " + facts.runs["scheme"])
+    axes = {"scheme": {name: {"scheme": name} for name in SCHEMES}}
+    runs = carry_out(context, effort.sweep(context, "fixup/transformer", axes))
+    counts, table = _counts(converted, layers), agreement_table(agreements)
+    trained = _with_losses(runs)
     return Evidence(
-        measured=pd.concat([table, facts.counts, words], ignore_index=True),
-        facts=facts,
-        setup={
-            "network": f"{layers} + {layers} layers of width {width}, post-norm, converted by fixup",
-            "L": 5 * layers,
-            "m": WEIGHT_LAYERS,
-            "training": configs[0].to_dict(),
-            "replicates": replicates,
-            "seed": context.seed,
-        },
+        measured=pd.concat(
+            [table, counts, trained.assign(quantity="training by " + trained["scheme"])], ignore_index=True
+        ),
+        facts=Template(agreements, counts, trained),
+        setup={"network": f"{effort.model}, converted by fixup", "L": 5 * layers, "m": WEIGHT_LAYERS, **runs.setup},
         draw=lambda: AGREEMENT(table),
         remarks=(
             "The paper prints no recipe for the Transformer. Here L counts the residual branches of both stacks, 2 "
-            "for each layer of the encoder and 3 of the decoder, and m = 2. Queries and keys are not on the way "
+            "for each layer of the encoder and 3 of the decoder, and m = 2. Queries and keys are not on the path "
             "through the branch and keep their initialization. The classifier is the embedding's matrix, which "
             "cannot start at zero: it keeps its standard deviation width^(-1/2).",
         ),
+    )
+
+
+def _with_losses(runs: Runs) -> pd.DataFrame:
+    """The runs with the training losses of the first and the last epoch."""
+    losses = runs.epochs.sort_values("epoch").groupby("hash")["training_loss"]
+    columns = ["scheme", "rate", "seed", "outcome", "bleu", "test_accuracy", "chance_accuracy", "steps", "error"]
+    by_run = runs.table["hash"]
+    return runs.table[columns].assign(
+        first_loss=by_run.map(losses.first()).astype(float), last_loss=by_run.map(losses.last()).astype(float)
     )
 
 
@@ -127,7 +129,7 @@ def _initialization(original: Transformer, converted: Transformer, layers: int) 
 
 
 def _branches(converted: Transformer) -> Agreement:
-    """What the sums add at the start: how far any block's output is from its input."""
+    """The largest difference of any block's output from its input at the start."""
     found: list[float] = []
 
     def seen(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -170,49 +172,3 @@ def _count_checks(counts: pd.DataFrame) -> Iterator[Check]:
             count=row["count"],
             by_template=row["by_template"],
         )
-
-
-def _configs(
-    context: Context, layers: int, width: int, replicates: int, training: Mapping[str, Any]
-) -> list[TranslationConfig]:
-    """The runs with Fixup, and beside them those of the network with its layer norms."""
-    network = f"layers={layers}, width={width}, heads=4, feed_forward={2 * width}, norm='post', dropout=0.0"
-    settings = dict(training)
-    data = text_or(context, settings.pop("data"), TRANSLATION_SOURCES)
-    return [
-        TranslationConfig(
-            model=f"normless:transformer({network})",
-            scheme=scheme,
-            data=data,
-            data_root=context.data_root,
-            decay_policy=DECAY_POLICY,
-            seed=context.seed + replicate,
-            **settings,
-        )
-        for scheme in SCHEMES
-        for replicate in range(replicates)
-    ]
-
-
-def _runs(context: Context, configs: Sequence[TranslationConfig]) -> pd.DataFrame:
-    """How they ended, in percent, with the training losses of the first and the last epoch and BLEU."""
-    rows = []
-    for row in context.lab.carry_out(configs):
-        result = row.result or {}
-        losses = [float(one["training_loss"]) for one in result.get("epochs", ())]
-        rows.append(
-            {
-                "scheme": row.config["scheme"],
-                "rate": row.config["rate"],
-                "seed": row.config["seed"],
-                "outcome": row.outcome,
-                "first_loss": losses[0] if losses else math.nan,
-                "last_loss": losses[-1] if losses else math.nan,
-                "bleu": float(result.get("test_bleu_beam", math.nan)),
-                "test_accuracy": 100 * float(result.get("test_accuracy", math.nan)),
-                "chance_accuracy": 100 * float(result.get("chance_accuracy", math.nan)),
-                "steps": result.get("steps"),
-                "error": row.error,
-            }
-        )
-    return pd.DataFrame(rows)

@@ -17,13 +17,11 @@ from normless.models import resnet_cifar
 from normless.plots import Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, close, over_draws, within
 from normless_papers.fixup.networks import RectifiedNetwork, closed_form
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
-from normless_papers.verdict import Check, Estimate, check, close
+from normless_papers.seeded_inputs import seeded
 
 RATES = (1e-4, 5e-5, 2.5e-5)
 # Of the steps that measure a term, and what is left of them to first order.

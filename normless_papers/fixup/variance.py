@@ -13,12 +13,10 @@ import torch
 from normless.models import dense
 from normless.probes import signal_table
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, over_draws, within
 from normless_papers.plots import GROWTH
-from normless_papers.verdict import Check, Estimate
+from normless_papers.seeded_inputs import seeded
 
 # log₂ of the growth per block by each network's law.
 LAWS = {"none": 1.0, "sqrt2": 0.0, "fixup": 0.0}

@@ -1,16 +1,12 @@
 """Kim et al., Guidelines for the Regularization of Gammas: every artefact."""
 
 from normless_papers.gamma import accumulation as accumulation
-from normless_papers.gamma import classification as classification
 from normless_papers.gamma import first_update as first_update
 from normless_papers.gamma import groups as groups
-from normless_papers.gamma import guidelines as guidelines
 from normless_papers.gamma import half_accumulation as half_accumulation
+from normless_papers.gamma import image_guidelines as image_guidelines
 from normless_papers.gamma import presets as presets
 from normless_papers.gamma import rate as rate
 from normless_papers.gamma import resets as resets
-from normless_papers.gamma import roles as roles
 from normless_papers.gamma import stream_of_trained as stream_of_trained
-from normless_papers.gamma import strengths as strengths
 from normless_papers.gamma import transformer_guidelines as transformer_guidelines
-from normless_papers.gamma import translation as translation

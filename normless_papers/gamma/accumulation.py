@@ -8,11 +8,8 @@ import pandas as pd
 from torch import nn
 
 from normless.residual import ResidualMap
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.gamma.networks import (
     analysed_network,
     averaged,
@@ -24,7 +21,7 @@ from normless_papers.gamma.networks import (
     set_gammas,
     setup_of,
 )
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 # γ_last of the first and the last block, where it rises from block to block.
 FIRST, LAST = 0.3, 2.0

@@ -8,13 +8,10 @@ import pandas as pd
 
 from normless.models import build_model
 from normless.plots import ROLE_INKS, Law, Plot
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, over_draws, within
 from normless_papers.probes.gamma_rate import gamma_slopes, gamma_updates
-from normless_papers.verdict import Check, Estimate
+from normless_papers.seeded_inputs import seeded, training_batch
 
 ROLES = ("stem", "down", "other", "last")
 NEAR = 0.2

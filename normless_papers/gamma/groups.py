@@ -18,10 +18,9 @@ from normless.models import build_model
 from normless.optim import param_groups
 from normless.plots import blocks_on_trunk
 from normless.residual import ResidualMap, residual_map
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
-from normless_papers.verdict import Check, check
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.seeded_inputs import seeded
 
 # The paper's names of the groups, by the roles of the residual map.
 GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other": "gamma_others"}

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from normless.residual import ResidualBlock, ResidualMap
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.gamma.networks import (
     analysed_network,
     averaged,
@@ -25,7 +22,7 @@ from normless_papers.gamma.networks import (
     set_gammas,
     setup_of,
 )
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 # Second moments that a stage is started with: far above γ_last², and below it.
 STARTS = (4.0, 0.25)

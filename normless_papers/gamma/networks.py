@@ -15,7 +15,7 @@ from normless.plots import PLOTS
 from normless.probes import gamma_variance_table
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context
-from normless_papers.batches import MeasuredBatch
+from normless_papers.seeded_inputs import MeasuredBatch
 
 LOW, HIGH = 0.3, 1.5
 # Equations of blocks that reset the stream, and how many names fit below a plot.

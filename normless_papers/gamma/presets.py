@@ -9,11 +9,10 @@ from torch import nn
 from normless.optim import param_groups
 from normless.plots import blocks_on_trunk
 from normless.residual import ResidualMap
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.gamma.groups import DECAY, GAMMAS, grouped_network, groups_by_map
 from normless_papers.published import published_as
-from normless_papers.verdict import Check, check
 
 POLICIES = {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines"}
 

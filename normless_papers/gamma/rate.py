@@ -12,13 +12,11 @@ from torch import nn
 
 from normless.models import build_model
 from normless.residual import residual_map
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.gamma.first_update import FIRST_STEPS
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
-from normless_papers.verdict import Check, check
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 # ε enters the invariance, which is one of the normalization without it.
 EPSILON = 1e-9

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from normless.residual import ResidualMap
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.gamma.networks import (
     analysed_network,
     averaged,
@@ -23,7 +20,7 @@ from normless_papers.gamma.networks import (
     measured_moments,
     setup_of,
 )
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 # What the input is multiplied by, of which nothing should be left after a reset.
 INPUT_SCALE = 7.0

@@ -15,12 +15,10 @@ from normless.models import build_model
 from normless.probes import gamma_variance_table
 from normless.sweeps import SHARE
 from normless.train import TrainConfig
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, in_every
 from normless_papers.gamma.networks import draw_stream
 from normless_papers.gamma.trained import trained_by
-from normless_papers.verdict import Check, check
 
 RESET = 15
 

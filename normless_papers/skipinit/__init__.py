@@ -1,12 +1,9 @@
 """The artefacts of SkipInit (De & Smith 2020)."""
 
 from normless_papers.skipinit import batch_sizes as batch_sizes
-from normless_papers.skipinit import batch_sizes_cifar100 as batch_sizes_cifar100
 from normless_papers.skipinit import batch_statistics as batch_statistics
 from normless_papers.skipinit import covariances as covariances
 from normless_papers.skipinit import depth as depth
-from normless_papers.skipinit import depth_cifar100 as depth_cifar100
-from normless_papers.skipinit import imagenet as imagenet
 from normless_papers.skipinit import initialization as initialization
 from normless_papers.skipinit import multiplier as multiplier
 from normless_papers.skipinit import normalization as normalization

@@ -14,11 +14,9 @@ from matplotlib.axes import Axes
 from normless.models import dense
 from normless.plots import PLOTS, new_panels
 from normless.probes import signal_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
-from normless_papers.verdict import Check, Estimate, larger
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger, over_draws, within
+from normless_papers.seeded_inputs import seeded
 
 MEAN_SQUARE = "E[(mu_c^l)^2]"
 VARIANCE = "E[(sigma_c^l)^2]"

@@ -16,11 +16,9 @@ from normless.models import dense
 from normless.plots import PLOTS
 from normless.probes import Watcher, covariance_table, observe
 from normless.residual import ResidualBlock
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, over_draws, within
+from normless_papers.seeded_inputs import seeded
 
 Values = npt.NDArray[np.float64]
 

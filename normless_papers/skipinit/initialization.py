@@ -15,13 +15,11 @@ from normless.models import dense
 from normless.plots import PLOTS, new_panels
 from normless.probes import signal_table
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import training_batch
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, close
 from normless_papers.plots import GROWTH
+from normless_papers.seeded_inputs import seeded, training_batch
 from normless_papers.skipinit.networks import ConvolutionalNetwork
-from normless_papers.verdict import Check, check, close
 
 QUANTITIES = {
     "skip_variance": "skip_variance",

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement, agreement_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.depth import COLUMN, DepthRuns, depth_evidence, depth_runs
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.comparison import Comparison
+from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
+from normless_papers.effort import Effort
 from normless_papers.multipliers import blocks_at_start, placement
-from normless_papers.networks import built_wide_resnet
-from normless_papers.protocol import METHODS, Effort
-from normless_papers.verdict import Check, check
+from normless_papers.seeded_inputs import seeded
+from normless_papers.skipinit.depth import COLUMN
 
 # The methods of skipinit/table-1, whose runs these are, by what α starts at.
 STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1": "skipinit_alpha_1"}
@@ -39,28 +39,18 @@ class SkipInitFacts:
 
     norms: tuple[int, int]
     agreements: tuple[Agreement, ...]
-    runs: DepthRuns
+    runs: Comparison
 
 
 def _skipinit_checks(found: SkipInitFacts) -> list[Check]:
     before, after = found.norms
-    optima, depths = found.runs.optima, sorted({*found.runs.depths, DEEPEST})
     trains = [
-        optima.trains(
-            f"With α = {alpha}, {depth} layers train, as with batch norm.",
-            against={COLUMN: "batch_norm", "depth": depth},
-            depth=depth,
-            **{COLUMN: STARTS[alpha]},
-        )
+        found.runs.trains(f"With α = {alpha}, {depth} layers train, as with batch norm.", STARTS[alpha], depth)
         for alpha in ("0", "1/sqrt(L)")
-        for depth in depths
+        for depth in sorted({*found.runs.sizes, DEEPEST})
     ]
-    untrainable = optima.does_not_train(
-        f"With α = 1, {UNTRAINABLE} layers do not train, where batch norm does.",
-        against={COLUMN: "batch_norm", "depth": UNTRAINABLE},
-        depth=UNTRAINABLE,
-        **{COLUMN: STARTS["1"]},
-    )
+    claim = f"With α = 1, {UNTRAINABLE} layers do not train, where batch norm does."
+    untrainable = found.runs.does_not_train(claim, STARTS["1"], UNTRAINABLE)
     return [
         check("No batch normalization is left.", after == 0 < before, before=before, after=after),
         *(one.check() for one in found.agreements),
@@ -80,8 +70,8 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
             _standard_weights(original),
             *placement(convert(original, "zeroinit(dropout=0)"), images),
         )
-    runs = depth_runs(context, ("batch_norm", *STARTS.values()), depths, width, effort, "test_accuracy")
-    trained = depth_evidence(runs, title="SkipInit and batch norm")
+    runs = over_depths(context, ("batch_norm", *STARTS.values()), depths, width, effort, column=COLUMN)
+    trained = runs.by_depth("SkipInit and batch norm")
     return Evidence(
         measured=pd.concat([agreement_table(agreements), trained.measured], ignore_index=True),
         facts=SkipInitFacts(_norms(original), agreements, runs),
@@ -102,7 +92,7 @@ def _starts(original: nn.Module) -> list[Agreement]:
     values = {"0": 0.0, "1/sqrt(L)": 1 / sqrt(blocks), "1": 1.0}
     found = []
     for label, method in STARTS.items():
-        network = convert(original, str(METHODS[method]["scheme"]))
+        network = convert(original, scheme_of(method))
         multipliers: list[Tensor] = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
         expected = torch.full((blocks, 1), values[label])
         # A wrong number of multipliers is no agreement.

@@ -11,11 +11,10 @@ from normless.models import wide_resnet
 from normless.nn import GhostBatchNorm2d
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.plots import AGREEMENT
-from normless_papers.verdict import Check, check
+from normless_papers.seeded_inputs import seeded
 
 
 @dataclass(frozen=True)

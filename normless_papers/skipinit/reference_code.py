@@ -13,13 +13,12 @@ from normless import residual_map
 from normless.models import resnet_v2
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.multipliers import blocks_at_start
 from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import Parts, disturbed, scaled
-from normless_papers.verdict import Check, check
+from normless_papers.seeded_inputs import seeded
 
 # (output channels, bottleneck channels, stride) of every block of every group, as printed.
 GROUPS = (

@@ -8,22 +8,20 @@ from torch import nn
 
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement, agreement_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
+from normless_papers.de_smith import built_wide_resnet, scheme_of
 from normless_papers.multipliers import blocks_at_start, placement
-from normless_papers.networks import built_wide_resnet
 from normless_papers.plots import AGREEMENT
-from normless_papers.protocol import METHODS
 from normless_papers.published import published_as
 from normless_papers.regularization import RegularizedFacts, biases, dropped_share
+from normless_papers.seeded_inputs import seeded
 from normless_papers.skipinit.scalar_bias import METHODS as IMAGENET_METHODS
-from normless_papers.verdict import Check
 
 ID = "skipinit/regularized-skipinit"
 # What the tables of each data set train by this name.
 SCHEMES = {
-    "cifar100": str(METHODS["regularized_skipinit"]["scheme"]),
+    "cifar100": scheme_of("regularized_skipinit"),
     "imagenet": IMAGENET_METHODS["regularized_skipinit"],
 }
 

@@ -13,16 +13,16 @@ from matplotlib.axes import Axes
 
 from normless.nn import AlternatingBatchNorm2d
 from normless.plots import Ink, accuracy_against_rate, series_ink
-from normless.sweeps import SweepResult
+from normless.spec import parse_call
 from normless_papers.agreement import ROUNDING, Agreement, agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import chosen, failures, final_table, setup_of
-from normless_papers.trained import best_accuracy, highest_trained_rate
-from normless_papers.understanding_bn.protocol import SCHEMES, Effort
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, check, larger
+from normless_papers.effort import Effort
+from normless_papers.runs import Runs, carry_out
+from normless_papers.seeded_inputs import seeded
+from normless_papers.trained import highest_trained_rate
+from normless_papers.understanding_bn.protocol import SCHEMES
 from normless_papers.understanding_bn.rates import highest_decade, is_rate
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 AXIS = "architecture"
 UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = (
@@ -52,15 +52,13 @@ class ArchitectureRuns:
     """Runs of some architectures at every rate of a grid, batch norm among them.
 
     Attributes:
-        table: a row per run, as `final_table` gives it.
-        reduction: what is less than the paper's set-up; empty if nothing is.
+        runs: all of them; axis `architecture`.
         warm_rate: what warm starts are to begin with.
         first_rates: the learning rates of their first epochs, as they were trained.
         alternation: of the layer of the alternating scheme with its formula; empty if not measured.
     """
 
-    table: pd.DataFrame
-    reduction: str
+    runs: Runs
     warm_rate: float
     first_rates: tuple[float, ...] = ()
     alternation: tuple[Agreement, ...] = ()
@@ -68,7 +66,7 @@ class ArchitectureRuns:
     @property
     def control(self) -> Estimate:
         """The accuracy with batch norm at its best rate."""
-        return best_accuracy(self._of(NORMALIZED))
+        return self.runs.accuracy(**{AXIS: NORMALIZED})
 
     def highest(self, name: str) -> float:
         """The highest rate that an architecture trains at, by the means over replicates; 0 where it does at none."""
@@ -82,7 +80,7 @@ class ArchitectureRuns:
         """Whether the highest rate is the published one; only asked of the paper's set-up."""
         words, rate = name.replace("_", " "), PRINTED[name]
         return at_scale(
-            is_rate(f"The highest rate of {words} is {rate:g}.", self.highest(name), rate), self.reduction
+            is_rate(f"The highest rate of {words} is {rate:g}.", self.highest(name), rate), self.runs.reduction
         )
 
     def above(self, claim: str, higher: str, lower: str) -> Check:
@@ -90,43 +88,43 @@ class ArchitectureRuns:
         return larger(f"{claim} (log₁₀ of the rates).", self.decade(higher), self.decade(lower))
 
     def _of(self, name: str) -> pd.DataFrame:
-        return chosen(self.table, **{AXIS: name})
+        return self.runs.chosen(**{AXIS: name})
 
 
-def achievable(context: Context, effort: Effort, names: Sequence[str]) -> tuple[ArchitectureRuns, SweepResult]:
+def achievable(context: Context, effort: Effort, names: Sequence[str]) -> ArchitectureRuns:
     """Train some architectures at every rate of the effort, for the paper's first number of epochs."""
-    axis: dict[str, dict[str, Any]] = {}
-    rate, epochs = effort.warm_start
-    for name in names:
-        axis[name] = {"model": effort.network(depth_of(name, effort)), "scheme": SCHEMES[ARCHITECTURES[name]]}
-        if name == WARM:
-            axis[name] |= {"warm_start_epochs": epochs, "warm_start_rate": rate}
-    settings = {"epochs": effort.epochs}
-    result = context.lab.run(effort.sweep(context, "highest rates", {AXIS: axis}, settings=settings))
-    runs = result.epochs
-    first = runs[(runs[AXIS] == WARM) & (runs["epoch"] <= epochs)]["epoch_rate"] if len(runs) else ()
-    table, reduction = final_table(result), effort.reduction(context)
-    return ArchitectureRuns(table, reduction, rate, tuple(float(one) for one in first)), result
+    axis = {name: {**effort.variants.get(name, {}), "scheme": SCHEMES[ARCHITECTURES[name]]} for name in names}
+    warm = effort.variants["warm_start"]
+    if WARM in axis:
+        axis[WARM] |= warm
+    sweep = effort.sweep(context, "highest rates", {AXIS: axis})
+    runs = carry_out(context, sweep, reduction=effort.reduction(context))
+    epochs = runs.epochs
+    if len(epochs):
+        epochs = epochs[(epochs[AXIS] == WARM) & (epochs["epoch"] <= warm["warm_start_epochs"])]
+    first = tuple(float(one) for one in epochs["epoch_rate"]) if len(epochs) else ()
+    return ArchitectureRuns(runs, warm["warm_start_rate"], first)
 
 
-def depth_of(name: str, effort: Effort) -> int:
-    """The layers of an architecture at an effort."""
-    return dict(zip((SHALLOW, MIDDLE), effort.shallower, strict=True)).get(name, effort.depth)
+def _layers(name: str, effort: Effort) -> int:
+    model = effort.variants.get(name, {}).get("model", effort.model)
+    return int(parse_call(model.partition(":")[2])[1]["depth"])
 
 
 def _highest(runs: ArchitectureRuns, effort: Effort) -> pd.DataFrame:
     """A row per architecture: `lr`, the highest rate it trained at (0: none); its layers; the lowest rate tried."""
     rows = []
-    for name, own in runs.table.groupby(AXIS, sort=False):
+    for name, own in runs.runs.table.groupby(AXIS, sort=False):
         counts = own["outcome"].value_counts()
-        row: dict[str, Any] = {AXIS: name, "lr": runs.highest(str(name)), "layers": depth_of(str(name), effort)}
+        row: dict[str, Any] = {AXIS: name, "lr": runs.highest(str(name)), "layers": _layers(str(name), effort)}
         row["lowest_tried"] = own["rate"].min()
         rows.append(row | {"runs": len(own)} | {end: int(counts.get(end, 0)) for end in ("diverged", "chance")})
     return pd.DataFrame(rows)
 
 
 def _figure(runs: ArchitectureRuns) -> Axes:
-    table = runs.table.assign(**{AXIS: runs.table[AXIS].str.replace("_", " ")})
+    table = runs.runs.table
+    table = table.assign(**{AXIS: table[AXIS].str.replace("_", " ")})
     return accuracy_against_rate(table, series=AXIS, inks=_INKS, title="Rates that architectures train at")
 
 
@@ -147,20 +145,20 @@ def _table_3(runs: ArchitectureRuns) -> list[Check]:
 @artefact("understanding-bn/table-3", basis="training", checks=_table_3)
 def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
-    runs, result = achievable(context, effort, tuple(ARCHITECTURES))
+    runs = achievable(context, effort, tuple(ARCHITECTURES))
     return Evidence(
         _highest(runs, effort),
         facts=runs,
-        setup=setup_of(context.lab, result),
+        setup=runs.runs.setup,
         on=(AXIS,),
         draw=lambda: _figure(runs),
         remarks=(
             "A rate is tolerated if the network trains at it, by the mean over replicates: it has half of what batch "
             "norm gains over chance at its best rate. 0 stands where no rate is. `unnormalized` is the deepest "
             "network without a warm start; `layers` are those of the networks that stand for the published ones.",
-            *failures(result),
+            *runs.runs.failures,
         ),
-        reduction=runs.reduction,
+        reduction=runs.runs.reduction,
     )
 
 
@@ -183,23 +181,23 @@ def _warm_start(runs: ArchitectureRuns) -> list[Check]:
 @artefact("understanding-bn/warm-start", basis="training", checks=_warm_start)
 def warm_start(context: Context, *, effort: Effort) -> Evidence:
     """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
-    runs, result = achievable(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
+    runs = achievable(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
     return Evidence(
         _quantities(
             {
                 "warm_start_lr": max(runs.first_rates, default=math.nan),
-                "warm_start_epochs": effort.warm_start[1],
+                "warm_start_epochs": effort.variants["warm_start"]["warm_start_epochs"],
                 "achievable_lr": runs.highest(WARM),
                 "achievable rate without a warm start": runs.highest(UNNORMALIZED),
                 "achievable rate with batch norm": runs.highest(NORMALIZED),
             }
         ),
         facts=runs,
-        setup=setup_of(context.lab, result),
+        setup=runs.runs.setup,
         on=("quantity",),
         draw=lambda: _figure(runs),
-        remarks=failures(result),
-        reduction=runs.reduction,
+        remarks=runs.runs.failures,
+        reduction=runs.runs.reduction,
     )
 
 
@@ -214,7 +212,7 @@ def _alternating_normalization(runs: ArchitectureRuns) -> list[Check]:
 @artefact("understanding-bn/alternating-normalization", basis="training", checks=_alternating_normalization)
 def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
-    runs, result = achievable(context, effort, (ALTERNATING, NORMALIZED))
+    runs = achievable(context, effort, (ALTERNATING, NORMALIZED))
     return Evidence(
         _quantities(
             {
@@ -223,11 +221,11 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
             }
         ),
         facts=replace(runs, alternation=_alternation(context)),
-        setup=setup_of(context.lab, result),
+        setup=runs.runs.setup,
         on=("quantity",),
         draw=lambda: _figure(runs),
-        remarks=("Stored statistics are constants on the batches that reuse them.", *failures(result)),
-        reduction=runs.reduction,
+        remarks=("Stored statistics are constants on the batches that reuse them.", *runs.runs.failures),
+        reduction=runs.runs.reduction,
     )
 
 

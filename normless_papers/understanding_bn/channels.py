@@ -7,15 +7,12 @@ from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, Plot, new_panels, scheme_ink
 from normless.probes import channel_gradient_spread
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger, replicates, within
 from normless_papers.probes import ChannelContributions
 from normless_papers.probes.channel_contributions import dominance_table
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.passes import READING_LAYERS, pass_of
-from normless_papers.verdict import Check, Estimate, larger
 
 _EARLY, _LATE = (2, 10), (95, 108)
 

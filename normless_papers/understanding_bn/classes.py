@@ -8,15 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import QUIET, SCHEME_INKS, lines
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, in_every, larger, replicates, within
 from normless_papers.plots import GRADIENT_BY_CLASS
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.logits import ALMOST_ALWAYS
 from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.passes import WEIGHT_52, class_pass_of
-from normless_papers.verdict import Check, Estimate, larger
 
 
 def _predicted(dominant: pd.DataFrame) -> Check:

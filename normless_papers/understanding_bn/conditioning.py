@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from normless.plots import Plot
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, in_every, larger, replicates
 from normless_papers.theory.random_factors import Entries
 from normless_papers.theory.singular_values import (
     conditioning_table,
@@ -19,9 +18,7 @@ from normless_papers.theory.singular_values import (
     extremes_table,
     singular_value_table,
 )
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.random_matrices import matrix_reduction, matrix_setup
-from normless_papers.verdict import Check, check, larger
 
 _OTHERS: tuple[Entries, ...] = ("uniform", "signs")
 _GAINS: tuple[float | str, ...] = ("he", "standard", 0.1)

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from normless.nn import PartialBatchNorm2d
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.plots import AGREEMENT, GRADIENT_BY_CLASS
 from normless_papers.probes.classwise import Gradients, for_each_class
+from normless_papers.seeded_inputs import seeded
 from normless_papers.understanding_bn.networks import Draw, Initializations
 from normless_papers.understanding_bn.parts import in_symbols
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_text
-from normless_papers.verdict import Check, check
 
 # Sums of ten gradients in float64, each relative to the largest element of the parameter's.
 _SUM_ROUNDING = 1e-9

@@ -11,10 +11,9 @@ import pandas as pd
 from scipy.integrate import trapezoid
 
 from normless.plots import Plot
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, close
 from normless_papers.theory.fuss_catalan import density, density_table
-from normless_papers.verdict import Check, check, close
 
 
 def _parametrization(curves: pd.DataFrame) -> list[Check]:

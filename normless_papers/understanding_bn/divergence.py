@@ -14,13 +14,20 @@ from matplotlib.axes import Axes
 from normless.divergence import LOSS_LIMIT
 from normless.plots import Plot, lines, new_panels, shades
 from normless.probes import DivergingUpdate, find_divergence
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import decades_over_draws, in_every, over_draws, quantity_table
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    check,
+    decades_over_draws,
+    in_every,
+    over_draws,
+    quantity_table,
+)
 from normless_papers.probes.landscape import loss_along, moments_along
 from normless_papers.understanding_bn.networks import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
-from normless_papers.verdict import Check, Estimate, at_scale, check
 
 RATE = 0.002
 # Without norm some twentieth of the way is where a step of a tenth of the largest stable rate ends.

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from normless.models import build_model
 from normless.sweeps import convert
 from normless_papers.artefact import Context
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.draws import seeded
-from normless_papers.trained import replicates
-from normless_papers.understanding_bn.protocol import DEPTH, Effort
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate, replicates
+from normless_papers.effort import Effort
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.understanding_bn.protocol import DEPTH
 
 
 def gradient_scales(
@@ -37,7 +36,7 @@ def gradient_scales(
     batch = training_batch(context, effort.data, batch_size)
     seeds = range(context.seed, context.seed + draws)
     scales = {
-        name: {seed: _scale(batch, effort.network(DEPTH), scheme, seed) for seed in seeds}
+        name: {seed: _scale(batch, f"normless:resnet_cifar(depth={DEPTH})", scheme, seed) for seed in seeds}
         for name, scheme in schemes.items()
     }
     return {name: replicates(pd.Series(values)) for name, values in scales.items()}

@@ -15,15 +15,12 @@ from matplotlib.axes import Axes
 
 from normless.plots import lines, scheme_ink
 from normless.probes import observe
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, check, larger, replicates, within
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes.parameter_gradients import ParameterGradients
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, conv_path, decades
 from normless_papers.understanding_bn.passes import pass_of
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 _LAYERS = (18, 54, 90)

@@ -7,13 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import histogram, new_panels
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger, replicates
 from normless_papers.probes.histograms import peak_counts
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.networks import Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.passes import HISTOGRAM_CHANNELS, HISTOGRAM_LAYERS, pass_of
-from normless_papers.verdict import Check, Estimate, larger
 
 _DEEP = (81, 83)
 _SHOWN = 0

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from normless.plots import Plot
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.theory.gradient_descent import descent_table
 from normless_papers.theory.linear_networks import linear_systems
-from normless_papers.verdict import Check, check
 
 
 @dataclass(frozen=True)

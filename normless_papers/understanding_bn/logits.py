@@ -7,13 +7,10 @@ from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, new_panels
 from normless.probes import agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
-from normless_papers.trained import replicates
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, in_every, larger, replicates
 from normless_papers.understanding_bn.networks import Initializations, Measured
 from normless_papers.understanding_bn.passes import pass_of
-from normless_papers.verdict import Check, Estimate, larger
 
 # "The one class that the network almost always guesses" (appendix L).
 ALMOST_ALWAYS = 0.9

@@ -17,9 +17,8 @@ from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
 from normless.sweeps import convert
 from normless_papers.artefact import Context
-from normless_papers.draws import seeded
-from normless_papers.trained import replicates
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate, replicates
+from normless_papers.seeded_inputs import seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """With batch norm or without, both with Xavier's weights."""

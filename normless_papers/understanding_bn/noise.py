@@ -13,17 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.plots import Plot
-from normless_papers.artefact import Context, artefact
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
 from normless_papers.probes.sgd_noise import (
     noise_per_example,
     per_example_gradients,
     sgd_noise_table,
     step_errors,
 )
+from normless_papers.seeded_inputs import seeded
 from normless_papers.understanding_bn.networks import Initializations
-from normless_papers.verdict import Check, check
 
 _SQUARE, _BIAS = "E[||alpha grad f - alpha grad_SGD||^2]", "E[error term]"
 _EXAMPLES = 5

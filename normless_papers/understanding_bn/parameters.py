@@ -7,16 +7,13 @@ import pandas as pd
 
 from normless.plots import Plot
 from normless.probes import observe
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger, replicates, within
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
 from normless_papers.probes.summand_distribution import summand_statistics
-from normless_papers.trained import replicates
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, conv_path, decades
 from normless_papers.understanding_bn.passes import pass_of
-from normless_papers.verdict import Check, Estimate, larger
 
 # Skewed summands have a mean of more than this many standard deviations, centred ones of less.
 _SKEWED = 1 / 3

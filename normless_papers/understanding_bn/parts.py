@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import Ink, accuracy_against_rate, series_ink
-from normless.sweeps import SweepResult
 from normless_papers.artefact import Context
-from normless_papers.run_summary import chosen, estimate, final_table
+from normless_papers.claims import Estimate
+from normless_papers.effort import Effort
+from normless_papers.runs import Runs, carry_out, chosen, estimate
 from normless_papers.trained import best_accuracy, highest_trained_rate
-from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, Effort, parts_scheme, parts_text
+from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, parts_scheme, parts_text
 from normless_papers.understanding_bn.rates import best_rate
-from normless_papers.verdict import Estimate
 
 AXIS = "parts"
 _NAMES = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}
@@ -35,16 +35,14 @@ class PartsRuns:
     """Runs of networks with some subsets of batch norm's parts, at every rate of a grid.
 
     Attributes:
-        table: a row per run, as `final_table` gives it, and `last_epoch`, the epochs after all doublings.
-        reduction: what is less than the paper's set-up; empty if nothing is.
+        runs: axis `parts`; in the table `last_epoch`, the epochs after all doublings.
     """
 
-    table: pd.DataFrame
-    reduction: str
+    runs: Runs
 
     def of(self, parts: str) -> pd.DataFrame:
         """The runs of one subset."""
-        return chosen(self.table, **{AXIS: parts})
+        return self.runs.chosen(**{AXIS: parts})
 
     @property
     def control(self) -> Estimate:
@@ -61,19 +59,19 @@ class PartsRuns:
         return runs.iloc[:0] if self.highest_trained(parts) == 0 else chosen(runs, rate=best_rate(runs))
 
 
-def searched(context: Context, effort: Effort, subsets: Sequence[tuple[str, ...]]) -> tuple[PartsRuns, SweepResult]:
+def searched(context: Context, effort: Effort, subsets: Sequence[tuple[str, ...]]) -> PartsRuns:
     """Carry out the search for the best learning rate of networks with some subsets of batch norm's parts."""
     axis = {parts_text(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
-    result = context.lab.run(effort.sweep(context, "parts of batch norm", {AXIS: axis}, settings=effort.searched()))
-    table = final_table(result)
-    table["last_epoch"] = table["epochs"].astype(float) * 2 ** table["doublings"].astype(float).fillna(0)
-    return PartsRuns(table, effort.reduction(context)), result
+    sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
+    runs = carry_out(context, sweep, reduction=effort.reduction(context))
+    last = runs.table["epochs"].astype(float) * 2 ** runs.table["doublings"].astype(float).fillna(0)
+    return PartsRuns(replace(runs, table=runs.table.assign(last_epoch=last)))
 
 
 def selected(runs: PartsRuns) -> pd.DataFrame:
     """A row per subset: the best `lr` by test accuracy, its `epochs`, and the highest rate that trains."""
     rows = []
-    for parts in runs.table[AXIS].unique():
+    for parts in runs.runs.labels(AXIS):
         best = runs.at_best(parts)
         accuracy = estimate(best, "test_accuracy")
         rows.append(
@@ -92,5 +90,6 @@ def selected(runs: PartsRuns) -> pd.DataFrame:
 
 def by_rate(runs: PartsRuns) -> Axes:
     """Draw what every run of the search reaches against its rate."""
-    table = runs.table.assign(**{AXIS: runs.table[AXIS].map(in_symbols)})
+    table = runs.runs.table
+    table = table.assign(**{AXIS: table[AXIS].map(in_symbols)})
     return accuracy_against_rate(table, series=AXIS, inks=INKS, title="Parts of batch norm")

@@ -9,11 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import accuracy_against_epoch, new_panels
-from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import quantity_table, within
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import chosen, difference, estimate, failures, setup_of
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, check, difference, larger, quantity_table, within
+from normless_papers.effort import Effort
+from normless_papers.runs import chosen, estimate
 from normless_papers.trained import best_accuracy
 from normless_papers.understanding_bn.parts import (
     AXIS,
@@ -24,9 +23,8 @@ from normless_papers.understanding_bn.parts import (
     searched,
     selected,
 )
-from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, Effort, parts_text
+from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, parts_text
 from normless_papers.understanding_bn.rates import best_decade, best_rate, is_rate
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
 
 WHOLE, NORMALIZED, SCALED, CENTRED, NONE = (
     parts_text(parts) for parts in (PARTS, ("mu", "sigma2"), ("sigma2",), ("mu",), ())
@@ -41,7 +39,7 @@ def _table_2(runs: PartsRuns) -> list[Check]:
     checks = [
         at_scale(
             is_rate(f"The best rate with {in_symbols(parts)} is {rate:g}.", best_rate(runs.at_best(parts)), rate),
-            runs.reduction,
+            runs.runs.reduction,
         )
         for parts, rate in (*((parts, 0.1) for parts in both), (SCALED, 0.01), (CENTRED, 0.003), (NONE, 1e-4))
     ]
@@ -54,7 +52,7 @@ def _table_2(runs: PartsRuns) -> list[Check]:
         for better, worse in pairwise((NORMALIZED, SCALED, CENTRED, NONE))
     ]
     checks += [_highest_is_best(runs, parts) for parts in (SCALED, CENTRED, NONE)]
-    checks += [at_scale(_longer(runs, parts), runs.reduction) for parts in (SCALED, CENTRED, NONE)]
+    checks += [at_scale(_longer(runs, parts), runs.runs.reduction) for parts in (SCALED, CENTRED, NONE)]
     return checks
 
 
@@ -82,25 +80,25 @@ def _longer(runs: PartsRuns, parts: str) -> Check:
 @artefact("understanding-bn/table-2", basis="training", checks=_table_2)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
-    runs, result = searched(context, effort, SUBSETS)
+    runs = searched(context, effort, SUBSETS)
     return Evidence(
         selected(runs),
         facts=runs,
-        setup=setup_of(context.lab, result),
+        setup=runs.runs.setup,
         on=(AXIS,),
         draw=lambda: by_rate(runs),
         remarks=(
             "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the "
             "number that was trained.",
-            *failures(result),
+            *runs.runs.failures,
         ),
-        reduction=runs.reduction,
+        reduction=runs.runs.reduction,
     )
 
 
 def _accuracies(runs: PartsRuns) -> dict[str, Estimate]:
     """Of every subset at its best rate; runs that diverged count as chance."""
-    return {str(parts): best_accuracy(runs.of(str(parts))) for parts in runs.table[AXIS].unique()}
+    return {str(parts): best_accuracy(runs.of(str(parts))) for parts in runs.runs.labels(AXIS)}
 
 
 def _figure_17(runs: PartsRuns) -> list[Check]:
@@ -108,7 +106,7 @@ def _figure_17(runs: PartsRuns) -> list[Check]:
     gain = difference(accuracy[WHOLE], accuracy[NORMALIZED])
     roughly = within("The whole affine part, γ and β, adds roughly 0.6 points: 0.3 to 0.9.", gain, 0.3, 0.9)
     return [
-        at_scale(roughly, runs.reduction),
+        at_scale(roughly, runs.runs.reduction),
         *(
             larger(
                 f"Without the affine part, to leave out {lost} costs more than γ and β add.",
@@ -123,7 +121,7 @@ def _figure_17(runs: PartsRuns) -> list[Check]:
 @artefact("understanding-bn/figure-17", basis="training", checks=_figure_17)
 def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     """Figure 17: γ and β together add about 0.6 points; without μ or σ² far more is lost."""
-    runs, result = searched(context, effort, SUBSETS)
+    runs = searched(context, effort, SUBSETS)
     accuracy = _accuracies(runs)
     gain = difference(accuracy[WHOLE], accuracy[NORMALIZED])
     return Evidence(
@@ -132,21 +130,22 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
             | {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}
         ),
         facts=runs,
-        setup=setup_of(context.lab, result),
+        setup=runs.runs.setup,
         on=("quantity",),
-        draw=lambda: _panels(runs, result),
+        draw=lambda: _panels(runs),
         remarks=(
             "Each subset at its best rate and epochs, by the same search as table 2.",
-            *failures(result),
+            *runs.runs.failures,
         ),
-        reduction=runs.reduction,
+        reduction=runs.runs.reduction,
     )
 
 
-def _panels(runs: PartsRuns, result: SweepResult) -> Axes:
+def _panels(runs: PartsRuns) -> Axes:
     """The affine part at the left, μ and σ² without it at the right, as the paper has them."""
-    best = pd.concat([runs.at_best(str(parts)) for parts in runs.table[AXIS].unique()])
-    epochs = result.epochs[result.epochs["hash"].isin(best["hash"])]
+    best = pd.concat([runs.at_best(str(parts)) for parts in runs.runs.labels(AXIS)])
+    epochs = runs.runs.epochs
+    epochs = epochs[epochs["hash"].isin(best["hash"])]
     epochs = epochs.assign(**{AXIS: epochs[AXIS].map(in_symbols)})
     axes = new_panels(1, 2)
     sides = ((SUBSETS[:4], "γ and β beside μ and σ²"), (SUBSETS[3:], "μ and σ² without γ and β"))

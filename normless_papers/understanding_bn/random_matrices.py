@@ -11,13 +11,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import histogram
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, close, in_every
 from normless_papers.theory.fuss_catalan import density_table, support_edge
 from normless_papers.theory.singular_values import distance_between, distance_to_law, singular_value_table
 from normless_papers.understanding_bn.densities import exponent_at_zero
-from normless_papers.verdict import Check, check, close
 
 # A value is known to about its neighbours' distance: the shares of N values are this many values off at most.
 _VALUES_OFF = 5

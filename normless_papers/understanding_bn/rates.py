@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from normless_papers.trained import best_accuracy, highest_trained_rate, replicates
-from normless_papers.verdict import Check, Estimate, check
+from normless_papers.claims import Check, Estimate, check, replicates
+from normless_papers.trained import best_accuracy, highest_trained_rate
 
 # A network that trains at none of the rates tried is counted with this share of the smallest.
 _BELOW = 0.5

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from normless.plots import Ink, accuracy_against_epoch, series_ink
-from normless.sweeps import SweepResult
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import over_draws, quantity_table, within
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import (
-    chosen,
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    check,
     combined,
     difference,
-    estimates_by,
-    failures,
-    final_table,
-    setup_of,
-    summary,
+    larger,
+    over_draws,
+    quantity_table,
+    within,
 )
-from normless_papers.trained import runs_train
+from normless_papers.effort import Effort
+from normless_papers.runs import Runs, carry_out
 from normless_papers.understanding_bn.gradient_scale import gradient_scales
 from normless_papers.understanding_bn.plateau import plateaus
-from normless_papers.understanding_bn.protocol import SCHEMES, Effort
-from normless_papers.verdict import Check, Estimate, at_scale, check, larger
+from normless_papers.understanding_bn.protocol import SCHEMES
 
 AXIS = "configuration"
 NONE = "no norm, low rate"
@@ -56,44 +54,54 @@ class ReferenceRuns:
     """Some of the reference runs.
 
     Attributes:
-        table: a row per run, as `final_table` gives it, and `plateaued`, whether learning had before the first drop
-            of the rate (`plateaus`).
-        reduction: what is less than the paper's set-up; empty if nothing is.
+        runs: axis `configuration`; in the table `plateaued`, whether learning had before the first drop of the rate.
         scales: of the networks of `SCHEMES`, log₁₀ of the gradients' norm at initialization; empty if not measured.
     """
 
-    table: pd.DataFrame
-    reduction: str
-    scales: Mapping[str, Estimate]
+    runs: Runs
+    scales: Mapping[str, Estimate] = field(default_factory=dict)
 
     def of(self, column: str) -> dict[str, Estimate]:
         """A number of every configuration."""
-        return estimates_by(self.table, AXIS, column)
+        return self.runs.finals(column, AXIS)
 
     def at_plateau(self, one: Check, *names: str) -> Check:
         """A comparison of some configurations, undecided where learning was cut short in one of their runs."""
-        if self.table[self.table[AXIS].isin(names)]["plateaued"].eq(True).all():
+        table = self.runs.table
+        if table[table[AXIS].isin(names)]["plateaued"].eq(True).all():
             return one
         why = "Not asked, since learning had not plateaued when the rate was lowered."
         return Check(f"{one.claim} {why}", "inconclusive", one.numbers)
 
 
-def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> tuple[ReferenceRuns, SweepResult]:
+def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> ReferenceRuns:
     """Carry out some of the paper's reference runs."""
-    axis: dict[str, dict[str, Any]] = {}
-    for name in names:
-        scheme, training = CONFIGURATIONS[name]
-        rate, epochs = getattr(effort, training)
-        axis[name] = {"scheme": SCHEMES[scheme], "rate": rate, "epochs": epochs}
-    result = context.lab.run(effort.sweep(context, "reference runs", {AXIS: axis}))
-    table = final_table(result)
-    table["plateaued"] = table["hash"].map(plateaus(result.epochs))
-    return ReferenceRuns(table, effort.reduction(context), {}), result
+    axis = {
+        name: {"scheme": SCHEMES[scheme], **effort.variants[training]}
+        for name, (scheme, training) in CONFIGURATIONS.items()
+        if name in names
+    }
+    sweep = effort.sweep(context, "reference runs", {AXIS: axis})
+    runs = carry_out(context, sweep, reduction=effort.reduction(context))
+    table = runs.table.assign(plateaued=runs.table["hash"].map(plateaus(runs.epochs)))
+    return ReferenceRuns(replace(runs, table=table))
 
 
-def _curves(result: SweepResult, title: str, columns: Sequence[str]) -> Axes:
+def _evidence(
+    found: ReferenceRuns, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any
+) -> Evidence:
+    """The runs as evidence, with the curves of some columns."""
+    runs = found.runs
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
-    return accuracy_against_epoch(result.epochs, series=AXIS, inks=inks, title=title, columns=columns)
+    return Evidence(
+        measured,
+        facts=found,
+        setup=runs.setup,
+        draw=lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
+        remarks=(*more.pop("remarks", ()), *runs.failures),
+        reduction=runs.reduction,
+        **more,
+    )
 
 
 def _figure_1(runs: ReferenceRuns) -> list[Check]:
@@ -145,8 +153,7 @@ def _figure_1(runs: ReferenceRuns) -> list[Check]:
 
 def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
     """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    unnormalized, normalized = (chosen(runs.table, **{AXIS: name}) for name in (NONE, HIGH))
-    if runs_train("It trains.", unnormalized, normalized).verdict == "holds":
+    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **{AXIS: NONE}).verdict == "holds":
         return one
     claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
     return Check(claim, "inconclusive", one.numbers)
@@ -155,15 +162,10 @@ def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
 @artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
-    runs, result = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
-    return Evidence(
-        summary(runs.table, (AXIS, "rate", "epochs"), ("test_accuracy", "training_accuracy", "gap", "training_loss")),
-        facts=runs,
-        setup=setup_of(context.lab, result),
-        draw=lambda: _curves(result, "Batch norm and learning rates", ("test_accuracy", "training_accuracy")),
-        remarks=failures(result),
-        reduction=runs.reduction,
-    )
+    found = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
+    columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
+    measured = found.runs.summary((AXIS, "rate", "epochs"), columns)
+    return _evidence(found, measured, "Batch norm and learning rates", ("test_accuracy", "training_accuracy"))
 
 
 def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
@@ -183,10 +185,10 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
             _distance(top, unnormalized),
             _distance(top, full),
         ),
-        runs_train(
+        runs.runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
-            chosen(runs.table, **{AXIS: TOP}),
-            chosen(runs.table, **{AXIS: HIGH}),
+            against={AXIS: HIGH},
+            **{AXIS: TOP},
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
         runs.at_plateau(
@@ -204,15 +206,14 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
     """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
-    runs, result = reference_runs(context, effort, (NONE, HIGH, TOP))
+    found = reference_runs(context, effort, (NONE, HIGH, TOP))
     schemes = {name: SCHEMES[name] for name in _SCALED}
     scales = gradient_scales(context, effort, schemes, batch_size=batch_size, draws=draws)
-    accuracy = runs.of("test_accuracy")
+    accuracy = found.of("test_accuracy")
     gain = accuracy[HIGH].mean - accuracy[NONE].mean
-    rate, epochs = effort.top
     quantities: dict[str, Estimate | float] = {
-        "lr": rate,
-        "epochs": epochs,
+        "lr": effort.variants["top"]["rate"],
+        "epochs": effort.variants["top"]["epochs"],
         "test_accuracy": accuracy[TOP],
         "test accuracy with batch norm at the high rate": accuracy[HIGH],
         "test accuracy without norm at the low rate": accuracy[NONE],
@@ -221,15 +222,9 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int
         "log10 of the gradients' norm, normalized": scales["batch norm"],
         "log10 of the gradients' norm, unnormalized": scales["none"],
     }
-    return Evidence(
-        quantity_table(quantities),
-        facts=ReferenceRuns(runs.table, runs.reduction, scales),
-        setup=setup_of(context.lab, result) | {"draws of initial gradients": draws},
-        on=("quantity",),
-        draw=lambda: _curves(result, "Batch norm on top only", ("test_accuracy",)),
-        remarks=failures(result),
-        reduction=runs.reduction,
-    )
+    found = replace(found, scales=scales)
+    columns = ("test_accuracy",)
+    return _evidence(found, quantity_table(quantities), "Batch norm on top only", columns, on=("quantity",))
 
 
 def _figure_15(runs: ReferenceRuns) -> list[Check]:
@@ -246,15 +241,10 @@ def _figure_15(runs: ReferenceRuns) -> list[Check]:
 @artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
-    runs, result = reference_runs(context, effort, (NONE, HIGH, TOP))
-    return Evidence(
-        summary(runs.table, (AXIS, "rate", "epochs"), ("training_accuracy",)),
-        facts=runs,
-        setup=setup_of(context.lab, result),
-        draw=lambda: _curves(result, "Training with batch norm on top only", ("training_accuracy",)),
-        remarks=("“Somewhat below” is taken as less than 10 points.", *failures(result)),
-        reduction=runs.reduction,
-    )
+    found, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
+    measured = found.runs.summary((AXIS, "rate", "epochs"), columns)
+    remark = "“Somewhat below” is taken as less than 10 points."
+    return _evidence(found, measured, "Training with batch norm on top only", columns, remarks=(remark,))
 
 
 def _figure_16(runs: ReferenceRuns) -> list[Check]:
@@ -263,7 +253,7 @@ def _figure_16(runs: ReferenceRuns) -> list[Check]:
     above = larger("It lies above that of the unnormalized network.", accuracy[TOP], accuracy[NONE])
     below = larger("It lies below that of the fully normalized network.", accuracy[HIGH], accuracy[TOP])
     return [
-        at_scale(final, runs.reduction),
+        at_scale(final, runs.runs.reduction),
         runs.at_plateau(above, NONE, TOP),
         runs.at_plateau(below, HIGH, TOP),
     ]
@@ -272,17 +262,9 @@ def _figure_16(runs: ReferenceRuns) -> list[Check]:
 @artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
-    runs, result = reference_runs(context, effort, (NONE, HIGH, TOP))
-    accuracy = runs.of("test_accuracy")
-    return Evidence(
-        quantity_table(
-            {"final_test_accuracy": accuracy[TOP]}
-            | {f"test accuracy, {name}": one for name, one in accuracy.items() if name != TOP}
-        ),
-        facts=runs,
-        setup=setup_of(context.lab, result),
-        on=("quantity",),
-        draw=lambda: _curves(result, "Test accuracy with batch norm on top only", ("test_accuracy",)),
-        remarks=failures(result),
-        reduction=runs.reduction,
-    )
+    found = reference_runs(context, effort, (NONE, HIGH, TOP))
+    accuracy = found.of("test_accuracy")
+    quantities = {"final_test_accuracy": accuracy.pop(TOP)}
+    measured = quantity_table(quantities | {f"test accuracy, {name}": one for name, one in accuracy.items()})
+    title = "Test accuracy with batch norm on top only"
+    return _evidence(found, measured, title, ("test_accuracy",), on=("quantity",))

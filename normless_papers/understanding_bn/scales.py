@@ -7,13 +7,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, histogram, new_panels
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import in_every, over_draws, quantity_table, within
-from normless_papers.evidence import Evidence
-from normless_papers.trained import replicates
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    in_every,
+    larger,
+    over_draws,
+    quantity_table,
+    replicates,
+    within,
+)
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.passes import WEIGHT_55, pass_of
-from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 # The layers over which growth is fitted: without the stem's neighbourhood and the classifier.
 _FITTED = (8, 109)

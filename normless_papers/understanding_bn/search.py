@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from normless.optim import step
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.run_summary import chosen, failures, setup_of, summary
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, at_scale, check, larger
+from normless_papers.effort import Effort
+from normless_papers.runs import chosen
 from normless_papers.trained import runs_do_not_train
 from normless_papers.understanding_bn.parts import AXIS, PartsRuns, by_rate, searched, selected
-from normless_papers.understanding_bn.protocol import PARTS, PROTOCOL, Effort, parts_text
+from normless_papers.understanding_bn.protocol import PARTS, parts_text
 from normless_papers.understanding_bn.rates import best_rate, highest_decade, is_rate
-from normless_papers.verdict import Check, at_scale, check, larger
 
 WHOLE, NONE = parts_text(PARTS), ""
 # A thousandth of a training is short against any of its parts.
@@ -40,7 +40,7 @@ class Searched:
 def _experimental_setup(outcome: Searched) -> list[Check]:
     runs, control = outcome.runs, outcome.runs.control
     with_norm, without = (highest_decade(runs.of(parts), control) for parts in (WHOLE, NONE))
-    largest = runs.table["rate"].max()
+    largest = runs.runs.table["rate"].max()
     return [
         check(
             "The schedule divides the rate by 10 after 50 % and 75 % of the training, and nowhere else.",
@@ -52,10 +52,11 @@ def _experimental_setup(outcome: Searched) -> list[Check]:
         ),
         at_scale(
             is_rate("With batch norm the search selects the rate 0.1.", best_rate(runs.at_best(WHOLE)), 0.1),
-            runs.reduction,
+            runs.runs.reduction,
         ),
         at_scale(
-            is_rate("Without it the largest usable rate is 0.0001.", runs.highest_trained(NONE), 1e-4), runs.reduction
+            is_rate("Without it the largest usable rate is 0.0001.", runs.highest_trained(NONE), 1e-4),
+            runs.runs.reduction,
         ),
         larger("The largest usable rate is larger with batch norm (log₁₀ of the rates).", with_norm, without),
         runs_do_not_train(
@@ -69,15 +70,15 @@ def _experimental_setup(outcome: Searched) -> list[Check]:
 @artefact("understanding-bn/experimental-setup", basis="training", checks=_experimental_setup)
 def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
     """Appendix B: the search returns a rate and a number of epochs for each network, 0.1 with batch norm."""
-    runs, result = searched(context, effort, (PARTS, ()))
+    runs = searched(context, effort, (PARTS, ()))
     best = {row[AXIS]: row for row in selected(runs).to_dict("records")}
     places = [place for place in range(1, _SHARES) if step(place / _SHARES) < step((place - 1) / _SHARES)]
     drops = tuple(place / _SHARES for place in places)
     factors = tuple(round(step((place - 1) / _SHARES) / step(place / _SHARES), 12) for place in places)
     values: dict[str, Any] = {
-        "lr_grid": ", ".join(f"{rate:g}" for rate in sorted(effort.rates, reverse=True)),
-        "momentum": PROTOCOL["momentum"],
-        "weight_decay": PROTOCOL["weight_decay"],
+        "lr_grid": ", ".join(f"{rate:g}" for rate in sorted(effort.rates.rates, reverse=True)),
+        "momentum": effort.settings["momentum"],
+        "weight_decay": effort.settings["weight_decay"],
         "batch_size": effort.batch_size,
         "initial_epochs": effort.epochs,
         "drops_at": ", ".join(f"{share:g}" for share in drops),
@@ -88,18 +89,18 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         "selected epochs without": best[NONE]["epochs"],
         "largest usable rate with batch norm": best[WHOLE]["highest_trained_lr"],
         "largest usable rate without": best[NONE]["highest_trained_lr"],
-        "configurations searched": len(summary(runs.table, (AXIS, "rate"), ("test_accuracy",))),
+        "configurations searched": len(runs.runs.summary((AXIS, "rate"), ("test_accuracy",))),
     }
     return Evidence(
         pd.DataFrame([{"quantity": name, "value": value} for name, value in values.items()]),
         facts=Searched(runs, drops, factors),
-        setup=setup_of(context.lab, result),
+        setup=runs.runs.setup,
         on=("quantity",),
         draw=lambda: by_rate(runs),
         remarks=(
             "The paper's initial 300 epochs contradict the numbers it reports, which are 165 doubled: the search "
             "starts at 165.",
-            *failures(result),
+            *runs.runs.failures,
         ),
-        reduction=runs.reduction,
+        reduction=runs.runs.reduction,
     )

@@ -13,15 +13,22 @@ from torch import Tensor, nn
 
 from normless.plots import Plot, new_panels
 from normless.probes import descend, find_divergence, momentum_sgd
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import decades_over_draws, in_every, quantity_table, within
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    decades_over_draws,
+    in_every,
+    larger,
+    quantity_table,
+    within,
+)
 from normless_papers.probes.landscape import loss_along, steepest_descent
 from normless_papers.probes.largest_rate import largest_stable_rate
 from normless_papers.understanding_bn.divergence import LOSSES
 from normless_papers.understanding_bn.networks import INKS, Draw, Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
-from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 # What the paper trains with up to the fifth minibatch.
 TRAINING_RATES = {False: 1e-4, True: 0.1}

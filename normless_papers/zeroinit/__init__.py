@@ -7,5 +7,4 @@ from normless_papers.zeroinit import imagenet as imagenet
 from normless_papers.zeroinit import initialization as initialization
 from normless_papers.zeroinit import method as method
 from normless_papers.zeroinit import protocol as protocol
-from normless_papers.zeroinit import small_batches as small_batches
 from normless_papers.zeroinit import wallclock as wallclock

@@ -1,4 +1,4 @@
-"""What each part of ZeroInit is good for: a 16-4 Wide-ResNet without normalization at batch size 64 (table 1)."""
+"""The parts of ZeroInit: a 16-4 Wide-ResNet without normalization at batch size 64 (table 1)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import inks_of, new_panels
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.networks import wide_resnet_text
-from normless_papers.optima import Runs, Selection, carried_out
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, larger
+from normless_papers.de_smith import ACCURACY, BATCH_SIZE, LOSS, over_batch_sizes, scheme_of, wide_resnet_text
+from normless_papers.effort import Effort
 from normless_papers.plots import OPTIMA_BY_NAME
-from normless_papers.protocol import BATCH_SIZE, METHODS, Effort, batch_sweeps
-from normless_papers.verdict import Check, Estimate, at_scale, larger
+from normless_papers.runs import Runs
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
-# Batch norm is no row of the table: it says what training reaches here.
+# Batch norm is no row of the table: it is the control.
 RUN = ("batch_norm", *ABLATIONS)
 MULTIPLIER = "scalar_multiplier"
-# The printed losses of about 0.2 at 94 % can only be those with the L2 term, which the paper does not say.
-LOSS = "training_loss_with_l2"
 
 
 @dataclass(frozen=True)
@@ -36,13 +33,9 @@ class Ablation:
 
 def _table_1(facts: Ablation) -> list[Check]:
     accuracy, loss = facts.accuracy, facts.loss
+    pair = accuracy[MULTIPLIER], accuracy["without_batch_norm"]
     printed = [
-        larger(
-            "The scalar multiplier alone is more than 1 point above no normalization.",
-            accuracy[MULTIPLIER],
-            accuracy["without_batch_norm"],
-            by=1.0,
-        ),
+        larger("The scalar multiplier alone is more than 1 point above no normalization.", *pair, by=1.0),
         larger("The scalar multiplier alone reaches 93.5 % (printed: 94.0 %).", accuracy[MULTIPLIER], Estimate(93.5)),
         # Regularization pays in trainings as long as the paper's.
         larger(
@@ -52,11 +45,7 @@ def _table_1(facts: Ablation) -> list[Check]:
         ),
     ]
     return [
-        larger(
-            "The scalar multiplier alone is above no normalization.",
-            accuracy[MULTIPLIER],
-            accuracy["without_batch_norm"],
-        ),
+        larger("The scalar multiplier alone is above no normalization.", *pair),
         *(
             larger(
                 f"The training loss of {method} is above that of the scalar multiplier alone.",
@@ -73,37 +62,22 @@ def _table_1(facts: Ablation) -> list[Check]:
 @artefact("zeroinit/table-1", basis="training", checks=_table_1)
 def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     """Optimal test accuracy and training loss of all combinations of multiplier, biases and dropout in the table."""
-    sweeps = batch_sweeps(
-        context,
-        "zeroinit-ablation",
-        {method: METHODS[method] for method in RUN},
-        (BATCH_SIZE,),
-        model=wide_resnet_text(16, width),
-        effort=effort,
-        ghost=None,
-    )
-    runs = carried_out(
-        context.lab,
-        sweeps,
-        ("test_accuracy", LOSS),
-        whole=effort.whole and context.keeps(effort.data),
-        control={"method": "batch_norm"},
-    )
-    accuracies, losses = runs.accuracies, runs.selected(LOSS)
+    model = wide_resnet_text(16, width)
+    runs = over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None).runs
 
     def draw() -> Axes:
         upper, lower = new_panels(1, 2, width=4.9, height=3.2)
-        inks = inks_of({method: str(METHODS[method]["scheme"]) for method in RUN})
-        OPTIMA_BY_NAME(accuracies.table, upper, y="method", inks=inks, title="Test accuracy", x_label="percent")
+        inks = inks_of({method: scheme_of(method) for method in RUN})
+        accuracies, losses = (runs.optima(metric) for metric in (ACCURACY, LOSS))
+        OPTIMA_BY_NAME(accuracies, upper, y="method", inks=inks, title="Test accuracy", x_label="percent")
         return OPTIMA_BY_NAME(
-            losses.table, lower, y="method", inks=inks, title="Training loss with the L2 term", x_label="nats"
+            losses, lower, y="method", inks=inks, title="Training loss with the L2 term", x_label="nats"
         )
 
     return Evidence(
-        measured=_measured(accuracies, losses),
+        measured=_measured(runs),
         facts=Ablation(
-            {method: accuracies.estimate(method=method) for method in ABLATIONS},
-            {method: losses.estimate(method=method) for method in ABLATIONS},
+            *({method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)),
             runs.reduction,
         ),
         setup=runs.setup,
@@ -111,21 +85,15 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         draw=draw,
         remarks=(
             "Training losses include the L2 term: those printed are too large for the cross entropy alone.",
-            *runs.remarks(accuracies),
-            *_second(runs, losses),
+            *runs.remarks(ACCURACY, LOSS),
         ),
         reduction=runs.reduction,
     )
 
 
-def _measured(accuracies: Selection, losses: Selection) -> pd.DataFrame:
+def _measured(runs: Runs) -> pd.DataFrame:
     """Both optima of every method, side by side as they are printed."""
-    left = accuracies.published_columns("test_accuracy").drop(columns="batch_size")
-    right = losses.published_columns("training_loss", "training_loss_std")
-    kept = right[["method", "training_loss", "training_loss_std", "lr_log2"]]
-    return left.merge(kept.rename(columns={"lr_log2": "training_loss_lr_log2"}), on="method", sort=False)
-
-
-def _second(runs: Runs, losses: Selection) -> tuple[str, ...]:
-    """What is to be said of the losses and has not been said of the accuracies."""
-    return tuple(remark for remark in runs.remarks(losses) if "training loss" in remark)
+    left = runs.printed(ACCURACY, ACCURACY).drop(columns="batch_size")
+    right = runs.printed(LOSS, "training_loss", "training_loss_std")
+    right = right[["method", "training_loss", "training_loss_std", "lr_log2"]]
+    return left.merge(right.rename(columns={"lr_log2": "training_loss_lr_log2"}), on="method", sort=False)

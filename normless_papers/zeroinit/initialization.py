@@ -15,21 +15,19 @@ from normless import param_groups
 from normless.plots import Plot
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement
-from normless_papers.artefact import Context, artefact
-from normless_papers.batches import MeasuredBatch, training_batch
-from normless_papers.depth import DepthRuns, depth_evidence, depth_runs
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, larger, replicates
+from normless_papers.comparison import Comparison
+from normless_papers.de_smith import built_wide_resnet, over_depths
+from normless_papers.effort import Effort
 from normless_papers.multipliers import blocks_at_start
-from normless_papers.networks import built_wide_resnet
-from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
-from normless_papers.protocol import PROTOCOL, Effort
-from normless_papers.trained import replicates
-from normless_papers.verdict import Check, Estimate, check, larger
+from normless_papers.probes import gradient_correlation_table
+from normless_papers.probes.loss_terms import l2_share, loss_terms
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 WITH, WITHOUT = "zeroinit(dropout=0)", "none"
 WEIGHT_DECAY = 5e-4
-COLUMN, DEEPEST = "method", 1000
+DEEPEST = 1000
 
 
 @dataclass(frozen=True)
@@ -132,13 +130,12 @@ class InitialLoss:
 
     shares: Mapping[int, Estimate]
     entropies: Mapping[int, Estimate]
-    runs: DepthRuns
+    runs: Comparison
 
 
 def _initial_loss_checks(found: InitialLoss) -> list[Check]:
     depths = sorted(found.shares)
     means = [found.entropies[depth].mean for depth in depths]
-    optima = found.runs.optima
     return [
         *(
             larger(
@@ -160,13 +157,12 @@ def _initial_loss_checks(found: InitialLoss) -> list[Check]:
             largest=max(means),
         ),
         *(
-            optima.trains(
+            found.runs.trains(
                 f"Without L2 the training of {depth} layers is stable: they train at some rate.",
-                against={COLUMN: "batch_norm", "depth": depth},
-                method="zeroinit_without_l2",
-                depth=depth,
+                "zeroinit_without_l2",
+                depth,
             )
-            for depth in sorted({*found.runs.depths, DEEPEST})
+            for depth in sorted({*found.runs.sizes, DEEPEST})
         ),
     ]
 
@@ -189,8 +185,8 @@ def l2_dominates(
         rows = [{"draw": draw, **_loss_terms(batch, depth, width)} for depth in depths for draw in range(draws)]
     table = pd.DataFrame(rows)
     methods = ("batch_norm", "zeroinit_without_l2")
-    runs = depth_runs(context, methods, trained, width, effort, "test_accuracy", column=COLUMN)
-    shown = depth_evidence(runs, title="ZeroInit without L2")
+    runs = over_depths(context, methods, trained, width, effort)
+    shown = runs.by_depth("ZeroInit without L2")
     means = table.groupby(["scheme", "depth"], sort=False).mean().drop(columns="draw").reset_index()
     by_depth = dict(list(table.set_index("draw").groupby("depth")))
     return Evidence(
@@ -218,7 +214,7 @@ def l2_dominates(
 def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
     """The terms of the loss of one draw of the weights."""
     network = convert(built_wide_resnet(depth, width, batch.classes, batch.inputs.shape[1]), "zeroinit")
-    groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY, policy=PROTOCOL["decay_policy"])
+    groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY, policy="weights")
     table = loss_terms(network, groups, batch.inputs, batch.targets)
     entropy = float(table.loc[table["term"] == "data", "value"].item())
     decay = float(table.loc[table["term"] == "l2", "value"].sum())

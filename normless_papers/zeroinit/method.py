@@ -10,22 +10,20 @@ import torch
 
 from normless.sweeps import convert
 from normless_papers.agreement import agreement, agreement_table
-from normless_papers.artefact import Context, artefact
-from normless_papers.depth import DepthRuns, depth_evidence, depth_runs
-from normless_papers.draws import seeded
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, larger
+from normless_papers.comparison import Comparison
+from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
+from normless_papers.effort import Effort
 from normless_papers.multipliers import blocks_at_start, placement
-from normless_papers.networks import built_wide_resnet
-from normless_papers.protocol import METHODS, Effort
 from normless_papers.published import published_as
 from normless_papers.regularization import RegularizedFacts, biases, dropped_share
-from normless_papers.verdict import Check, Estimate, at_scale, larger
+from normless_papers.seeded_inputs import seeded
 
 ID = "zeroinit/zeroinit"
-COLUMN = "method"
 # What the paper's experiments train where it says nothing of dropout, and on ImageNet, by the printed quantity.
 SCHEMES = {
-    "default_drop_probability": str(METHODS["zeroinit"]["scheme"]),
+    "default_drop_probability": scheme_of("zeroinit"),
     "imagenet_drop_probability": "zeroinit(dropout=0.2)",
 }
 DEEPEST = 1000
@@ -36,27 +34,21 @@ class ZeroInitFacts:
     """The algorithm beside its definition, and batch norm and ZeroInit at several depths."""
 
     algorithm: RegularizedFacts
-    runs: DepthRuns
+    runs: Comparison
 
 
 def _zeroinit_checks(found: ZeroInitFacts) -> list[Check]:
     printed = {row["quantity"]: row["value"] for row in published_as(ID).rows}
-    optima = found.runs.optima
     trains = [
-        optima.trains(
-            f"{depth} layers train without normalization, as with batch norm.",
-            against={COLUMN: "batch_norm", "depth": depth},
-            method="zeroinit",
-            depth=depth,
-        )
-        for depth in sorted({*found.runs.depths, DEEPEST})
+        found.runs.trains(f"{depth} layers train without normalization, as with batch norm.", "zeroinit", depth)
+        for depth in sorted({*found.runs.sizes, DEEPEST})
     ]
     exceeds = larger(
         f"{DEEPEST} layers of width 2 exceed 94 % on CIFAR-10 in 200 epochs.",
-        optima.estimate(method="zeroinit", depth=DEEPEST),
+        found.runs.reached("zeroinit", DEEPEST),
         Estimate(94.0),
     )
-    return [*found.algorithm.checks(printed), *trains, at_scale(exceeds, found.runs.runs.reduction)]
+    return [*found.algorithm.checks(printed), *trains, found.runs.as_printed(exceeds)]
 
 
 @artefact(ID, basis="training", checks=_zeroinit_checks)
@@ -66,8 +58,8 @@ def zeroinit(
     """x_{l+1} = skip + α branch, α = 0; no convolution is rescaled; a thousand layers train without normalization."""
     with seeded(context.seed):
         algorithm = _algorithm(depth, width, draws)
-    runs = depth_runs(context, ("batch_norm", "zeroinit"), depths, width, effort, "test_accuracy", column=COLUMN)
-    trained = depth_evidence(runs, title="ZeroInit and batch norm")
+    runs = over_depths(context, ("batch_norm", "zeroinit"), depths, width, effort)
+    trained = runs.by_depth("ZeroInit and batch norm")
     quantities = pd.DataFrame(
         [{"quantity": name, "value": one.mean} for name, one in algorithm.shares.items()],
     )

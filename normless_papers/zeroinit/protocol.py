@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,22 +17,16 @@ from normless.optim import rate_multiplier
 from normless.plots import lines
 from normless.sweeps import optima
 from normless.train import TrainConfig, build_network, build_optimizer, example_inputs
-from normless_papers.artefact import Context, artefact
-from normless_papers.evidence import Evidence
-from normless_papers.networks import wide_resnet_text
-from normless_papers.protocol import (
-    BEST,
-    GHOST_BATCH_SIZE,
-    METHODS,
-    REPLICATES,
-    Effort,
-    batch_sweeps,
-)
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.de_smith import GHOST_BATCH_SIZE, batch_sweeps, wide_resnet_text
+from normless_papers.effort import Effort
 from normless_papers.published import published_as
-from normless_papers.verdict import Check, check
 
 ID = "zeroinit/training-protocol"
 _NETWORK = wide_resnet_text(16, 1)
+# R runs at each learning rate, of which the best k count.
+REPLICATES, BEST = 15, 12
 
 
 @dataclass(frozen=True)
@@ -82,22 +77,16 @@ def _protocol_checks(found: ProtocolFacts) -> list[Check]:
 
 
 @artefact(ID, basis="formula", checks=_protocol_checks)
-def protocol(context: Context, *, tables: int) -> Evidence:
+def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
     """The settings of every run, read from what the package builds, and the selection checked against brute force.
 
     Args:
         context: of the artefact.
         tables: random tables of runs whose selection is compared.
+        effort: the whole protocol.
     """
-    sweep = batch_sweeps(
-        context,
-        "protocol",
-        {"batch_norm": METHODS["batch_norm"]},
-        (256,),
-        model=_NETWORK,
-        effort=Effort(),
-        ghost=GHOST_BATCH_SIZE,
-    )[0]
+    network: dict[str, Any] = {"model": _NETWORK, "ghost": GHOST_BATCH_SIZE}
+    (sweep,) = batch_sweeps(context, "protocol", ("batch_norm",), (256,), effort, **network)
     config = sweep.points()[0].config
     assert isinstance(config, TrainConfig)
     multipliers = tuple(rate_multiplier(config.schedule, epoch, config.epochs) for epoch in range(config.epochs))

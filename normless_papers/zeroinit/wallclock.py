@@ -11,13 +11,10 @@ from matplotlib.axes import Axes
 from normless.bench import seconds_in_turns, training_step
 from normless.plots import inks_of
 from normless.sweeps import convert
-from normless_papers.artefact import Context, artefact
-from normless_papers.estimates import over_draws, within
-from normless_papers.evidence import Evidence
-from normless_papers.networks import built_wide_resnet
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
+from normless_papers.de_smith import BATCH_SIZE, built_wide_resnet
 from normless_papers.plots import OPTIMA_BY_NAME
-from normless_papers.protocol import BATCH_SIZE
-from normless_papers.verdict import Check, Estimate, at_scale, larger
 
 SCHEMES = {"batch_norm": "batch_norm", "without_batch_norm": "none"}
 TRAINING_IMAGES = 50_000

@@ -114,7 +114,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("remove_branches", name): "does not run|it is no module of its own" for name in FOREIGN if name != "vit"},
     **{("nf_resnet", name): _NOT_STANDARDIZED for name in FOREIGN},
     **{
-        ("deepnorm", name): "DeepNorm is for transformers whose normalizations lie behind"
+        ("deepnorm", name): "DeepNorm is for transformers whose normalizations follow"
         for name in FOREIGN
         if name not in POST_NORM
     },

@@ -35,14 +35,14 @@ REFUSALS: dict[str, dict[Norm, str]] = {
         if re.match("ghost|partial|alternating|group", text)
     },
     "zero_gamma": {
-        "pre": "something that is no layer comes behind the last norm of its branch",
+        "pre": "an operation that is no layer follows the last norm of its branch",
         "post": "its branch has no norm",
     },
     **{text: dict.fromkeys(NORMS, _NOT_RUN) for text in SCHEME_TEXTS if text.startswith("norm_on_skip")},
     "only_final_norm": dict.fromkeys(NORMS, _NOT_RUN),
     # Where the norms lie ahead of the branches, there is one on top.
     "only_top_norm": {"post": _NOT_RUN},
-    "deepnorm": {"pre": "normalizations lie behind the residual sums, and its branch has one"},
+    "deepnorm": {"pre": "normalizations follow the residual sums, and its branch has one"},
     **{
         text: dict.fromkeys(NORMS, "no residual sum is followed by an activation")
         for text in SCHEME_TEXTS

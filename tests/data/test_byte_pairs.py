@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from normless.data import DataFormatError
 from normless.data.byte_pairs import BytePairs
-from normless.data.special_tokens import SPECIAL_TOKENS
+from normless.data.tokens import SPECIAL_TOKENS
 
 TEXTS = ["low low low low low", "lower lower", "newest newest newest newest newest newest", "widest widest widest"]
 ALPHABET = "".join(sorted({character for text in TEXTS for character in text}))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from normless.data.byte_pairs import BytePairs
 from normless.data.images.image_data import Batch
-from normless.data.padding import ragged
 from normless.data.text.labelled_text import LabelledSentences, LabelledText
 from normless.data.text.sentence_tokens import LearnedTokens
 from normless.data.text.sentiment import sentiment
 from normless.data.text.text_batches import TextData
+from normless.data.tokens import TokenSentences
 
 
 class Letters:
@@ -118,7 +118,7 @@ def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
 
 @given(st.lists(st.lists(st.integers(3, 10**6), min_size=1, max_size=6), min_size=1), st.integers(0, 2))
 def test_ragged_rows_come_back(sentences: list[list[int]], padding: int) -> None:
-    rows = ragged(sentences)
+    rows = TokenSentences.of(sentences)
     assert rows.lengths.tolist() == [len(one) for one in sentences]
     order = torch.randperm(len(sentences)).numpy()
     padded = rows.take(order).padded(torch.arange(len(sentences)).numpy(), padding)

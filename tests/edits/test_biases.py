@@ -19,7 +19,8 @@ def without_norms(model):
 
 @pytest.mark.parametrize("build", [lambda: wide_resnet(10, 1), lambda: resnet_cifar(8)])
 def test_channel_biases_on_every_convolution(build) -> None:
-    model = randomized(build())
+    model = build()
+    torch.nn.init.normal_(model.classifier.bias)
     net = edited(model, ChannelBiases())
     convolutions = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d)}
     assert added(model, net) == {f"{name}.bias" for name in convolutions}
@@ -158,3 +159,18 @@ def test_the_bias_after_a_sum_needs_an_activation_there(build) -> None:
 def test_a_second_time_is_refused_and_names_the_module() -> None:
     with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0\.conv2.*already has its output bias"):
         edited(without_norms(resnet_cifar(8)), ScalarBiases(), BiasAfterSum())
+
+
+def test_biases_of_a_trained_network_stay_and_plan_says_so() -> None:
+    model = wide_resnet(10, 1)
+    with torch.no_grad():
+        model.norm.bias.fill_(0.1)
+        model.classifier.bias.fill_(0.5)
+    edits = (RemoveNorms(), ChannelBiases())
+    net = edited(model, *edits)
+    assert net.classifier.bias.eq(0.5).all()
+    assert net.stem.bias.eq(0).all()
+    planned = nl.plan(model, nl.Scheme("test", edits))
+    assert [change.what for change in planned if change.path == "classifier"] == [
+        "its bias of 10 channels stays: the network is trained"
+    ]

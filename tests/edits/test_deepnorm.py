@@ -228,12 +228,12 @@ class PreNorm(Encoder):
 REFUSALS = [
     (DeepNorm(), lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), r"blocks\.0: DeepNorm is for transformers"),
     (DeepNorm(), PreNorm, TOKENS, r"its branch has one, layers\.0\.attention\.0"),
-    (DeepNorm(), Unnamed, TOKENS, "layers side by side, .*whose names do not tell which make queries and keys"),
+    (DeepNorm(), Unnamed, TOKENS, "layers side by side, .*whose names do not say which make queries and keys"),
     (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms removes it before"),
 ]
 BARE = [
     (lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), "it is no linear layer but a conv 3×3"),
-    (lambda: dense(2, 8, in_features=8), torch.randn(4, 8), "no branch has layers whose names say that they make"),
+    (lambda: dense(2, 8, in_features=8), torch.randn(4, 8), "no branch has layers that are named as queries"),
     (lambda: nn.Linear(3, 3), torch.randn(2, 3), "it has no residual block"),
 ]
 

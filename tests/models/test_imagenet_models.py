@@ -345,7 +345,7 @@ def test_wrong_sizes_are_one_sentence() -> None:
         resnet(18, channels=0)
     with pytest.raises(ValueError, match="at least one channel in its first stage, got channels=0"):
         resnet_v2(50, channels=0)
-    with pytest.raises(ValueError, match="on conv1, its 1×1, or conv2, its 3×3, not 'conv3'"):
+    with pytest.raises(ValueError, match="stride_on is conv1, conv2, not 'conv3'"):
         build_model("normless:resnet(stride_on=conv3)")
     with pytest.raises(ValueError, match="got depth=34 with stride_on='conv1'"):
         resnet(34, stride_on="conv1")

@@ -15,8 +15,7 @@ from papers_helpers import CheckedEvidence, checked
 from normless.sweeps.laboratory import Laboratory, SweepResult
 from normless.sweeps.protocol import further_points
 from normless.sweeps.sweep import Point, Sweep
-from normless_papers.artefact import Budget, Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 
 
 class Optimum:
@@ -104,5 +103,6 @@ def measured(
     found = artefact_of(artefact)
     settings = {**found.settings[budget], **changes}
     if few and settings["effort"].replicates > 4:
-        settings["effort"] = replace(settings["effort"], replicates=4, best=3, extensions=2)
+        effort = settings["effort"]
+        settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
     return found.function(Context(budget, cast(Laboratory, laboratory), folder), **settings), laboratory

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 
 from normless.plots.save import inline_svg
 from normless.sweeps.laboratory import Laboratory
-from normless_papers.artefact import Budget, Context, artefact_of
-from normless_papers.evidence import Evidence, beside
-from normless_papers.verdict import Check
+from normless_papers.artefact import Budget, Context, Evidence, artefact_of
+from normless_papers.claims import Check
+from normless_papers.evidence import beside
 
 
 def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Context:

@@ -13,8 +13,7 @@ import pandas as pd
 
 from normless.sweeps.laboratory import Laboratory, SweepResult
 from normless.sweeps.sweep import Point, Sweep
-from normless_papers.artefact import Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact_of
 
 CHANCE = 10.0
 # Points of accuracy, far less than what claims are about.

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 
 from normless.plots import accuracy_against_depth
 from normless_papers.budgets import Budget
+from normless_papers.claims import Check, Verdict
 from normless_papers.published import published
 from normless_papers.reproduction import Reproduction
 from normless_papers.storage import FIGURE, save
-from normless_papers.verdict import Check, Verdict
 
 CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 

@@ -8,21 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_lab import recorded
 from torch import nn
 from worlds.facts import drawn
 
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
-from normless.train import TrainConfig
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context
-from normless_papers.batches import training_batch
-from normless_papers.draws import seeded
 from normless_papers.multipliers import blocks_at_start
-from normless_papers.outcomes import outcome_table
 from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
 from normless_papers.regularization import biases, drop_check, dropped_share
+from normless_papers.seeded_inputs import seeded, training_batch
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))
@@ -98,16 +94,6 @@ def test_the_share_that_a_scheme_drops(scheme: str, drop: float) -> None:
     share = dropped_share(wide_resnet(10, 1), scheme, 200)
     assert share.mean == pytest.approx(drop, abs=0.02)
     assert share.n == 200
-
-
-def test_outcomes_of_runs(context: Context) -> None:
-    outcomes = {0.1: ("trained", 0.8), 0.2: ("diverged", 0.1), 0.3: ("failed", math.nan)}
-    scripted, lab = recorded(context, lambda config: outcomes[config.rate])  # type: ignore[arg-type, return-value]
-    table = outcome_table(scripted, [({"depth": 10}, TrainConfig(rate=rate, epochs=1)) for rate in outcomes])
-    assert [config.rate for config in lab.configs] == [0.1, 0.2, 0.3]
-    assert table["outcome"].tolist() == ["trained", "diverged", "failed"]
-    assert table["test_accuracy"].tolist()[:2] == pytest.approx([80, 10])
-    assert table["error"][2] == "ValueError: no"
 
 
 def test_draws_are_the_seeds_and_nothing_else() -> None:

@@ -14,8 +14,10 @@ from papers_helpers import assert_whole, check_of
 from worlds.de_smith_batches import SIZES, SMALL_SIZES, as_said, best_at_16, cifar100
 from worlds.de_smith_imagenet import as_published
 
-from normless_papers.protocol import Effort
-from normless_papers.verdict import verdict_of
+from normless.sweeps import RateGrid
+from normless_papers.claims import verdict_of
+from normless_papers.de_smith import rates_at
+from normless_papers.effort import Effort
 
 IMAGENET = ("zeroinit/table-4", "zeroinit/table-5", "skipinit/table-7")
 FIGURES = (
@@ -134,7 +136,8 @@ def test_numbers_on_imagenet_are_asked_of_imagenet_alone(tmp_path: Path) -> None
     st.integers(0, 13),
 )
 def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list[int], power: int) -> None:
-    grid = Effort(exponents=tuple(exponents)).rates(2**power)
+    rates = RateGrid(tuple(2.0**one for one in exponents), 2.0)
+    grid = rates_at(Effort(data="cifar10", rates=rates), 2**power)
     held = [math.log2(rate) for rate in grid.rates]
     assert held == sorted(set(held))
     moved = {exponent + power - 6 for exponent in exponents}

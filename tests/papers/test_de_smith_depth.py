@@ -12,9 +12,10 @@ from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
 from worlds.de_smith_depth import as_published
 
+from normless.sweeps import RateGrid
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import verdict_of
 from normless_papers.published import published_as
-from normless_papers.verdict import verdict_of
 
 TABLES = ("skipinit/table-3", "skipinit/table-4", "skipinit/table-5", "skipinit/table-6")
 
@@ -135,8 +136,10 @@ def test_edges_and_single_runs_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_smoke_trains(context: Context) -> None:
-    effort = replace(artefact_of("zeroinit/table-3").settings["smoke"]["effort"], exponents=(-4, -2), extensions=0)
+    effort = replace(
+        artefact_of("zeroinit/table-3").settings["smoke"]["effort"], rates=RateGrid((2.0**-4, 2.0**-2), None)
+    )
     evidence = carried_out("zeroinit/table-3", context, depths=(10, 16), effort=effort)
     deep = tuple(f"{m}/{d}" for m in ("zeroinit_without_l2", "scalar_multiplier") for d in (100, 1000))
     assert_whole("zeroinit/table-3", evidence, unmeasured=deep)
-    assert set(evidence.measured["runs"]) == {2 * effort.best}
+    assert set(evidence.measured["runs"]) == {2 * effort.replicates}

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_papers.estimates import (
+from normless_papers.claims import (
+    Estimate,
+    check,
     decades_over_draws,
     difference,
     in_every,
+    larger,
     over_draws,
     qualified,
     quantity_table,
     single_run,
     within,
 )
-from normless_papers.verdict import Estimate, check, larger
 
 NUMBERS = st.floats(-1e6, 1e6)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_papers.artefact import Artefact
-from normless_papers.evidence import Evidence, beside
+from normless_papers.artefact import Artefact, Evidence
+from normless_papers.claims import check
+from normless_papers.evidence import beside
 from normless_papers.published import published_as
-from normless_papers.verdict import check
 
 KEYS = st.lists(st.integers(0, 9), unique=True, max_size=8)
 

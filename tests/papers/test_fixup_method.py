@@ -11,7 +11,7 @@ from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context
-from normless_papers.verdict import verdict_of
+from normless_papers.claims import verdict_of
 
 
 def test_fixup(context: Context) -> None:

@@ -8,11 +8,11 @@ import torch
 from papers_helpers import assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context
+from normless_papers.claims import Estimate, verdict_of
 from normless_papers.fixup.bounds import InputBounds, _theorem_1
 from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates, _checks, _estimate
 from normless_papers.fixup.networks import RectifiedNetwork, closed_form
 from normless_papers.probes import update_terms
-from normless_papers.verdict import Estimate, verdict_of
 
 
 def test_equation_1(context: Context) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, context_in
 
+from normless.sweeps.rates import RateGrid
 from normless.sweeps.row import RunOutcome
 from normless.sweeps.sweep import Sweep
-from normless_papers.artefact import Budget, Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Budget, Context, Evidence, artefact_of
+from normless_papers.claims import verdict_of
+from normless_papers.effort import Effort
 from normless_papers.fixup import transformer as template
 from normless_papers.fixup.translation import stable
-from normless_papers.verdict import verdict_of
 
 PUBLISHED_ELSEWHERE = (
     "iwslt_de_en/(Deng et al. 2018), with normalization",
@@ -77,10 +79,11 @@ def test_smaller_texts_are_asked_for_no_bleu(
 
 
 def test_the_templates_runs_are_those_of_table_3(tmp_path: Path) -> None:
-    _, sweeps = scored({"layer_norm": 34.2, "fixup": 34.5}, tmp_path, budget="smoke")
-    settings = dict(artefact_of("fixup/transformer").settings["smoke"])
-    configs = template._configs(context_in(tmp_path), **settings)
-    assert {one.hash for one in configs} == {point.config.hash for point in sweeps[0].points()}
+    _, (table,) = scored({"layer_norm": 34.2, "fixup": 34.5}, tmp_path, budget="smoke")
+    effort = artefact_of("fixup/transformer").settings["smoke"]["effort"]
+    axes = {"scheme": {name: {"scheme": name} for name in template.SCHEMES}}
+    own = effort.sweep(replace(context_in(tmp_path), data_root="texts"), "template", axes)
+    assert {one.config.hash for one in own.points()} == {point.config.hash for point in table.points()}
 
 
 def test_two_runs_are_too_few_to_be_stable() -> None:
@@ -89,20 +92,19 @@ def test_two_runs_are_too_few_to_be_stable() -> None:
     assert stable("It is stable.", runs, pd.Series([False, False])).verdict == "fails"
 
 
-TRAINING = {
-    "data": "grammar(train=60, validation=4, test=4)",
-    "vocabulary": 200,
-    "batch_tokens": 400,
-    "epochs": 2,
-    "warmup_steps": 2,
-    "rate": 3e-3,
-    "beam_width": 1,
-    "longer_by": 2,
-}
+def tiny(layers: int) -> Effort:
+    return Effort(
+        data="grammar(train=60, validation=4, test=4)",
+        model=f"normless:transformer(layers={layers}, width=16, heads=4, feed_forward=32, norm='post', dropout=0.0)",
+        run="train-translation",
+        epochs=2,
+        rates=RateGrid((3e-3,), None),
+        settings={"vocabulary": 200, "batch_tokens": 400, "warmup_steps": 2, "beam_width": 1, "longer_by": 2},
+    )
 
 
 def test_the_template_holds_and_trains(context: Context) -> None:
-    evidence = carried_out("fixup/transformer", context, layers=2, width=16, replicates=1, training=TRAINING)
+    evidence = carried_out("fixup/transformer", context, effort=tiny(2))
     assert_whole("fixup/transformer", evidence)
     # So short a training, and a single one, leaves open whether it is stable, and what layer normalization reaches.
     assert [one.verdict for one in evidence.checks[-2:]] == ["inconclusive"] * 2
@@ -124,7 +126,7 @@ def test_another_initialization_is_noticed(context: Context, monkeypatch: pytest
         return network
 
     monkeypatch.setattr(template, "convert", spoiled)
-    evidence = carried_out("fixup/transformer", context, layers=1, width=16, replicates=1, training=TRAINING)
+    evidence = carried_out("fixup/transformer", context, effort=tiny(1))
     failing = {one.claim.split(",")[0] for one in evidence.checks if one.verdict == "fails"}
     assert "The last layer of every branch is zero" in failing
     assert "Every attention and feed-forward branch outputs zero at the start" in failing

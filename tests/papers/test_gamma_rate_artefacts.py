@@ -7,8 +7,7 @@ import pytest
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from torch import nn
 
-from normless_papers.artefact import Context, artefact_of
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Context, Evidence, artefact_of
 from normless_papers.gamma import groups, rate, stream_of_trained
 
 TINY = "normless:resnet(depth=18, channels=8)"

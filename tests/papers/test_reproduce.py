@@ -14,13 +14,12 @@ from synthetic_results import figure
 from normless.errors import NormlessError
 from normless.train import TrainConfig
 from normless_papers import reproduce as module
-from normless_papers.artefact import Artefact, Context
-from normless_papers.evidence import Evidence
+from normless_papers.artefact import Artefact, Context, Evidence
+from normless_papers.claims import check
 from normless_papers.published import UnknownArtefactError, published_as
 from normless_papers.reproduce import laboratory_in, reproduce
 from normless_papers.reproduction import ResultError
 from normless_papers.storage import folder_of, load
-from normless_papers.verdict import check
 
 NAME = "fixup/equation-1"
 Function = Callable[..., Evidence]

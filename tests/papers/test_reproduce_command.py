@@ -16,12 +16,11 @@ from normless.cli import main
 from normless.plots import accuracy_against_depth
 from normless.sweeps.row import RunRow
 from normless_papers import reproduce as module
-from normless_papers.artefact import Artefact, Context
+from normless_papers.artefact import Artefact, Context, Evidence
+from normless_papers.claims import check
 from normless_papers.cli.progress import ReproductionProgress
-from normless_papers.evidence import Evidence
 from normless_papers.published import published, published_as
 from normless_papers.reproduction import Reproduction
-from normless_papers.verdict import check
 
 Capture = pytest.CaptureFixture[str]
 

@@ -16,8 +16,7 @@ from normless import convert, param_groups
 from normless.models.spec import build_model
 from normless.sweeps.laboratory import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
-from normless_papers.networks import RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
-from normless_papers.protocol import METHODS, PROTOCOL
+from normless_papers.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.published import published
 from normless_papers.regularization import biases
 
@@ -166,7 +165,8 @@ def test_the_check_of_biases_sees_every_layer(broken: str) -> None:
 def test_l2_is_on_matrices_and_kernels_alone(scheme: str) -> None:
     """`regularizers["w"]`: every parameter of two or more dimensions decays, no bias, scalar, γ or β does."""
     network = convert(built_wide_resnet(10, 1), scheme)
-    groups = param_groups(network, lr=0.1, weight_decay=PROTOCOL["weight_decay"], policy=PROTOCOL["decay_policy"])
+    settings = artefact_of("skipinit/table-1").settings["paper"]["effort"].settings
+    groups = param_groups(network, lr=0.1, weight_decay=settings["weight_decay"], policy=settings["decay_policy"])
     decays = {id(one): group["weight_decay"] for group in groups for one in group["params"]}
     assert len(decays) == len(list(network.parameters()))
     for name, one in network.named_parameters():

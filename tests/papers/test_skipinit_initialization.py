@@ -13,11 +13,11 @@ from torch import nn
 
 from normless import residual_map
 from normless_papers.artefact import Context
+from normless_papers.claims import verdict_of
 from normless_papers.skipinit.batch_statistics import MEAN_SQUARE, formulas
 from normless_papers.skipinit.covariances import moments, near
 from normless_papers.skipinit.initialization import slope_through_zero
 from normless_papers.skipinit.networks import ConvolutionalNetwork
-from normless_papers.verdict import verdict_of
 
 
 def test_figure_2(context: Context) -> None:

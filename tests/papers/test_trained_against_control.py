@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from normless_papers.claims import Estimate
 from normless_papers.trained import (
     best_accuracy,
     does_not_train,
@@ -18,7 +19,6 @@ from normless_papers.trained import (
     runs_train,
     trains,
 )
-from normless_papers.verdict import Estimate
 
 CHANCE = 10.0
 PERCENT = st.floats(0, 100)

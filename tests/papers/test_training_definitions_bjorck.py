@@ -16,27 +16,34 @@ from swept_lab import End, swept
 
 from normless.schemes import parse_scheme
 from normless.sweeps.laboratory import SweepResult
+from normless.sweeps.rates import RateGrid
 from normless.sweeps.sweep import Sweep
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import Estimate, larger
+from normless_papers.effort import Effort
 from normless_papers.understanding_bn import reference_runs
 from normless_papers.understanding_bn.plateau import plateaus
-from normless_papers.understanding_bn.protocol import SUBSETS, Effort, parts_scheme
+from normless_papers.understanding_bn.protocol import SUBSETS, parts_scheme
 from normless_papers.understanding_bn.rates import best_decade, best_rate, highest_decade, is_rate
-from normless_papers.verdict import Estimate, larger
 
+NETWORK = "normless:resnet_cifar(depth=8)"
+PROTOCOL = {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}
 TINY = Effort(
-    depth=8,
     data="digits(train=128, test=60)",
-    batch_size=64,
-    rates=(0.01, 0.1),
-    replicates=1,
+    model=NETWORK,
     epochs=2,
-    doublings=0,
-    low=(0.01, 4),
-    middle=(0.05, 2),
-    high=(0.1, 2),
-    top=(0.05, 2),
-    shallower=(8, 8),
+    batch_size=64,
+    rates=RateGrid((0.01, 0.1), None),
+    settings=PROTOCOL,
+    variants={
+        "low": {"rate": 0.01, "epochs": 4},
+        "middle": {"rate": 0.05, "epochs": 2},
+        "high": {"rate": 0.1, "epochs": 2},
+        "top": {"rate": 0.05, "epochs": 2},
+        "search": {},
+        "warm_start": {"warm_start_rate": 1e-4, "warm_start_epochs": 1},
+    },
+    reduced="ResNet-8.",
 )
 
 # Runs of the paper: configurations × rates × repetitions.
@@ -131,8 +138,9 @@ def test_every_subset_of_parts_is_a_scheme(parts: tuple[str, ...]) -> None:
 
 
 def test_the_papers_own_numbers_are_asked_of_its_own_setup_alone(context: Context) -> None:
-    assert Effort().reduction(context) == ""
-    assert "cifar100" in Effort().reduction(replace(context, data="cifar100"))
+    paper = artefact_of("understanding-bn/table-2").settings["paper"]["effort"]
+    assert paper.reduction(context) == ""
+    assert "cifar100" in paper.reduction(replace(context, data="cifar100"))
     assert "ResNet-8" in TINY.reduction(context)
 
 
@@ -169,7 +177,7 @@ def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
 
 
 def test_table_3_end_to_end(shared: Context) -> None:
-    evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=(0.01,)))
+    evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=RateGrid((0.01,), None)))
     assert_whole("understanding-bn/table-3", evidence)
     assert set(evidence.measured["layers"]) == {8}
 
@@ -257,7 +265,7 @@ def test_figure_1_asks_nothing_of_learning_that_still_rises_or_never_began(tmp_p
 
     flat = facts_of(90.0)
     assert reference_runs._figure_1(flat)[0].verdict == "holds"
-    rising = replace(flat, table=flat.table.assign(plateaued=False))
+    rising = replace(flat, runs=replace(flat.runs, table=flat.runs.table.assign(plateaued=False)))
     for one in (*reference_runs._figure_1(rising), *reference_runs._figure_1(facts_of(12.0))[:2]):
         assert one.verdict == "inconclusive"
         assert "Not asked" in one.claim

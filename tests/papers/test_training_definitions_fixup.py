@@ -13,7 +13,8 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 
 from normless.schemes import parse_scheme
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.fixup.depth import METHODS, RULES, Depth, Depths
+from normless_papers.effort import Effort
+from normless_papers.fixup.depth import METHODS, RULES
 
 # Runs of the paper's setup: of each artefact the sweeps' numbers of runs.
 COUNTS = {
@@ -134,14 +135,22 @@ def test_all_schemes_are_known() -> None:
         assert parse_scheme(scheme).edits is not None
 
 
-TINY_DEPTHS = Depths(
-    (Depth(10, 64, 1), Depth(16, 32, 1, data="digits(train=64, test=40)")), "digits(train=128, test=60)"
+SETTINGS = {"schedule": "constant", "momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all"}
+TINY_DEPTHS = tuple(
+    Effort(
+        data=f"digits(train={train}, test=60)",
+        model=f"normless:wide_resnet(depth={depth}, width=1, initialization=None)",
+        epochs=1,
+        batch_size=batch_size,
+        settings=SETTINGS,
+    )
+    for depth, batch_size, train in ((10, 64, 128), (16, 32, 64))
 )
 
 
 @pytest.mark.parametrize("artefact", ["fixup/figure-3", "fixup/rule-2"])
 def test_depths_end_to_end(artefact: str, shared: Context) -> None:
-    evidence = carried_out(artefact, shared, effort=TINY_DEPTHS)
+    evidence = carried_out(artefact, shared, efforts=TINY_DEPTHS)
     assert_whole(artefact, evidence)
     assert sorted(set(evidence.measured["depth"])) == [10, 16]
     assert evidence.measured["failed"].sum() == 0
@@ -164,18 +173,16 @@ def test_cifar_networks_end_to_end(artefact: str, shared: Context) -> None:
 
 
 def test_regularized_end_to_end(shared: Context) -> None:
-    cases = tuple(
-        replace(case, effort=small(case.effort)) for case in artefact_of("fixup/table-4").settings["smoke"]["cases"]
-    )
-    evidence = carried_out("fixup/table-4", shared, cases=cases[:1])
+    effort = small(artefact_of("fixup/table-4").settings["smoke"]["efforts"]["cifar10"])
+    evidence = carried_out("fixup/table-4", shared, efforts={"cifar10": effort})
     assert evidence.measured["failed"].sum() == 0
     assert [one for one in evidence.remarks if "trained on digits" in one]
 
 
 def test_imagenet_networks_end_to_end(shared: Context) -> None:
-    networks = artefact_of("fixup/table-2").settings["smoke"]["networks"]
-    networks = replace(networks, resnet_50=small(networks.resnet_50), resnet_101=small(networks.resnet_101))
+    efforts = {name: small(one) for name, one in artefact_of("fixup/table-2").settings["smoke"]["efforts"].items()}
     for artefact in ("fixup/table-2", "fixup/figure-5", "fixup/figure-6", "fixup/scalar-lr"):
-        evidence = carried_out(artefact, shared, networks=networks)
+        changes = {"efforts": efforts} if artefact == "fixup/table-2" else {"effort": efforts["resnet_50"]}
+        evidence = carried_out(artefact, shared, **changes)
         assert_whole(artefact, evidence)
         assert not [one for one in evidence.remarks if "failed" in one]

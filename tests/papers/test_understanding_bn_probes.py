@@ -16,10 +16,10 @@ from torch import nn
 from worlds.understanding_bn import WORLDS as UNDERSTANDING_BN
 
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import verdict_of
 from normless_papers.understanding_bn import divergence, networks, passes, steps
 from normless_papers.understanding_bn.logits import _favourite
 from normless_papers.understanding_bn.networks import Initializations, conv_path
-from normless_papers.verdict import verdict_of
 
 TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
 LARGER = {"data": "correlated(image_shape=(3, 16, 16))", "batch_size": 16}

@@ -13,8 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind_from_stats, ttest_rel
 
-from normless_papers.trained import replicates
-from normless_papers.verdict import Check, Estimate, at_scale, check, close, larger, verdict_of
+from normless_papers.claims import Check, Estimate, at_scale, check, close, larger, replicates, verdict_of
 
 MEANS = st.floats(-10, 10)
 DEVIATIONS = st.floats(1e-3, 5)

@@ -10,7 +10,7 @@ from papers_helpers import assert_whole, carried_out, check_of
 
 from normless.train import TrainConfig
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.verdict import verdict_of
+from normless_papers.claims import verdict_of
 
 FEW = {
     "zeroinit/zeroinit": {"depth": 10, "draws": 200},

@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normless.data.byte_pairs import BytePairs
-from normless.data.padding import Ragged, ragged
 from normless.data.parallel.parallel_text import Pairs, ParallelText
-from normless.data.parallel.token_buckets import Integers, bucket_epoch, sorted_buckets, token_buckets
-from normless.data.special_tokens import SPECIAL_TOKENS
+from normless.data.tokens import SPECIAL_TOKENS, Integers, TokenSentences, bucket_epoch, sorted_buckets, token_buckets
 
 SetName = Literal["train", "validation", "test"]
 
@@ -170,8 +168,8 @@ def joint_vocabulary(text: ParallelText, size: int) -> BytePairs:
 class _Encoded:
     """Sentence pairs as tokens, each sentence with its end."""
 
-    source: Ragged
-    target: Ragged
+    source: TokenSentences
+    target: TokenSentences
 
     @property
     def size(self) -> int:
@@ -197,4 +195,4 @@ def _encoded(pairs: Pairs, vocabulary: BytePairs) -> _Encoded:
         [np.array([*tokens, SPECIAL_TOKENS.end]) for tokens in vocabulary.encode(side)]
         for side in (pairs.source, pairs.target)
     )
-    return _Encoded(*map(ragged, ended))
+    return _Encoded(*map(TokenSentences.of, ended))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from normless.data.byte_pairs import BytePairs
-from normless.data.special_tokens import SPECIAL_TOKENS
+from normless.data.tokens import SPECIAL_TOKENS
 from normless.errors import DataFormatError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from normless.data.epoch_randomness import epoch_sequence
 from normless.data.images.image_data import Batch
-from normless.data.padding import Ragged, ragged
-from normless.data.parallel.token_buckets import Integers
 from normless.data.text.labelled_text import LabelledSentences, LabelledText
 from normless.data.text.sentence_tokens import SentenceTokens
+from normless.data.tokens import Integers, TokenSentences
 
 
 class TextData:
@@ -38,7 +37,7 @@ class TextData:
         self.tokens = tokens
         self.classes = len(text.classes)
         self._train, self._test = (_encoded(part, tokens, longest) for part in (text.train, text.test))
-        whole = ragged(tokens.encode(text.train.sentences, longest + 1))
+        whole = TokenSentences.of(tokens.encode(text.train.sentences, longest + 1))
         self.cut = int((whole.lengths > longest).sum())
 
     @property
@@ -119,10 +118,10 @@ class TextData:
         parts = (np.array_split(rows, world_size)[rank] for rows in batches)
         return (self._batch(self._test, self.test_labels, rows, device) for rows in parts if len(rows))
 
-    def _batch(self, part: Ragged, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
+    def _batch(self, part: TokenSentences, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
         tokens = part.padded(rows, self.tokens.padding)
         return Batch(tokens.to(device), labels[torch.from_numpy(rows)].to(device))
 
 
-def _encoded(part: LabelledSentences, tokens: SentenceTokens, longest: int) -> Ragged:
-    return ragged(tokens.encode(part.sentences, longest))
+def _encoded(part: LabelledSentences, tokens: SentenceTokens, longest: int) -> TokenSentences:
+    return TokenSentences.of(tokens.encode(part.sentences, longest))

@@ -12,9 +12,9 @@ from invented_runs import Optimum
 from worlds.trained import size_of, trained
 from worlds.world import World
 
-from normless_papers.protocol import METHODS
+from normless_papers.de_smith import METHODS
 from normless_papers.published import published_as
-from normless_papers.skipinit.batch_sizes_cifar100 import BEST_BATCH, GHOST
+from normless_papers.skipinit.batch_sizes import BEST_BATCH, GHOST
 
 _PRINTED = published_as("zeroinit/figure-2").rows[0]["value"]
 SATURATION = {

@@ -9,7 +9,7 @@ import numpy as np
 from worlds.world import World
 
 from normless_papers.agreement import ROUNDING, Agreement
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate
 
 
 def agreements(*, agree: bool) -> tuple[Agreement, ...]:

@@ -14,6 +14,7 @@ from worlds import fixup_training
 from worlds.world import World
 
 from normless_papers.agreement import Agreement
+from normless_papers.claims import Estimate
 from normless_papers.fixup.bounds import InputBounds, SetBounds
 from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates
 from normless_papers.fixup.dynamics import WITH, WITHOUT, Dynamics
@@ -22,7 +23,6 @@ from normless_papers.fixup.method import Method, Rules
 from normless_papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
 from normless_papers.fixup.variance import Growth
 from normless_papers.published import published_as
-from normless_papers.verdict import Estimate
 
 
 def printed(artefact: str) -> Mapping[str, Any]:

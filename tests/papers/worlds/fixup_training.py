@@ -13,11 +13,12 @@ from worlds.world import World
 
 from normless_papers.agreement import Agreement
 from normless_papers.artefact import artefact_of
+from normless_papers.claims import Estimate
 from normless_papers.fixup.baselines import Calibrated, Scaled
-from normless_papers.fixup.depth import first_epochs, runs_of
+from normless_papers.fixup.depth import first_epochs
 from normless_papers.fixup.transformer import SCHEMES, Template
 from normless_papers.published import published_as
-from normless_papers.verdict import Estimate
+from normless_papers.runs import Runs
 
 UNTRAINED = Ending(0.1, "diverged")
 
@@ -58,9 +59,9 @@ def _reversed_depths(labels: Mapping[str, str], settings: Mapping[str, Any]) -> 
     return Ending(0.6)
 
 
-def _runs(artefact: str, methods: Mapping[str, str], endings: Endings, folder: Path) -> pd.DataFrame:
-    effort = artefact_of(artefact).settings["paper"]["effort"]
-    return runs_of(first_epochs(made_up(endings, folder), methods, effort))
+def _runs(artefact: str, methods: Mapping[str, str], endings: Endings, folder: Path) -> Runs:
+    efforts = artefact_of(artefact).settings["paper"]["efforts"]
+    return first_epochs(made_up(endings, folder), methods, efforts)
 
 
 def _scaled(folder: Path, right: bool) -> Scaled:

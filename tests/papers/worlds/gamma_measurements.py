@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from worlds.facts import both, drawn
 
+from normless_papers.claims import Estimate
 from normless_papers.gamma.accumulation import AccumulationFacts
 from normless_papers.gamma.groups import PartitionFacts
 from normless_papers.gamma.half_accumulation import HalfFacts
@@ -13,7 +14,6 @@ from normless_papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
 from normless_papers.gamma.resets import ResetFacts
 from normless_papers.gamma.stream_of_trained import TrainedStreams
 from normless_papers.published import published_as
-from normless_papers.verdict import Estimate
 
 
 def partition(right: bool) -> PartitionFacts:

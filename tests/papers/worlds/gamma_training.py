@@ -17,9 +17,8 @@ from normless.sweeps.laboratory import Laboratory
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.sweep import Point
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.gamma.comparison import BASELINE
-from normless_papers.gamma.guidelines import Branches
-from normless_papers.gamma.roles import roles_compared
+from normless_papers.gamma.decay_comparison import BASELINE
+from normless_papers.gamma.image_guidelines import Branches, compared_by_role
 from normless_papers.published import published_as
 
 # Differences to L2 on the weights alone, where the paper prints one number for no network, or none but a direction.
@@ -79,7 +78,7 @@ def facts(artefact: str, folder: Path, right: bool) -> Any:
     if artefact in IMAGES:
         settings["effort"] = replace(settings["effort"], rates=RateGrid((2.0**-4,), None))
     if artefact == "gamma/guideline-1":
-        comparison = roles_compared(context, settings["effort"])[1]
+        comparison = compared_by_role(context, settings["effort"])
         return Branches(comparison, shares(right))
     return found.function(context, **settings).facts
 

@@ -13,6 +13,7 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
+from normless_papers.claims import Estimate
 from normless_papers.published import published_as
 from normless_papers.regularization import RegularizedFacts
 from normless_papers.skipinit.batch_statistics import BatchStatistics
@@ -21,7 +22,6 @@ from normless_papers.skipinit.initialization import BatchStatisticsOfBlocks
 from normless_papers.skipinit.normalization import Definition
 from normless_papers.skipinit.reference_code import Port
 from normless_papers.skipinit.scalar_bias import ScalarBiasFacts
-from normless_papers.verdict import Estimate
 
 # What the printed list of blocks adds up to, counted by hand.
 PARAMETERS = 25_530_488

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_papers.run_summary import combined, difference
-from normless_papers.verdict import Estimate
+from normless_papers.claims import Estimate, combined, difference
 
 NUMBERS = st.floats(-1e3, 1e3)
 

@@ -1,0 +1,273 @@
+"""Methods compared at several depths or batch sizes, each at its best learning rate, as De & Smith do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.plots import inks_of, new_panels, optimum_against, rate_against
+from normless_papers.artefact import Evidence
+from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger
+from normless_papers.runs import Runs
+
+# Batches at which all methods are claimed to behave alike.
+SMALL_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of some methods at some sizes: depths or batch sizes.
+
+    Attributes:
+        runs: all of them.
+        step: the factor between neighbouring learning rates.
+        axis: of the sizes, `depth` or `batch_size`.
+        column: the axis of the methods.
+        metrics: whose optima are wanted; the first is meant where none is named.
+    """
+
+    runs: Runs
+    step: float
+    axis: str
+    column: str
+    metrics: tuple[str, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """All that were run, in increasing order."""
+        return sorted(int(size) for size in self.runs.labels(self.axis))
+
+    def up_to(self, largest: int) -> list[int]:
+        """The sizes that are no larger."""
+        return [size for size in self.sizes if size <= largest]
+
+    def labels(self, method: str, size: int) -> dict[str, Any]:
+        """Of a combination."""
+        return {self.column: method, self.axis: size}
+
+    def at(self, size: int) -> str:
+        """A size in words."""
+        return f"at {self.axis.replace('_', ' ')} {size}"
+
+    def reached(self, method: str, size: int, metric: str = "") -> Estimate:
+        """What is reached at the best rate."""
+        one = self.runs.optimum(metric or self.metrics[0], **self.labels(method, size))
+        return replace(one, name=method)
+
+    def exponent(self, method: str, size: int, metric: str = "") -> float:
+        """log₂ of the optimal rate; NaN also where it lies at an end of those tried, or only one was."""
+        metric, labels = metric or self.metrics[0], self.labels(method, size)
+        table = self.runs.optima(metric)
+        row = table[(table[self.column] == method) & (table[self.axis] == size)]
+        if row.empty or row["edge"].iloc[0] or math.isinf(self.step):
+            return math.nan
+        return self.runs.exponent(metric, **labels)
+
+    def as_printed(self, one: Check) -> Check:
+        """A check of printed numbers, or of what only the papers' length of training can show."""
+        return at_scale(one, self.runs.reduction)
+
+    def trains(self, claim: str, method: str, size: int, *, against: int | None = None) -> Check:
+        """Whether a method trains at a size where batch norm does, or as batch norm does at another size."""
+        control = self.labels("batch_norm", size if against is None else against)
+        return self.runs.trains(claim, against=control, **self.labels(method, size))
+
+    def does_not_train(self, claim: str, method: str, size: int) -> Check:
+        """Whether a method does not train at a size where batch norm does."""
+        return self.runs.does_not_train(claim, against=self.labels("batch_norm", size), **self.labels(method, size))
+
+    def above(
+        self,
+        claim: str,
+        first: str,
+        second: str,
+        sizes: Sequence[int] | None = None,
+        *,
+        by: float = 0.0,
+        metric: str = "",
+    ) -> list[Check]:
+        """Whether one method is above another by so much, at each size, which ends the sentence of the claim."""
+        return [
+            larger(
+                f"{claim} {self.at(size)}.",
+                self.reached(first, size, metric),
+                self.reached(second, size, metric),
+                by=by,
+            )
+            for size in (self.sizes if sizes is None else sizes)
+        ]
+
+    def agree(self, first: str, second: str, sizes: Sequence[int]) -> list[Check]:
+        """Whether the means of two methods are no further apart than the larger deviation, at each size.
+
+        It fails only where the means are further apart than that at 95 %, and is inconclusive between.
+        """
+        checks = []
+        for size in sizes:
+            one, other = self.reached(first, size), self.reached(second, size)
+            gap, deviation = abs(one.mean - other.mean), max(one.deviation, other.deviation)
+            squared = [one.deviation**2 / one.n, other.deviation**2 / other.n]
+            apart = above_zero(gap - deviation, squared, [one.n, other.n])
+            claim = f"{first} and {second} agree within one standard deviation {self.at(size)}."
+            holds = True if gap <= deviation else False if apart else None
+            checks.append(check(claim, holds, gap=gap, deviation=deviation))
+        return checks
+
+    def decline(self, method: str, first: int | None = None, metric: str = "") -> Estimate:
+        """What is reached at a size, by default the smallest, less what is reached at the largest."""
+        start = self.sizes[0] if first is None else first
+        gap = difference(self.reached(method, start, metric), self.reached(method, self.sizes[-1], metric))
+        return replace(gap, name=method)
+
+    def falls(self, method: str, start: int, size: int) -> Check:
+        """Whether a method reaches less at a size than at another."""
+        what = self.metrics[0].replace("_", " ")
+        one, other = (replace(self.reached(method, place), name=self.at(place)) for place in (start, size))
+        return larger(f"The {what} of {method} {self.at(size)} is below that {self.at(start)}.", one, other)
+
+    def proportional(self, method: str, sizes: Sequence[int], metric: str = "") -> Check:
+        """Whether the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
+
+        The slope is that of the least-squares line up to the first batch size with the largest optimal rate; if that
+        is the smallest one, through all. It is undecided below three batch sizes with an optimum inside the grid.
+        """
+        metric = metric or self.metrics[0]
+        exponents = {math.log2(size): self.exponent(method, size, metric) for size in sizes}
+        inside = {size: exponent for size, exponent in exponents.items() if not math.isnan(exponent)}
+        saturated = max(inside, key=lambda size: (inside[size], -size), default=math.nan)
+        rising = {size: exponent for size, exponent in inside.items() if size <= saturated}
+        points = inside if len(rising) < 2 else rising
+        slope = _slope(points) if len(points) >= 3 else math.nan
+        words = f"up to batch size {max(sizes)}" if sizes else "at small batch sizes"
+        return check(
+            f"By {metric.replace('_', ' ')} the optimal learning rate of {method} is proportional to the batch size "
+            f"{words}, until it saturates: log₂ of it rises by 1 ± 0.5 per doubling.",
+            None if math.isnan(slope) else abs(slope - 1) <= 0.5,
+            slope=slope,
+            batch_sizes=len(points),
+        )
+
+    def similar_rates(
+        self, methods: Sequence[str], sizes: Sequence[int], factor: float, metric: str = ""
+    ) -> list[Check]:
+        """Whether the methods' optimal rates lie within a factor, or within a step of the grid, at each size."""
+        metric, bound, checks = metric or self.metrics[0], max(factor, self.step), []
+        for size in sizes:
+            exponents = [self.exponent(method, size, metric) for method in methods]
+            low, high = 2 ** min(exponents), 2 ** max(exponents)
+            ratio = math.nan if any(map(math.isnan, exponents)) else high / low
+            checks.append(
+                check(
+                    f"By {metric.replace('_', ' ')} the optimal learning rates of {', '.join(methods)} lie within a "
+                    f"factor {bound:g} {self.at(size)}.",
+                    None if math.isnan(ratio) else ratio <= bound,
+                    factor=ratio,
+                    lowest=low,
+                    highest=high,
+                )
+            )
+        return checks
+
+    def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
+        """Whether the best rate of one method is above another's, or so many times as large; undecided where equal.
+
+        Two optima at one point of the grid may differ by less than its step.
+        """
+        one, other = self.exponent(first, size), self.exponent(second, size)
+        times = f"at least {factor:g} times" if factor > 1 else "larger than"
+        unknown = math.isnan(one - other) or one == other
+        return check(
+            f"The optimal learning rate of {first} {self.at(size)} is {times} that of {second}.",
+            None if unknown else one > other and 2 ** (one - other) >= factor,
+            **{first: 2**one, second: 2**other},
+        )
+
+    def weakly_dependent(self, method: str) -> Check:
+        """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid."""
+        exponents = [self.runs.exponent(self.metrics[0], **self.labels(method, size)) for size in self.sizes]
+        factor = 2 ** (max(exponents) - min(exponents)) if not any(map(math.isnan, exponents)) else math.nan
+        bound = max(2.0, self.step)
+        unknown = math.isnan(factor) or len(exponents) < 2 or math.isinf(bound)
+        return check(
+            f"The optimal learning rate of {method} changes by at most a factor {bound:g} between {self.axis}s.",
+            None if unknown else factor <= bound,
+            factor=factor,
+            **{f"{self.axis}s": len(exponents)},
+        )
+
+    def table(self) -> pd.DataFrame:
+        """A row per metric, method and size: `metric`, `unit`, the axes, `mean`, `std`, the rates and counts."""
+        tables = [
+            self.runs.printed(metric, "mean").assign(metric=metric, unit=_unit(metric)) for metric in self.metrics
+        ]
+        whole = pd.concat(tables, ignore_index=True)
+        return whole[["metric", "unit", *(name for name in whole.columns if name not in ("metric", "unit"))]]
+
+    def evidence(
+        self,
+        title: str,
+        *,
+        rates: bool = False,
+        measured: pd.DataFrame | None = None,
+        on: tuple[str, ...] = (),
+        remarks: Sequence[str] = (),
+    ) -> Evidence:
+        """The comparison as evidence, with a panel per metric.
+
+        Args:
+            title: of the figure's first panel.
+            rates: draw the optimal learning rates instead of what is reached at them.
+            measured: the table, where it is not that of all optima.
+            on: see `Evidence`.
+            remarks: see `Evidence`; those on the runs follow.
+        """
+        labels = {label: own for sweep in self.runs.sweeps for label, own in sweep.axes[self.column].items()}
+        inks = inks_of({label: str(own["scheme"]) for label, own in labels.items()})
+        style: dict[str, Any] = {"series": self.column, "across": self.axis, "inks": inks}
+
+        def draw() -> Axes:
+            by_depth = self.axis == "depth"
+            axes = new_panels(1, 2 if by_depth else len(self.metrics), width=4.9, height=3.2)
+            for ax, metric in zip(axes, self.metrics, strict=False):
+                table, up = self.runs.optima(metric), f"{metric.replace('_', ' ')} ({_unit(metric, short=True)})"
+                if rates:
+                    by = f"{title}, by {metric.split('_')[0]}"
+                    rate_against(table, ax, title=by, proportional=True, **style)
+                else:
+                    optimum_against(table, ax, title=title, up=up, **style)
+            if by_depth:
+                rate_against(self.runs.optima(self.metrics[0]), axes[1], title="Optimal learning rate", **style)
+            return axes[0]
+
+        return Evidence(
+            measured=self.table() if measured is None else measured,
+            facts=self,
+            setup=self.runs.setup,
+            on=on,
+            draw=draw,
+            remarks=(*remarks, *self.runs.remarks(*self.metrics)),
+            reduction=self.runs.reduction,
+        )
+
+    def by_depth(self, title: str, remarks: Sequence[str] = ()) -> Evidence:
+        """The evidence of a table over depth, in the columns that are printed."""
+        metric = self.metrics[0]
+        return self.evidence(
+            title, measured=self.runs.printed(metric, metric), on=(self.column, "depth"), remarks=remarks
+        )
+
+
+def _unit(metric: str, *, short: bool = False) -> str:
+    return ("%" if short else "percent") if "accuracy" in metric else "nats"
+
+
+def _slope(points: Mapping[float, float]) -> float:
+    """Of the least-squares line through (x, y)."""
+    x, y = list(points), list(points.values())
+    middle, height = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    return math.fsum((a - middle) * (b - height) for a, b in points.items()) / math.fsum((a - middle) ** 2 for a in x)

@@ -1,0 +1,166 @@
+"""The networks and methods of De & Smith, and how their sweeps over depth and batch size are set up.
+
+All weights start from He's variance 2 / fan-in, the classifier's included (SkipInit, appendices C and G). The
+classifier of a Wide-ResNet has no bias, with batch norm or without: ZeroInit's second part introduces biases "to each
+convolution and the classification layer", and so the networks that it is compared with have none in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import log2
+from types import MappingProxyType
+from typing import Any
+
+from normless.models import WideResNet, wide_resnet
+from normless.sweeps import RateGrid, Sweep, axis_of
+from normless_papers.artefact import Context
+from normless_papers.comparison import Comparison
+from normless_papers.effort import Effort
+from normless_papers.runs import carry_out
+
+BATCH_SIZE = 64
+GHOST_BATCH_SIZE = 64
+
+ACCURACY = "test_accuracy"
+# Printed training losses of this order at such accuracies hold the L2 term, which the papers do not say.
+LOSS = "training_loss_with_l2"
+
+# The original of He et al. (2016a), without "the modifications to ResNet-50-V1 described by Goyal et al. (2017)"
+# (ZeroInit, section 5): the stride is on the first 1×1 convolution and not on the 3×3, and the last γ starts at one.
+RESNET_V1 = "normless:resnet(depth=50, initialization=he_fan_in, stride_on=conv1)"
+RESNET_V2 = "normless:resnet_v2(depth=50, initialization=he_fan_in)"
+
+# Every method by the papers' names, and the settings that make it; two names of one method share their runs.
+METHODS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "batch_norm": {"scheme": "batch_norm"},
+        "without_batch_norm": {"scheme": "none"},
+        "biases": {"scheme": "zeroinit(multiplier=False, dropout=0)"},
+        "dropout": {"scheme": "zeroinit(multiplier=False, biases=False)"},
+        "scalar_multiplier": {"scheme": "skipinit"},
+        "biases_and_dropout": {"scheme": "zeroinit(multiplier=False)"},
+        "zeroinit": {"scheme": "zeroinit"},
+        "zeroinit_without_l2": {"scheme": "zeroinit", "weight_decay": 0.0},
+        "skipinit": {"scheme": "skipinit"},
+        "regularized_skipinit": {"scheme": "zeroinit"},
+        "skipinit_alpha_1": {"scheme": "skipinit(alpha=1)"},
+        "skipinit_alpha_inv_sqrt_d": {"scheme": "skipinit(alpha=1/sqrt(L))"},
+        "skipinit_alpha_0": {"scheme": "skipinit"},
+        "skipinit_alpha_0_without_l2": {"scheme": "skipinit", "weight_decay": 0.0},
+        "divide_block_by_sqrt2": {"scheme": "sqrt2"},
+        "batch_norm_divide_block_by_sqrt2": {"scheme": "batch_norm_sqrt2"},
+        "batch_norm_plus_batch_norm_at_end_of_block": {"scheme": "norm_on_skip"},
+        "only_final_batch_norm": {"scheme": "only_final_norm"},
+    }
+)
+
+
+def wide_resnet_text(depth: int, width: int) -> str:
+    """A Wide-ResNet n-k of the papers, as text."""
+    return f"normless:wide_resnet(depth={depth}, width={width}, initialization=he_fan_in, classifier_bias=False)"
+
+
+def built_wide_resnet(depth: int, width: int, classes: int = 10, in_channels: int = 3) -> WideResNet:
+    """A Wide-ResNet n-k of the papers."""
+    return wide_resnet(depth, width, classes, in_channels, initialization="he_fan_in", classifier_bias=False)
+
+
+def scheme_of(method: str) -> str:
+    """The scheme of a method."""
+    return str(METHODS[method]["scheme"])
+
+
+def rates_at(effort: Effort, batch_size: int) -> RateGrid:
+    """The grid at a batch size B: its upper end grows with B / 64, its lower end falls with it but never rises.
+
+    The optimum is proportional to B until it saturates, at a batch size that is not known beforehand, so every rate
+    from the optimum at 64 on is tried at larger batches.
+    """
+    shift, grid = 2.0 ** round(log2(batch_size / BATCH_SIZE)), effort.rates
+    moved = {shift * rate for rate in grid.rates}
+    if len(moved) == 1:
+        return RateGrid(tuple(moved), None)
+    rates = moved if shift < 1 else moved | set(grid.rates)
+    return RateGrid(tuple(sorted(rates)), grid.factor, grid.extensions)
+
+
+def over_depths(
+    context: Context,
+    methods: Iterable[str],
+    depths: Sequence[int],
+    width: int,
+    effort: Effort,
+    metric: str = ACCURACY,
+    *,
+    column: str = "method",
+) -> Comparison:
+    """Wide-ResNets of one width at some depths, batch size 64, by each method; axes `column` and `depth`.
+
+    Args:
+        context: of the artefact.
+        methods: keys of `METHODS`.
+        depths: numbers of layers, 6b + 4.
+        width: width factor.
+        effort: how much of the protocol.
+        metric: for whose optima the learning rates are extended.
+        column: what the published rows call the methods.
+    """
+    axes = {
+        column: {method: dict(METHODS[method]) for method in methods},
+        "depth": {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths},
+    }
+    sweep = effort.sweep(context, f"depth-{metric}", axes, batch_size=BATCH_SIZE)
+    reduction = effort.reduction(context)
+    runs = carry_out(context, sweep, metrics=(metric,), reduction=reduction, control={column: "batch_norm"})
+    return Comparison(runs, effort.step, "depth", column, (metric,))
+
+
+def batch_sweeps(
+    context: Context,
+    name: str,
+    methods: Iterable[str] | Mapping[str, Mapping[str, Any]],
+    batch_sizes: Sequence[int],
+    effort: Effort,
+    *,
+    model: str,
+    ghost: int | None,
+) -> list[Sweep]:
+    """One network at some batch sizes by each method, a sweep per batch size; axes `method` and `batch_size`.
+
+    Args:
+        context: of the artefact.
+        name: of the sweeps.
+        methods: keys of `METHODS`, or what each method sets by its name.
+        batch_sizes: powers of two.
+        effort: how much of the protocol.
+        model: the network as text.
+        ghost: examples that share batch-norm statistics where the batch is larger; the whole batch if None.
+    """
+    settings = methods if isinstance(methods, Mapping) else {method: METHODS[method] for method in methods}
+    sweeps = []
+    for size in batch_sizes:
+        ghosts = {"ghost_batch_size": ghost} if ghost and size > ghost else {}
+        chosen = {
+            method: dict(own) | (ghosts if own["scheme"] == "batch_norm" else {}) for method, own in settings.items()
+        }
+        axes = {"method": chosen, "batch_size": axis_of("batch_size", [size])}
+        sweeps.append(effort.sweep(context, f"{name}-{size}", axes, rates=rates_at(effort, size), model=model))
+    return sweeps
+
+
+def over_batch_sizes(
+    context: Context,
+    name: str,
+    methods: Iterable[str] | Mapping[str, Mapping[str, Any]],
+    batch_sizes: Sequence[int],
+    effort: Effort,
+    *,
+    metrics: tuple[str, ...] = (ACCURACY, LOSS),
+    **network: Any,
+) -> Comparison:
+    """Carry out `batch_sweeps`; the learning rates are extended for the optima by some metrics."""
+    sweeps = batch_sweeps(context, name, methods, batch_sizes, effort, **network)
+    control = {"method": "batch_norm"}
+    runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
+    return Comparison(runs, effort.step, "batch_size", "method", metrics)

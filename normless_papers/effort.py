@@ -1,0 +1,130 @@
+"""How networks of one kind are trained, and how much of the papers' training a budget carries out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from normless.data import TEXT_SOURCES, TRANSLATION_SOURCES
+from normless.spec import parse_call
+from normless.sweeps import RateGrid, Sweep, axes_as_printed
+from normless_papers.artefact import Context
+
+Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+# The data sets of the runs that do not train on images.
+_TEXTS = MappingProxyType({"train-text": TEXT_SOURCES, "train-translation": TRANSLATION_SOURCES})
+
+
+def _grid(value: Any) -> Any:
+    """A list of rates, which is never extended; or `{exponents: of two, extensions: at each end}`."""
+    if isinstance(value, Mapping):
+        rates = tuple(2.0**exponent for exponent in value["exponents"])
+        return RateGrid(rates, _step(rates), value["extensions"])
+    return RateGrid(tuple(value), None) if isinstance(value, (list, tuple)) else value
+
+
+def _step(rates: tuple[float, ...]) -> float | None:
+    return min((high / low for low, high in pairwise(rates)), default=None)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How networks of one kind are trained.
+
+    Attributes:
+        data: the data set as text.
+        model: the network as text; empty where an axis of the sweep names it.
+        run: the type of run.
+        epochs: of every run.
+        batch_size: of every run, unless an axis sets it.
+        crop: zero padding before the random crop of `data`, in pixels; its default if None.
+        rates: learning rates of every combination that sets none of its own.
+        replicates: runs at each rate.
+        best: how many of them count; all if None.
+        settings: further settings of every run.
+        variants: the settings of variants by name, where they depend on the budget.
+        channels: of the first stage of a ResNet-50, all others in proportion; the published 64 if None.
+        folder: of the data set, below the folder of the data sets.
+        reduced: what is less than the paper's training, as a sentence; empty if nothing is.
+    """
+
+    data: str
+    model: str = ""
+    run: str = "train"
+    epochs: int | None = None
+    batch_size: int | None = None
+    crop: int | None = None
+    rates: Annotated[RateGrid, BeforeValidator(_grid)] = field(default_factory=lambda: RateGrid((0.1,), None))
+    replicates: int = 1
+    best: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    channels: int | None = None
+    folder: str = ""
+    reduced: str = ""
+
+    @property
+    def step(self) -> float:
+        """The factor between neighbouring learning rates, to which an optimum is known; ∞ of a single rate."""
+        return _step(self.rates.rates) or math.inf
+
+    def data_in(self, context: Context) -> str:
+        """The user's data set, or this one where the user names none or one of another modality."""
+        known = _TEXTS.get(self.run)
+        if context.data is None or (known is not None and parse_call(context.data)[0] not in known):
+            return self.data
+        return context.data
+
+    def reduction(self, context: Context) -> str:
+        """What is less than, or other than, the paper's training, as a sentence; empty if nothing is."""
+        if self.reduced or self.data_in(context) == self.data:
+            return self.reduced
+        return f"{context.data} stands in for {self.data}."
+
+    def sweep(
+        self,
+        context: Context,
+        name: str,
+        axes: Axes,
+        *,
+        rates: RateGrid | tuple[float, ...] | None = None,
+        **settings: Any,
+    ) -> Sweep:
+        """A sweep over some axes.
+
+        Args:
+            context: whose data and first seed are taken.
+            name: of the sweep.
+            axes: as in `Sweep`; schemes of image networks leave the weights as the papers draw them.
+            rates: learning rates in place of the effort's; those given as a tuple are not extended.
+            settings: of every run, before those of the axes.
+        """
+        root = f"{context.data_root or '.'}/{self.folder}" if self.folder else context.data_root
+        base = {
+            "model": self.model or None,
+            "data": self.data_in(context),
+            "data_root": root,
+            "batch_size": self.batch_size,
+            "epochs": self.epochs,
+            "crop": self.crop if context.data is None else None,
+            **self.settings,
+            **settings,
+        }
+        grid = RateGrid(rates, None) if isinstance(rates, tuple) else rates or self.rates
+        return Sweep(
+            name,
+            {setting: value for setting, value in base.items() if value is not None},
+            axes_as_printed(axes) if self.run == "train" else axes,
+            grid,
+            self.replicates,
+            self.best or self.replicates,
+            context.seed,
+            self.run,
+        )

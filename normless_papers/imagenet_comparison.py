@@ -1,0 +1,162 @@
+"""ResNet-50 on ImageNet at three batch sizes, as both papers of De & Smith compare methods on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from normless_papers.artefact import Context, Evidence
+from normless_papers.claims import (
+    IMAGENET_DEVIATION,
+    UNKNOWN,
+    Check,
+    Estimate,
+    difference,
+    larger,
+    single_run,
+    within,
+)
+from normless_papers.comparison import Comparison
+from normless_papers.de_smith import ACCURACY, over_batch_sizes
+from normless_papers.effort import Effort
+from normless_papers.trained import chance_of, is_control
+
+GHOST_BATCH_SIZE = 256
+# He et al.'s, with which their networks are usually trained; the papers do not state theirs for ImageNet.
+WEIGHT_DECAY = 1e-4
+
+_REMARKS = (
+    "Neither the L2 coefficient nor the augmentation is stated for ImageNet: here 1e-4 on the weights alone, which "
+    "the code of SkipInit's appendix G regularizes, and random crops and flips.",
+    "Top-5 accuracies are those at the learning rate with the best top-1 accuracy.",
+    f"The deviation of a single run on ImageNet is taken to be {IMAGENET_DEVIATION} points, that of five runs of "
+    "ResNet-50 (Goyal et al. 2017, table 1).",
+)
+
+
+class ImageNetComparison(Comparison):
+    """Methods compared at some batch sizes: `large` is the largest of them and `small` are the others."""
+
+    @property
+    def small(self) -> list[int]:
+        """256 and 1024 in the papers."""
+        return self.sizes[:-1]
+
+    @property
+    def large(self) -> list[int]:
+        """4096 in the papers."""
+        return self.sizes[-1:]
+
+    def reached(self, method: str, size: int, metric: str = "") -> Estimate:
+        """The optimal top-1 accuracy in percent; of single runs of the papers' set-up with their known deviation.
+
+        NaN at a batch size where batch norm learned too little to be a control.
+        """
+        control = self.runs.accuracy(**self.labels("batch_norm", size))
+        if not is_control(control, chance_of(self.runs.table)):
+            return UNKNOWN
+        one = super().reached(method, size, metric)
+        return single_run(one.mean) if one.n == 1 and not self.runs.reduction else one
+
+    def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
+        """Whether one method is less than so many points below another, at each batch size of the papers."""
+        claim = f"{first} is less than {points:g} points below {second}"
+        return [self.as_printed(one) for one in self.above(claim, first, second, sizes, by=-points)]
+
+    def ahead(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
+        """Whether one method is above another; by so many points where the papers' set-up was run."""
+        gap = f"more than {points:g} points above" if points > 0 else "above"
+        checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
+        return [self.as_printed(one) for one in checks] if points > 0 else checks
+
+    def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
+        """Whether two methods differ by less than so many points, at each batch size of the papers."""
+        return [
+            self.as_printed(
+                within(
+                    f"{first} and {second} differ by less than {points:g} points {self.at(size)}.",
+                    difference(self.reached(first, size), self.reached(second, size)),
+                    -points,
+                    points,
+                )
+            )
+            for size in sizes
+        ]
+
+    def flat(self, method: str, points: float) -> list[Check]:
+        """Whether a method loses less than so many points from the smallest batch size to any other of the papers."""
+        first, *others = self.sizes
+        return [
+            self.as_printed(
+                larger(
+                    f"{method} {self.at(size)} is less than {points:g} points below that at {first}.",
+                    self.reached(method, size),
+                    self.reached(method, first),
+                    by=-points,
+                )
+            )
+            for size in others
+        ]
+
+    def without_identity(self, unbiased: str, biased: str) -> list[Check]:
+        """The claims of both papers on ResNet-50-V1, whose skip path has ReLUs: a scalar bias mostly makes up for it.
+
+        Args:
+            unbiased: ZeroInit, by the name of the table.
+            biased: the same with a scalar bias after the merge.
+        """
+        return [
+            *self.ahead("fixup", unbiased, self.sizes),
+            *self.ahead("batch_norm", unbiased, self.sizes),
+            *self.ahead(biased, unbiased, self.sizes),
+            *self.ahead("batch_norm", "fixup", self.large),
+            *self.ahead("fixup", unbiased, self.sizes, 3.5),
+            *self.ahead("batch_norm", "fixup", self.large, 2.0),
+            *self.within_points("fixup", "batch_norm", self.small, 2.0),
+            *self.within_points(biased, "fixup", self.small, 0.5),
+            *self.flat("batch_norm", 1.0),
+        ]
+
+    def accuracies(self, title: str) -> Evidence:
+        """The evidence of a table of top-1 and top-5 accuracies by method and batch size."""
+        table = self.runs.printed(ACCURACY, "top1")
+        table["top5"] = [self._top5(row) for row in table.to_dict("records")]
+        return self.evidence(title, measured=table, on=("method", "batch_size"), remarks=_REMARKS)
+
+    def _top5(self, row: Mapping[Any, Any]) -> float:
+        """Mean top-5 accuracy in percent of the runs that the top-1 accuracy of an optimum is the mean of."""
+        if math.isnan(row["lr_log2"]):
+            return math.nan
+        runs = self.runs.chosen(**self.labels(row["method"], row["batch_size"]), rate=2.0 ** row["lr_log2"])
+        best: pd.DataFrame = runs.nlargest(int(row["n"]), ACCURACY)
+        return float(best["test_accuracy_top5"].mean())
+
+
+def on_imagenet(
+    context: Context, methods: Mapping[str, str], batch_sizes: Sequence[int], *, model: str, effort: Effort
+) -> ImageNetComparison:
+    """Carry out the runs of a table.
+
+    Args:
+        context: of the artefact.
+        methods: the scheme of each method, by its name in the table.
+        batch_sizes: of the table's rows.
+        model: the network as text, with options.
+        effort: how much of it, and with how many channels.
+    """
+    settings = {method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} for method, scheme in methods.items()}
+    channels = "" if effort.channels is None else f", channels={effort.channels}"
+    found = over_batch_sizes(
+        context,
+        "imagenet",
+        settings,
+        batch_sizes,
+        effort,
+        model=f"{model.removesuffix(')')}{channels})",
+        ghost=GHOST_BATCH_SIZE,
+        metrics=(ACCURACY,),
+    )
+    return ImageNetComparison(**vars(found))

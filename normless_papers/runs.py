@@ -1,0 +1,301 @@
+"""Finished training runs of an artefact: finals, optima, outcomes and curves, as estimates and checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from normless.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
+from normless_papers.artefact import Context
+from normless_papers.claims import UNKNOWN, Check, Estimate, replicates
+from normless_papers.published import published_as
+from normless_papers.trained import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
+
+_PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
+_NUMERIC_AXES = ("depth", "batch_size")
+_COUNTS = ("runs", "diverged", "chance", "failed")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs of sweeps with the same axes.
+
+    Attributes:
+        table: a row per run, as `SweepResult.runs`, accuracies in percent, depths and batch sizes as numbers; with
+            `training_accuracy` of the last epoch, `test_error` and `gap`, training less test accuracy, in percent;
+            `curve`, the mean training accuracy over all epochs, chance where the run diverged; `extended`, whether
+            the learning rate lies below those that the sweep asks for.
+        epochs: a row per run and epoch, as `SweepResult.epochs`.
+        sweeps: what was run.
+        reduction: what is less than the paper's training, as a sentence; empty if nothing is.
+        control: labels of the method that decides what trains; none if empty.
+        data: provenance of the data set.
+    """
+
+    table: pd.DataFrame
+    epochs: pd.DataFrame
+    sweeps: tuple[Sweep, ...]
+    reduction: str = ""
+    control: Mapping[str, str] = field(default_factory=dict)
+    data: str = ""
+    _optima: dict[str, pd.DataFrame] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    @property
+    def axes(self) -> list[str]:
+        """The names of the sweeps' axes."""
+        return list(self.sweeps[0].axes)
+
+    @property
+    def best(self) -> int:
+        """How many of the best runs at a learning rate count."""
+        return self.sweeps[0].best
+
+    def labels(self, axis: str) -> list[Any]:
+        """The labels of an axis that were run, in their order."""
+        return list(self.table[axis].unique())
+
+    def chosen(self, **labels: Any) -> pd.DataFrame:
+        """The runs with these labels, or other values of columns."""
+        return chosen(self.table, **labels)
+
+    def final(self, column: str, **labels: Any) -> Estimate:
+        """A number of the runs with these labels, over all of them that have it; NaN where none has."""
+        return estimate(self.chosen(**labels), column, _name(labels))
+
+    def finals(self, column: str, axis: str) -> dict[str, Estimate]:
+        """`final` of every label of an axis."""
+        return {str(label): self.final(column, **{axis: label}) for label in self.labels(axis)}
+
+    def optima(self, metric: str) -> pd.DataFrame:
+        """The optimum of each combination over the learning rates, as `normless.sweeps.optima`.
+
+        With a control `trainable` is whether it trained, compared with that; True where that is undecided.
+        """
+        if metric not in self._optima:
+            table = optima(self.table, axes=self.axes, metric=metric, best=self.best)
+            if self.control:
+                labels = table[self.axes].to_dict("records")
+                table["trainable"] = [self._trained({str(axis): one[axis] for axis in one}) for one in labels]
+            self._optima[metric] = table
+        return self._optima[metric]
+
+    def _trained(self, labels: dict[str, Any]) -> bool:
+        """Whether a combination trained at some rate, or that is undecided."""
+        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**self.control)
+        chance = chance_of(self.table)
+        # A control that itself failed at this depth or batch size is no control there.
+        against = best if math.isnan(control.mean) or control.mean < (best.mean + chance) / 2 else control
+        return trains("It trained.", self.accuracy(**labels), against, chance).verdict != "fails"
+
+    def optimum(self, metric: str, **labels: Any) -> Estimate:
+        """Mean and deviation at the optimum; NaN if the combination was not run, or trained at no rate."""
+        row = self._row(metric, **labels)
+        if row is None:
+            return UNKNOWN
+        runs = self.chosen(**labels, rate=row["rate"])
+        values = runs[runs["outcome"] != "failed"].set_index("seed")[metric].astype(float)
+        return replicates(values, self.best, minimized=is_minimized(metric), name=_name(labels))
+
+    def exponent(self, metric: str, **labels: Any) -> float:
+        """log₂ of the optimal learning rate; NaN as in `optimum`."""
+        row = self._row(metric, **labels)
+        return math.nan if row is None else math.log2(row["rate"])
+
+    def _row(self, metric: str, **labels: Any) -> pd.Series | None:
+        rows = chosen(self.optima(metric), **labels)
+        if rows.empty or math.isnan(rows["rate"].iloc[0]) or (self.control and not rows["trainable"].iloc[0]):
+            return None
+        return rows.iloc[0]
+
+    def accuracy(self, *, extended: bool = True, **labels: Any) -> Estimate:
+        """The test accuracy in percent at the best rate, of the extended ones too if asked; see `best_accuracy`."""
+        runs = self.chosen(**labels)
+        return best_accuracy(runs if extended else runs[~runs["extended"].astype(bool)], self.best)
+
+    def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
+        """Whether the runs with these labels train, compared with those labelled `against`; see `trained.trains`."""
+        return runs_train(claim, self.chosen(**labels), self.chosen(**against), best=self.best, least=least)
+
+    def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
+        """Whether they train at none of the rates that the sweep asks for, where the control trains.
+
+        Smaller rates, added where the optimum lies at the lower end, do not count: the grid says how small a rate may
+        be.
+        """
+        runs, control = self.chosen(**labels), self.chosen(**against)
+        return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
+
+    def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
+        """The optima in the columns of De & Smith's tables.
+
+        Returns:
+            The axes' columns; mean and deviation under the names given; `lr_log2` and `lr_log2_range`, log₂ of the
+            optimal rate and of all rates within a deviation of it; `edge`, `n`, `trainable` and the counts of runs.
+            Without mean and rate where nothing trained.
+        """
+        table = self.optima(metric)
+        trained = table.where(table["trainable"].astype(bool))
+        columns = table[self.axes].assign(**{name: trained["mean"], deviation: trained["deviation"]})
+        columns["lr_log2"] = [_log2(rate) for rate in trained["rate"]]
+        columns["lr_log2_range"] = [
+            "" if math.isnan(low) else f"{_log2(low):g}, {_log2(high):g}"
+            for low, high in zip(trained["rate_low"], trained["rate_high"], strict=True)
+        ]
+        return columns.join(table[["edge", "n", "trainable", *_COUNTS]])
+
+    def summary(self, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+        """`summary` of the table."""
+        return summary(self.table, by, columns)
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """What the configurations share, what they differ in, learning rates, replicates, seeds, data."""
+        first = self.sweeps[0]
+        axes = {
+            axis: {label: dict(own) for sweep in self.sweeps for label, own in sweep.axes[axis].items()}
+            for axis in first.axes
+        }
+        return {
+            **{name: value for name, value in first.base.items() if name != "data_root"},
+            **axes,
+            "learning rates": sorted({float(rate) for rate in self.table["rate"]}),
+            "replicates": first.replicates,
+            "best": first.best,
+            "seeds": f"{first.seed} to {first.seed + first.replicates - 1}",
+            "runs": len(self.table),
+            "data": self.data or first.base["data"],
+        }
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence on the runs that raised, with the first one's error; nothing if there are none."""
+        failed = self.table[self.table["outcome"] == "failed"]
+        if failed.empty:
+            return ()
+        return (f"{len(failed)} of {len(self.table)} runs failed, the first with: {failed['error'].iloc[0]}",)
+
+    def remarks(self, *metrics: str) -> tuple[str, ...]:
+        """On the optima by some metrics: single runs, single rates, optima at an end of the grid; and `failures`."""
+        remarks = []
+        if self.sweeps[0].replicates == 1:
+            remarks.append("A single run at each rate: its error is not known, so that comparisons stay undecided.")
+        if self.table["rate"].nunique() == 1:
+            remarks.append("A single learning rate, not an optimum.")
+        for metric in metrics:
+            table = self.optima(metric)
+            edges = table[(table["edge"] != "") & table["trainable"].astype(bool)]
+            if len(edges):
+                names = [", ".join(map(str, row)) for row in edges[self.axes].itertuples(index=False, name=None)]
+                remarks.append(
+                    f"By {metric.replace('_', ' ')} the optimum lies at an end of the learning rates tried, "
+                    f"and may be better beyond it, for: {'; '.join(names)}."
+                )
+        return (*remarks, *self.failures)
+
+
+def carry_out(
+    context: Context,
+    *sweeps: Sweep,
+    metrics: Sequence[str] = ("test_accuracy",),
+    reduction: str = "",
+    control: Mapping[str, str] | None = None,
+) -> Runs:
+    """Run what is missing of some sweeps with the same axes.
+
+    Args:
+        context: whose laboratory runs them.
+        sweeps: at least one.
+        metrics: whose optima must not lie at an end of the grid, as far as it is extended.
+        reduction: what is less than the paper's training.
+        control: labels of the method that decides what trains.
+    """
+    results = [context.lab.run(sweep, metrics=metrics) for sweep in sweeps]
+    rows = context.lab.carry_out([sweeps[0].points()[0].config])
+    data = str((rows[0].result or {}).get("data", "")) if rows else ""
+    table = pd.concat([_table(result) for result in results], ignore_index=True)
+    epochs = pd.concat([result.epochs for result in results], ignore_index=True)
+    return Runs(table, epochs, sweeps, reduction, control or {}, data)
+
+
+def _table(result: SweepResult) -> pd.DataFrame:
+    """A row per run; see `Runs.table`."""
+    table, epochs = result.runs.copy(), result.epochs
+    for name in _PERCENT:
+        if name in table:
+            table[name] = 100 * table[name].astype(float)
+    for axis in set(result.sweep.axes) & set(_NUMERIC_AXES):
+        table[axis] = table[axis].astype(int)
+    table["training_accuracy"] = table["curve"] = math.nan
+    if "training_accuracy" in epochs:
+        by_run = epochs.sort_values("epoch", kind="stable").groupby("hash")["training_accuracy"]
+        table["training_accuracy"] = 100 * table["hash"].map(by_run.last()).astype(float)
+        curve = 100 * table["hash"].map(by_run.mean()).astype(float)
+        table["curve"] = curve.where(table["outcome"] != "diverged", table["chance_accuracy"])
+    table["test_error"] = 100 - table["test_accuracy"]
+    table["gap"] = table["training_accuracy"] - table["test_accuracy"]
+    table["extended"] = table["rate"] < result.sweep.rates.rates[0]
+    return table
+
+
+def chosen(table: pd.DataFrame, **labels: Any) -> pd.DataFrame:
+    """The rows with these values in the columns of these names."""
+    for name, value in labels.items():
+        table = table[table[name] == value]
+    return table
+
+
+def estimate(runs: pd.DataFrame, column: str, name: str = "") -> Estimate:
+    """Mean and deviation over the runs that have the number; NaN where none has, the deviation NaN for one."""
+    values = runs.set_index("seed")[column].astype(float).dropna()
+    return replicates(values, name=name) if len(values) else UNKNOWN
+
+
+def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """A row per combination, in the order of the table.
+
+    Args:
+        table: a row per run.
+        by: the columns that name a combination.
+        columns: numbers of each run.
+
+    Returns:
+        The columns of `by`; each number's mean over replicates under its own name and sample standard deviation (NaN
+        of a single run) with `_deviation`; `n`, the number of runs, and of those with each outcome.
+    """
+    rows = []
+    for labels, runs in table.groupby(list(by), sort=False):
+        row: dict[str, Any] = dict(zip(by, labels, strict=True))
+        for column in columns:
+            one = estimate(runs, column)
+            row |= {column: one.mean, f"{column}_deviation": one.deviation}
+        counts = runs["outcome"].value_counts()
+        rows.append(row | {"n": len(runs)} | {name: int(counts.get(name, 0)) for name in OUTCOMES})
+    return pd.DataFrame(rows)
+
+
+def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
+    """The rows of a summary as `BESIDE_PUBLISHED` draws them: `name`, `measured`, `deviation`, `published`.
+
+    Args:
+        name: of the artefact with the published rows.
+        measured: as `summary` gives it.
+        on: the columns that name a row.
+        column: the number.
+    """
+    printed = {tuple(str(row[one]) for one in on): row[column] for row in published_as(name).rows}
+    keys = [tuple(map(str, key)) for key in measured[list(on)].itertuples(index=False, name=None)]
+    numbers = {"measured": measured[column], "deviation": measured[f"{column}_deviation"]}
+    names = [", ".join(key) for key in keys]
+    return pd.DataFrame({"name": names, **numbers, "published": [printed.get(key, math.nan) for key in keys]})
+
+
+def _name(labels: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, labels.values()))
+
+
+def _log2(rate: float) -> float:
+    return math.log2(rate) if rate > 0 else math.nan
