@@ -1,4 +1,8 @@
-"""The figures of sweeps: accuracies, optima and learning rates against depth, batch size, rate or epoch."""
+"""The figures of sweeps: accuracies, optima and learning rates against depth, batch size, rate or epoch.
+
+All draw on `ax`, or on a new figure without it, and raise a ValueError if the table lacks a column or is empty.
+`series` is the column of the names of the lines, `inks` the colour and marker of each name.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,7 @@ def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance
     Args:
         runs: a row per run: ``depth``, ``scheme``, ``outcome`` (``trained``, or why not) and ``test_accuracy`` in
             0..1. Runs of one depth and scheme are averaged; a run without an accuracy leaves a gap.
-        ax: where to draw; a new figure without it.
         chance: the accuracy of guessing, drawn as a dotted line.
-
-    Raises:
-        ValueError: a column is missing or the table is empty.
     """
     require_columns(runs, ("depth", "scheme", "outcome", "test_accuracy"), "Accuracy against depth")
     return lines(
@@ -64,14 +64,7 @@ def accuracy_against_epoch(
 
     Args:
         epochs: a row per run and epoch: the column `series`, ``epoch`` and the accuracies (0..1).
-        ax: where to draw; a new figure without it.
-        series: the column of the names of the lines.
-        inks: of each name.
-        title: of the figure.
         columns: which of ``test_accuracy`` and ``training_accuracy`` to draw.
-
-    Raises:
-        ValueError: a column is missing or the table is empty.
     """
     require_columns(epochs, (series, "epoch", *columns), "Accuracy against epoch")
     words = [column.removesuffix("_accuracy") for column in columns]
@@ -98,13 +91,6 @@ def accuracy_against_rate(
 
     Args:
         runs: a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
-        ax: where to draw; a new figure without it.
-        series: the column of the names of the lines.
-        inks: of each name.
-        title: of the figure.
-
-    Raises:
-        ValueError: a column is missing or the table is empty.
     """
     require_columns(runs, (series, "rate", "outcome", "test_accuracy"), "Accuracy against the learning rate")
     return points(
@@ -139,15 +125,8 @@ def optimum_against(
     Args:
         optima: a row per combination: the columns `series` and `across` (a number), `mean`, `deviation` (NaN of a
             single run) and `trainable`. A mean that is not finite leaves a gap.
-        ax: where to draw; a new figure without it.
-        series: the column of the names of the lines.
         across: the column of the positions, such as depth or batch_size; logarithmic.
-        inks: of each name.
-        title: of the figure.
         up: what the means are, with their unit.
-
-    Raises:
-        ValueError: a column is missing or the table is empty.
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
     return lines(
@@ -182,15 +161,8 @@ def rate_against(
     Args:
         optima: a row per combination: the columns `series` and `across` (a number), `rate`, `rate_low`, `rate_high`
             and `trainable`. What could not be trained is left out.
-        ax: where to draw; a new figure without it.
-        series: the column of the names of the lines.
         across: the column of the positions; logarithmic.
-        inks: of each name.
-        title: of the figure.
         proportional: draw a dotted line of rates proportional to the position, through the least of them.
-
-    Raises:
-        ValueError: a column is missing or the table is empty.
     """
     require_columns(optima, (series, across, *_RATES, "trainable"), "The figure of rates")
     exponents = optima.assign(**{name: np.log2(optima[name].astype(float)) for name in _RATES})
@@ -232,11 +204,7 @@ def skip_variance_against_block(
         signal: a row per scheme and block: ``scheme``, ``block`` (1..L), ``skip_variance`` (over batch, channels
             and positions, where the branch is added) and ``predicted_skip_variance``; the column
             ``law_skip_variance``, the law of an idealized network, is optional and drawn dotted.
-        ax: where to draw; a new figure without it.
         laws: the law in words per scheme, as in ``{"none": "2^d"}``, written beside its name.
-
-    Raises:
-        ValueError: a column is missing, the table is empty, or a scheme has a block twice.
     """
     values = ["skip_variance", "predicted_skip_variance"]
     require_columns(signal, ("scheme", "block", *values), "Skip variance against block")
