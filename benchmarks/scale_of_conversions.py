@@ -32,7 +32,6 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 import normless as nl
 from normless.data import load_data
 from normless.models import wide_resnet
-from normless.probes import signal_table
 
 ROOT = Path(__file__).resolve().parent.parent
 SGD = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -174,7 +173,7 @@ def measure(name: str, scheme: str) -> Measured:
     statistics_only(net)
     with torch.no_grad():
         spread = float(net(x[:128]).std())
-    table = signal_table(net, x[:128], nl.residual_map(net, x[:2]))
+    table = nl.probe(net, x[:128], ["signal"], residual_map=nl.residual_map(net, x[:2])).signal
     return Measured(float(table["skip_second_moment"][0]), float(table["sum_second_moment"].iloc[-1]), spread)
 
 

@@ -38,6 +38,7 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
             "gradient_histograms",
             "gradient_sum_table",
             "l2_share",
+            "jacobian_spectrum",
             "largest_stable_rate",
             "loss_along",
             "loss_terms",
@@ -75,7 +76,6 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
             "homogeneous_sets",
             "input_bound_table",
             "input_homogeneity",
-            "jacobian_spectrum",
             "linear_systems",
             "lyapunov_exponents",
             "product_log_singular_values",
@@ -88,6 +88,19 @@ _MOVED: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
+
+# Former functions that measured one watcher's table: the watcher, and the arguments by position after the model.
+_TABLES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "normless_papers.probes": {
+        "activation_histograms": ("ActivationHistograms", ("inputs", "layers", "channels")),
+        "gradient_histograms": ("ParameterGradientHistograms", ("inputs", "targets", "parameters")),
+        "gradient_sum_table": ("GradientSums", ("inputs", "targets", "layers")),
+    },
+    "normless_papers.theory": {
+        "input_bound_table": ("InputGradientBounds", ("inputs", "targets", "residual_map")),
+        "set_bound_table": ("SetGradientBounds", ("inputs", "targets", "residual_map")),
+    },
+}
 
 _RENAMED: dict[str, dict[str, str]] = {
     "normless": {"UnsupportedEdit": "normless.errors.UnsupportedEditError"},
@@ -104,6 +117,7 @@ def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Cal
     """
     homes = {name: f"{home}.{name}" for home, names in _MOVED.get(package, {}).items() for name in names}
     homes |= _RENAMED.get(package, {})
+    tables = _TABLES.get(package, {})
 
     def find(name: str) -> Any:
         if name in homes:
@@ -111,8 +125,27 @@ def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Cal
             warnings.warn(message, DeprecationWarning, stacklevel=2)
             home, _, current_name = homes[name].rpartition(".")
             return getattr(import_module(home), current_name)
+        if current is not None and name in tables:
+            watcher, positional = tables[name]
+            message = f"{package}.{name} is replaced by normless.probe(model, (inputs, targets), [{watcher}(…)])."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return _table_of(current(watcher), positional)
         if current is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return current(name)
 
     return find
+
+
+def _table_of(watcher: Callable[..., Any], positional: tuple[str, ...]) -> Callable[..., Any]:
+    """A function of a model and a batch that returns the table of one watcher."""
+
+    def table(model: Any, *values: Any, **options: Any) -> Any:
+        given = dict(zip(positional, values, strict=False)) | options
+        shared = {name: given.pop(name) for name in ("loss", "residual_map", "training") if name in given}
+        inputs, targets = given.pop("inputs"), given.pop("targets", None)
+        made = watcher(**given)
+        import_module("normless.probes").observe(model, [made], inputs, targets, **shared)
+        return made.table()
+
+    return table

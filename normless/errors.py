@@ -29,6 +29,10 @@ class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or not be loaded from them."""
 
 
+class MissingExtraError(NormlessError, ModuleNotFoundError):
+    """Something needs a library that is not installed; the message names the extra that brings it."""
+
+
 class DataNotFoundError(NormlessError, FileNotFoundError):
     """A data set is not on this machine; the message says where it was looked for and where to put it."""
 

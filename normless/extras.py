@@ -6,11 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from normless.errors import NormlessError
-
-
-class MissingExtraError(NormlessError, ModuleNotFoundError):
-    """Something needs a library that is not installed; the message names the extra that brings it."""
+from normless.errors import MissingExtraError as MissingExtraError
 
 
 def require_extra(extra: str, what: str, *modules: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from normless.extras import MissingExtraError
 from normless.spec import parse_call
 
 Entry = TypeVar("Entry")
@@ -73,13 +74,26 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __getitem__(self, name: str) -> Entry:
         point = self._points.get(name)
         if point is not None:
-            entry = point.load()
+            entry = self._load(point)
             if self._own.setdefault(name, entry) is not entry:
                 raise ValueError(
                     f"The {self.kind} {name!r} is registered twice, by {_distribution(point)} too, as {point.value}: "
                     "rename that entry point, or uninstall the distribution."
                 )
         return self._own[name]
+
+    def _load(self, point: EntryPoint) -> Entry:
+        try:
+            entry: Entry = point.load()
+        except ModuleNotFoundError as error:
+            if not point.extras:
+                raise
+            raise MissingExtraError(
+                f"The {self.kind} {point.name!r} needs {error.name}, not installed here: "
+                f"pip install 'normless[{','.join(point.extras)}]'.",
+                name=error.name,
+            ) from error
+        return entry
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in self._points
@@ -145,7 +159,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def describe(self) -> tuple[Description, ...]:
         """Every entry with the first line of its docstring and the distribution it comes from."""
-        return tuple(Description(name, summary_of(self[name]), self._origin(name)) for name in self)
+        return tuple(Description(name, self._summary(name), self._origin(name)) for name in self)
+
+    def _summary(self, name: str) -> str:
+        try:
+            return summary_of(self[name])
+        except MissingExtraError as error:
+            return str(error)
 
     def _origin(self, name: str) -> str:
         point = self._points.get(name)

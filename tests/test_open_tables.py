@@ -207,3 +207,14 @@ def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr("normless.cli.listing.REGISTRIES", {"models": ("normless.no_such_module:TABLE",)})
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "models cannot be listed: No module named 'normless.no_such_module'.\n"
+
+
+def test_training_and_sweeps_take_them_as_text(folder: Path) -> None:
+    from normless.sweeps import as_printed
+    from normless.train import TrainConfig
+    from normless.train.assembly import scheme_of_config
+
+    config = TrainConfig(model=CIFAR, scheme="mine.py:scaled(factor=0.25) + mine.py:Shift()", dropout=0.2)
+    assert config.scheme == "mine.py:scaled(factor=0.25) + mine.py:Shift()"
+    assert scheme_of_config(config).text.endswith(f"{folder}/mine.py:Shift() + HeadDropout(probability=0.2)")
+    assert as_printed(config.scheme) == config.scheme

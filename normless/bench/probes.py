@@ -1,4 +1,4 @@
-"""What probes cost beside the plain pass that they watch: seconds, and memory at its peak."""
+"""Time and peak memory of probes relative to a pass without them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from normless.conversion import convert
 from normless.models import resnet_cifar
-from normless.probes import measured_tables, watchers_of
+from normless.probes import probe
 from normless.residual import residual_map
 
 PLAIN = "plain pass"
-# The sets whose cost is claimed; both measure all layers.
+# The sets with documented costs; both measure all layers.
 SETS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         PLAIN: (),
@@ -36,14 +36,14 @@ SETS: Mapping[str, Sequence[str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ProbeBench:
-    """What to measure.
+    """The network, the batch and the number of measurements.
 
     Attributes:
         depth: layers of the CIFAR ResNet.
-        scheme: what it is converted by.
+        scheme: of its conversion.
         batch_size: images per pass.
         image_size: their height and width in pixels.
-        rounds: how often every set is measured; they take turns.
+        rounds: number of measurements of every set, in turn.
     """
 
     depth: int = 110
@@ -60,29 +60,28 @@ class _Pass:
     labels: Tensor
 
     def of(self, probes: Sequence[str]) -> Callable[[], object]:
-        """A pass forward and back, watched by the probes, if there are any."""
+        """A forward and backward pass, with probes if there are any."""
         if not probes:
             return self.plain
         found = residual_map(self.network)
-        watchers = watchers_of(probes)
-        return lambda: measured_tables(self.network, watchers, self.images, self.labels, residual_map=found)
+        return lambda: probe(self.network, (self.images, self.labels), probes, residual_map=found)
 
     def plain(self) -> None:
-        """Forward and back, and the gradients thrown away."""
+        """A forward and backward pass; gradients are discarded."""
         F.cross_entropy(self.network(self.images), self.labels).backward()  # type: ignore[no-untyped-call]
         self.network.zero_grad()
 
 
 def measure_probes(bench: ProbeBench) -> pd.DataFrame:
-    """Time every set of probes in turn with the plain pass; measure peak memory in a process of its own for each.
+    """Time every set of probes and the plain pass in turn; measure peak memory of each in a new process.
 
     Returns:
         A row per set: probes, seconds (median), ratio (median over rounds of its time to the plain pass's in the
-        same round), lowest and highest of these ratios; megabytes (peak above what the process held before the
-        pass) and memory_ratio to the plain pass's.
+        same round), lowest and highest of these ratios; megabytes (peak above the memory before the pass) and
+        memory_ratio to the plain pass's.
     """
-    made = _made(bench)
-    runs = {name: made.of(probes) for name, probes in SETS.items()}
+    setup = _setup(bench)
+    runs = {name: setup.of(probes) for name, probes in SETS.items()}
     for run in runs.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -107,7 +106,7 @@ def measure_probes(bench: ProbeBench) -> pd.DataFrame:
     )
 
 
-def _made(bench: ProbeBench) -> _Pass:
+def _setup(bench: ProbeBench) -> _Pass:
     torch.manual_seed(0)
     network = convert(resnet_cifar(bench.depth), bench.scheme)
     images = torch.randn(bench.batch_size, 3, bench.image_size, bench.image_size)
@@ -115,26 +114,26 @@ def _made(bench: ProbeBench) -> _Pass:
 
 
 def _peak_of(bench: ProbeBench, name: str) -> float:
-    """In a new process: the high-water mark of a process never falls."""
+    """The peak in a new process, since the high-water mark of a process never falls."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_peak, bench, name, torch.get_num_threads()).result()
 
 
 def _peak(bench: ProbeBench, name: str, threads: int) -> float:
-    """Megabytes at the peak of a pass above those held before it."""
+    """Megabytes at the peak of a pass above those before it."""
     torch.set_num_threads(threads)
-    made = _made(bench)
-    small = _Pass(made.network, made.images[:2], made.labels[:2])
-    # What is loaded and allocated once is no cost of the pass.
+    setup = _setup(bench)
+    small = _Pass(setup.network, setup.images[:2], setup.labels[:2])
+    # One-time allocations are no cost of the pass.
     small.of(SETS[name])()
     before = _resident()
-    made.of(SETS[name])()
+    setup.of(SETS[name])()
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit - before
 
 
 def _resident() -> float:
-    """Megabytes that the process holds now; its high-water mark where that is not told."""
+    """Resident megabytes of the process; its high-water mark where /proc is missing."""
     try:
         pages = int(Path(f"/proc/{os.getpid()}/statm").read_text().split()[1])
     except FileNotFoundError:

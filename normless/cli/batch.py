@@ -131,9 +131,9 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     """A class for every row of the network's logits."""
     import torch
 
-    from normless.probes import logits_of, undisturbed
+    from normless.probes import logits_of, preserve_state
 
-    with undisturbed(network, training=True), torch.no_grad():
+    with preserve_state(network, training=True), torch.no_grad():
         logits = logits_of(network(*positional, **named))
     if logits is None or logits.dim() < 2:
         raise ValueError(

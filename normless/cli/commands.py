@@ -6,20 +6,28 @@ Another distribution adds a command by an entry point of the group ``normless.co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from normless.registry import Registry
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its line in the main help, the module with ``add_arguments`` and ``run``, an example.
+    """One command: its line in the main help, its implementation and an example.
 
+    The implementation is a module with ``add_arguments`` and ``run``, or ``MODULE:NAME`` of an object with them.
     A command of two words is one of a group, whose name is the first.
     """
 
     help: str
     module: str
     example: str
+
+    def implementation(self) -> Any:
+        """What has ``add_arguments`` and ``run``, imported now."""
+        module, _, name = self.module.partition(":")
+        return getattr(import_module(module), name) if name else import_module(module)
 
 
 COMMANDS = Registry[Command]("command")
@@ -31,17 +39,17 @@ _OWN = {
     ),
     "train": Command(
         "train one network, from YAML and flags; resumes after an interruption",
-        "normless.train.command",
+        "normless.train:TRAIN",
         'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
     ),
     "train-translation": Command(
         "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
-        "normless.train.translation.command",
+        "normless.train:TRAIN_TRANSLATION",
         "normless train-translation --data grammar --scheme fixup",
     ),
     "train-text": Command(
         "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
-        "normless.train.text.command",
+        "normless.train:TRAIN_TEXT",
         "normless train-text --data sentiment --decay-policy weights+last",
     ),
     "list": Command(

@@ -22,27 +22,32 @@ _MARKS = {"fine": "✓", "wrong": "✗", "not asked": "–"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the network and batch, the optimizer, and whether the cure is tried."""
+    """Add the network, the batch, the optimizer, and `--apply`."""
     add_batch_arguments(parser)
     parser.add_argument(
-        "--rate", type=float, default=None, help="look at SGD with this learning rate too; no optimizer if left out"
+        "--rate", type=float, default=None, help="learning rate of SGD; the optimizer is not checked if left out"
     )
-    parser.add_argument("--momentum", type=float, default=0.9, help="of that SGD")
-    parser.add_argument("--weight-decay", type=float, default=5e-4, help="of that SGD")
+    parser.add_argument("--momentum", type=float, default=0.9, help="of SGD")
+    parser.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
     parser.add_argument(
-        "--decay-policy", type=str, default="guidelines", help="what that SGD decays, as guidelines or weights+last"
+        "--decay-policy",
+        type=str,
+        default="guidelines",
+        help="what SGD decays: guidelines, weights+last, …",
     )
     parser.add_argument(
-        "--apply", action="store_true", help="convert by the scheme that mends the worst finding, and measure again"
+        "--apply",
+        action="store_true",
+        help="convert by the scheme of the most severe finding and measure again",
     )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Examine the network; a finding is no failure of the command."""
+    """Diagnose the network; findings are no failure of the command."""
     from normless.diagnosis import diagnose, treat
 
-    # The output of a file's code is not part of the JSON object.
+    # Output of user code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         subject = subject_of(namespace)
         optimizer = _optimizer(namespace, subject)
@@ -56,10 +61,10 @@ def run(namespace: Namespace) -> int:
             )
     if namespace.json:
         header = {"model": namespace.model, "scheme": subject.scheme, "input": shapes(subject.inputs)}
-        told: dict[str, Any] = header | {"data": subject.data, "seed": namespace.seed} | diagnosis.to_dict()
+        facts: dict[str, Any] = header | {"data": subject.data, "seed": namespace.seed} | diagnosis.to_dict()
         if namespace.apply:
-            told["treatment"] = None if treatment is None else treatment.to_dict()
-        print_json(told)
+            facts["treatment"] = None if treatment is None else treatment.to_dict()
+        print_json(facts)
         return 0
     words = [namespace.model, *([f"converted by {subject.scheme}"] if subject.scheme else [])]
     words += [in_words(subject.inputs), subject.data, f"seed {namespace.seed}"]
@@ -67,7 +72,7 @@ def run(namespace: Namespace) -> int:
     if treatment is not None:
         sys.stdout.write(f"\n{_side_by_side(treatment)}\n")
     elif namespace.apply:
-        sys.stdout.write("\nnothing to apply: no finding that a scheme mends\n")
+        sys.stdout.write("\nnothing to apply: no scheme repairs a finding\n")
     return 0
 
 
@@ -89,7 +94,7 @@ def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
 
 
 def _side_by_side(treatment: Treatment) -> str:
-    """Every check before and after, and what is still wrong."""
+    """All checks before and after, and the remaining findings."""
     rows = [
         (row["check"], *(f"{_MARKS[row[f'verdict_{when}']]} {row[when]}" for when in ("before", "after")))
         for row in treatment.table.to_dict(orient="records")

@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from textwrap import dedent
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -85,7 +84,7 @@ def command_parser(name: str) -> ArgumentParser:
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    import_module(command.module).add_arguments(parser)
+    command.implementation().add_arguments(parser)
     return parser
 
 
@@ -102,7 +101,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         namespace = parser.parse_args(rest)
     except ArgumentError as error:
         raise CommandLineError(f"{str(error).rstrip('.')}; see normless {name} --help.") from error
-    return import_module(COMMANDS[name].module).run, namespace
+    return COMMANDS[name].implementation().run, namespace
 
 
 def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:

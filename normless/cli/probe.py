@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from normless.cli.batch import Subject
     from normless.probes import Measurements, Watcher
 
-# Rows of a table that are printed: the first and last half of them.
+# Number of rows printed of a table, half of them from its end.
 MOST_ROWS = 12
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the network and batch, the probes, and where files go."""
+    """Add the network, the batch, the probes, and the output folder."""
     add_batch_arguments(parser)
     parser.add_argument(
         "--probes",
         type=str,
         nargs="+",
         default=None,
-        help="what to measure, all in one pass; signal, activations, gradients and logits if left out; an unknown "
-        "one lists them",
+        help="probes to measure in one pass: names, with arguments as in \"activations(kind='norm')\", FILE.py:NAME "
+        "or MODULE:NAME; signal, activations, gradients and logits if left out; an unknown name lists them",
     )
     parser.add_argument("--eval", action="store_true", help="measure in evaluation mode; training mode if left out")
     parser.add_argument(
@@ -43,12 +43,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(namespace: Namespace) -> int:
-    """Measure, print, write."""
-    from normless.probes import USUAL, probe, watchers_of
+    """Measure, print, and write files."""
+    from normless.probes import DEFAULT_PROBES, make_watchers, probe
 
-    chosen = tuple(namespace.probes or USUAL)
-    stated = watchers_of(chosen)
-    # The output of a file's code is not part of the JSON object.
+    chosen = tuple(namespace.probes or DEFAULT_PROBES)
+    stated = make_watchers(chosen)
+    # Output of user code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         subject = subject_of(namespace)
         measured = probe(
@@ -78,7 +78,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _as_text(measured: pd.DataFrame) -> str:
-    """The first and last rows, without the columns that hold nothing."""
+    """The first and last rows, without empty columns."""
     import pandas as pd
 
     def cell(value: Any) -> str:
@@ -95,7 +95,7 @@ def _as_text(measured: pd.DataFrame) -> str:
 
 
 def _write(measured: Measurements, subject: Subject, probes: Mapping[str, Watcher], folder: Path) -> list[Path]:
-    """Every table as CSV and, where there is one, its figure as SVG."""
+    """Write every table as CSV, and its figure, if it has one, as SVG."""
     from normless.plots import figures_of, save_svg
 
     figures = list(figures_of(measured.tables, subject.scheme or "batch_norm", probes))

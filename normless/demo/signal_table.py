@@ -9,17 +9,17 @@ from normless.sweeps import law_skip_variance
 
 
 def measure_signal(settings: DemoSettings, scheme: str, examples: int = 128) -> pd.DataFrame:
-    """The signal of the deepest network with a scheme on the first test images: see `signal_table`.
+    """The signal of the deepest network with a scheme on the first test images: the probe `signal`.
 
     Returns:
-        The rows of `signal_table`, with the columns ``depth`` and ``scheme`` before them and ``law_skip_variance``
+        The rows of `Signal`, with the columns ``depth`` and ``scheme`` before them and ``law_skip_variance``
         after.
     """
     import torch
 
     from normless.data import load_data
     from normless.models import build_model
-    from normless.probes import signal_table
+    from normless.probes import probe
     from normless.sweeps import convert
 
     data, depth = load_data(settings.data), max(settings.depths)
@@ -27,7 +27,7 @@ def measure_signal(settings: DemoSettings, scheme: str, examples: int = 128) -> 
     torch.manual_seed(settings.seed)
     channels, height, width = data.image_shape
     model = build_model(settings.model(depth), classes=data.classes, image_shape=(channels, height, width))
-    table: pd.DataFrame = signal_table(convert(model, scheme, inputs), inputs)
+    table: pd.DataFrame = probe(convert(model, scheme, inputs), inputs, ["signal"]).signal
     table.insert(0, "depth", depth)
     table.insert(1, "scheme", scheme)
     table["law_skip_variance"] = law_skip_variance(scheme, table)

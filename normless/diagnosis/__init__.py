@@ -1,9 +1,9 @@
-"""What is wrong with a network, on what evidence, by which theory, and the edit that mends it."""
+"""Diagnosis of a network: what keeps it from training, the evidence, the theory, and the edit that repairs it."""
 
 from normless.diagnosis.diagnose import Diagnosis as Diagnosis
+from normless.diagnosis.diagnose import Treatment as Treatment
 from normless.diagnosis.diagnose import diagnose as diagnose
+from normless.diagnosis.diagnose import treat as treat
 from normless.diagnosis.finding import Check as Check
 from normless.diagnosis.finding import Cure as Cure
 from normless.diagnosis.finding import Finding as Finding
-from normless.diagnosis.remedy import Treatment as Treatment
-from normless.diagnosis.remedy import treat as treat

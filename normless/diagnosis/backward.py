@@ -1,4 +1,4 @@
-"""Does the gradient explode or vanish from block to block?"""
+"""Exploding and vanishing gradients along the skip path."""
 
 from __future__ import annotations
 
@@ -14,44 +14,42 @@ NAME = "gradient along the skip path"
 MARGIN = 32.0
 
 _THEORY = (
-    "Whatever learning rate suits the layers at one end is far too large or too small at the other. The gradient on "
-    "the skip path is at least (loss - entropy) / ‖x‖ where all that follows is positively homogeneous (Zhang et "
-    "al., theorem 1); a norm behind every sum divides it by the growth of that sum (Wang et al. 2022)."
+    "A learning rate that suits the layers at one end is far too large or too small at the other. The gradient on "
+    "the skip path is at least (loss - entropy) / ‖x‖ if all later layers are positively homogeneous (Zhang et "
+    "al., theorem 1); a norm after every sum divides it by the growth of that sum (Wang et al. 2022)."
 )
 
 
 def check_backward(examination: Examination) -> Check:
-    """Compare the norms of the gradient behind the first and the last block, and between."""
-    table = examination.seen(examination.backward)
+    """Compare the norms of the gradient at the outputs of all blocks."""
+    table = examination.observed("backward")
     norms = table["gradient_norm"].to_numpy(float)
     if not len(norms):
         return Check(NAME, "not seen: no residual sum could be measured", asked=False)
     if not np.isfinite(norms).all():
         return Check(NAME, "not finite")
     if not norms.all():
-        return Check(NAME, "zero: the classifier, or what follows the blocks, passes none on yet", asked=False)
+        return Check(NAME, "zero: the classifier, or another layer after the blocks, passes none on yet", asked=False)
     largest, smallest = int(norms.argmax()), int(norms.argmin())
-    ratio, apart = float(norms[largest] / norms[smallest]), abs(largest - smallest) + 1
-    summary = f"‖∂L/∂x‖ from {norms[0]:.3g} behind the first block to {norms[-1]:.3g} behind the last"
-    if ratio <= MARGIN * apart:
+    ratio, blocks = float(norms[largest] / norms[smallest]), abs(largest - smallest) + 1
+    summary = f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
+    if ratio <= MARGIN * blocks:
         return Check(NAME, summary)
-    names = list(table["name"])
-    grows_back = largest < smallest
-    verb = "explodes" if grows_back else "vanishes"
+    explodes = largest < smallest
+    where = (str(table["name"].iloc[min(largest, smallest)]), str(table["name"].iloc[max(largest, smallest)]))
     finding = Finding(
-        "exploding_gradient" if grows_back else "vanishing_gradient",
+        "exploding_gradient" if explodes else "vanishing_gradient",
         min(0.75, 0.2 + log10(ratio) / 20),
-        f"The gradient {verb} on its way back: its norm is {ratio:.3g} times "
-        f"{'larger' if grows_back else 'smaller'} at {names[min(largest, smallest)]} than at "
-        f"{names[max(largest, smallest)]}.",
+        f"The gradient {'explodes' if explodes else 'vanishes'} in the backward pass: its norm is {ratio:.3g} times "
+        f"{'larger' if explodes else 'smaller'} at {where[0]} than at {where[1]}.",
         {
             "ratio": ratio,
-            "blocks": apart,
-            "ratio_per_block": ratio ** (1 / apart),
+            "blocks": blocks,
+            "ratio_per_block": ratio ** (1 / blocks),
             "norm_behind_first": float(norms[0]),
             "norm_behind_last": float(norms[-1]),
         },
-        (names[min(largest, smallest)], names[max(largest, smallest)]),
+        where,
         _THEORY,
         _cure(examination),
     )
@@ -61,6 +59,6 @@ def check_backward(examination: Examination) -> Check:
 def _cure(examination: Examination) -> Cure:
     post_norm = any(layer.kind == "norm" for block in examination.map.blocks for layer in block.after_sum)
     wanted = ("deepnorm", "t_fixup", "skipinit") if post_norm else ("skipinit", "fixup", "nf_resnet")
-    schemes = examination.possible(wanted)
+    schemes = examination.fitting(wanted)
     best = schemes[0] if schemes else wanted[0]
-    return Cure(f"give the skip path the upper hand: nl.convert(model, {best!r}, inputs)", schemes)
+    return Cure(f"make the skip path dominate: nl.convert(model, {best!r}, inputs)", schemes)

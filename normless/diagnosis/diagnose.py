@@ -1,4 +1,4 @@
-"""`nl.diagnose`: what is wrong with a network, on what evidence, by which theory, and the edit that mends it."""
+"""`nl.diagnose` and `nl.treat`: what keeps a network from training, and the conversion that repairs it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
+import pandas as pd
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
+from normless.arguments import arguments_of
+from normless.conversion import convert
 from normless.diagnosis.backward import check_backward
 from normless.diagnosis.branches import check_branches
 from normless.diagnosis.classes import check_classes
-from normless.diagnosis.decay import check_optimizer
 from normless.diagnosis.examination import examine
 from normless.diagnosis.finding import Check, Finding
 from normless.diagnosis.growth import check_growth
+from normless.diagnosis.optimizer import check_first_steps, check_optimizer
 from normless.diagnosis.statistics import check_statistics
-from normless.diagnosis.trial import check_first_steps
-from normless.probes.hooks.observe import Loss
-from normless.probes.measure import split_batch
+from normless.probes import Loss, split_batch
 from normless.residual import ResidualMap, Unresolved
 
 CHECKS = (check_growth, check_backward, check_classes, check_statistics, check_branches, check_optimizer)
@@ -29,11 +30,11 @@ _WIDTH = 110
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that was asked of a network, and what was found wrong.
+    """The checks of a network and their findings.
 
     Attributes:
-        checks: every question with what was measured, whether or not it is a finding.
-        missed: what of the network could not be seen.
+        checks: every check with its measurement, whether or not it is a finding.
+        missed: the parts of the network that could not be observed.
     """
 
     checks: tuple[Check, ...]
@@ -41,22 +42,22 @@ class Diagnosis:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, the worst first."""
-        found = [finding for check in self.checks for finding in check.findings]
-        return tuple(sorted(found, key=lambda finding: -finding.severity))
+        """What is wrong, the most severe first."""
+        findings = [finding for check in self.checks for finding in check.findings]
+        return tuple(sorted(findings, key=lambda finding: -finding.severity))
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def scheme(self) -> str | None:
-        """The text of the first scheme that mends the worst finding that a scheme mends; None where there is none."""
+        """The first scheme of the most severe finding that a scheme repairs; None if there is none."""
         return next((finding.cure.schemes[0] for finding in self.findings if finding.cure.schemes), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """The diagnosis as data ready for JSON."""
         return {
             "healthy": self.healthy,
             "findings": [finding.to_dict() for finding in self.findings],
@@ -65,20 +66,16 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        words = "nothing wrong was found" if self.healthy else f"{len(self.findings)} found, the worst first"
+        words = "nothing wrong was found" if self.healthy else f"{len(self.findings)} findings, the most severe first"
         parts = [f"{words}; checked:", *(f"  {check.name}: {check.summary}" for check in self.checks)]
         for number, finding in enumerate(self.findings, 1):
             evidence = ", ".join(f"{name} {_short(value)}" for name, value in finding.evidence.items())
             lines = [f"{number}. {finding.title}", f"evidence: {evidence}", f"theory: {finding.theory}"]
             schemes = f" [{', '.join(finding.cure.schemes)}]" if finding.cure.schemes else ""
             lines.append(f"cure: {finding.cure.words}{schemes}")
-            parts += [
-                "",
-                *(
-                    fill(line, _WIDTH, subsequent_indent="   ", initial_indent="   " * (i > 0))
-                    for i, line in enumerate(lines)
-                ),
-            ]
+            indents = ["", *["   "] * (len(lines) - 1)]
+            pairs = zip(lines, indents, strict=True)
+            parts += ["", *(fill(line, _WIDTH, initial_indent=one, subsequent_indent="   ") for line, one in pairs)]
         if self.missed:
             parts += ["", f"not seen: {', '.join(map(str, self.missed[:3]))}{', …' * (len(self.missed) > 3)}"]
         return "\n".join(parts)
@@ -93,28 +90,96 @@ def diagnose(
     residual_map: ResidualMap | None = None,
     trial_steps: int = 5,
 ) -> Diagnosis:
-    """Examine a network on one batch, in training mode, and say what keeps it from training.
+    """Find what keeps a network from training, on one batch in training mode.
 
-    The network and the optimizer are left as they were; steps are tried on copies.
+    The network and the optimizer are unchanged; trial steps are made on copies.
 
     Args:
         model: the network.
-        batch: (inputs, targets), of the size it is trained with; inputs are one tensor, a tuple or a dictionary of
+        batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
             arguments.
         loss: (logits, targets) to a scalar in nats.
-        optimizer: that is to train it; without one, what it decays and its first steps are not looked at.
-        residual_map: the network's map, found where it is not given.
-        trial_steps: how many steps of the optimizer are tried; 0 for none.
+        optimizer: to train it with; without one, weight decay and first steps are not checked.
+        residual_map: the network's map; computed if None.
+        trial_steps: the number of trial steps.
 
     Raises:
         ValueError: the batch is no pair, or no gradient can be measured.
         UnresolvedStructureError: the network must be traced and cannot be.
     """
     inputs, targets = split_batch(batch)
-    seen = examine(model, inputs, targets, loss=loss, optimizer=optimizer, residual_map=residual_map)
-    checks = [check(seen) for check in CHECKS]
-    return Diagnosis((*checks, check_first_steps(seen, trial_steps)), seen.missed)
+    examination = examine(model, inputs, targets, loss=loss, optimizer=optimizer, residual_map=residual_map)
+    checks = [check(examination) for check in CHECKS]
+    return Diagnosis((*checks, check_first_steps(examination, trial_steps)), examination.measured.missed)
 
 
 def _short(value: float | int | str) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """A network converted by the scheme of its diagnosis, and the diagnosis of the result."""
+
+    scheme: str
+    network: nn.Module
+    before: Diagnosis
+    after: Diagnosis
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per check: its summary before and after, and whether that is fine, wrong, or was not asked."""
+        rows = [
+            {
+                "check": before.name,
+                "before": before.summary,
+                "verdict_before": _verdict(before),
+                "after": after.summary,
+                "verdict_after": _verdict(after),
+            }
+            for before, after in zip(self.before.checks, self.after.checks, strict=True)
+        ]
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The treatment as data ready for JSON."""
+        return {"scheme": self.scheme, "before": self.before.to_dict(), "after": self.after.to_dict()}
+
+
+def treat(
+    model: nn.Module,
+    batch: Any,
+    diagnosis: Diagnosis | None = None,
+    *,
+    scheme: str | None = None,
+    original: nn.Module | None = None,
+    loss: Loss = F.cross_entropy,
+) -> Treatment | None:
+    """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
+
+    Args:
+        model: the network; unchanged.
+        batch: as in `diagnose`.
+        diagnosis: of the network; made here if None.
+        scheme: replaces the proposed one.
+        original: the network before its conversion if `model` carries a scheme; it is converted instead.
+        loss: as in `diagnose`.
+
+    Returns:
+        The treatment, or None if no finding is repaired by a scheme.
+
+    Raises:
+        AlreadyConvertedError: the network carries a scheme and no original was given.
+        UnsupportedEditError: the scheme does not fit the network.
+    """
+    before = diagnose(model, batch, loss=loss) if diagnosis is None else diagnosis
+    chosen = before.scheme if scheme is None else scheme
+    if chosen is None:
+        return None
+    positional, named = arguments_of(split_batch(batch)[0])
+    network = convert(model if original is None else original, chosen, *positional, **named)
+    return Treatment(chosen, network, before, diagnose(network, batch, loss=loss))
+
+
+def _verdict(check: Check) -> str:
+    return "wrong" if check.findings else "fine" if check.asked else "not asked"

@@ -1,4 +1,4 @@
-"""What a diagnosis is made of: checks, their findings, and cures."""
+"""The parts of a diagnosis: checks, their findings, and cures."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ Evidence = Mapping[str, float | int | str]
 
 @dataclass(frozen=True)
 class Cure:
-    """What mends a finding.
+    """A repair of a finding.
 
     Attributes:
         words: what to do, with the call that does it.
-        schemes: texts of the schemes that do, those that the network offers places for, the first one best; empty
-            where the cure is no edit.
+        schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
     """
 
     words: str
@@ -27,16 +26,16 @@ class Cure:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that keeps a network from training, or will.
+    """A cause that keeps a network from training, now or later.
 
     Attributes:
-        kind: a name for machines, as `growing_variance`.
+        kind: an identifier, as `growing_variance`.
         severity: from 0 to 1; findings are ranked by it.
-        title: the finding in plain words, with its most telling number.
-        evidence: measured numbers by name, predicted ones among them.
-        where: qualified names of the blocks, layers or parameters it concerns.
-        theory: why that is bad, and the paper that says so.
-        cure: what mends it.
+        title: one sentence with the most important number.
+        evidence: measured and predicted numbers by name.
+        where: qualified names of the blocks, layers or parameters concerned.
+        theory: why it is a problem, with the paper.
+        cure: the repair.
     """
 
     kind: str
@@ -48,20 +47,20 @@ class Finding:
     cure: Cure
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        told: dict[str, Any] = jsonable(asdict(self) | {"evidence": dict(self.evidence)})
-        return told
+        """The finding as data ready for JSON."""
+        data: dict[str, Any] = jsonable(asdict(self) | {"evidence": dict(self.evidence)})
+        return data
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question that was put to a network.
+    """One check of a network.
 
     Attributes:
         name: of the check.
-        summary: what was measured, in words and numbers, whether or not it is a finding.
-        findings: empty where nothing is wrong.
-        asked: False where the question does not arise, or could not be put.
+        summary: the measurement in words and numbers, whether or not it is a finding.
+        findings: empty if nothing is wrong.
+        asked: False if the check does not apply or could not be made.
     """
 
     name: str

@@ -1,35 +1,32 @@
-"""Are batch statistics taken over enough examples?"""
+"""Batch statistics over too few examples."""
 
 from __future__ import annotations
 
 from math import sqrt
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.finding import Check, Cure, Finding
+from normless.diagnosis.finding import Check, Finding
 
 NAME = "batch statistics"
-# From 8 examples on the noise of a statistic is below a half; below it accuracy falls (De & Smith, figure 7).
+# From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 
 _THEORY = (
-    "The variance of n independent values is known to a relative standard deviation of √(2/(n-1)); the positions of "
-    "one example are alike, so the examples are what counts. Every example's output then depends on who else is in "
-    "the batch, and running averages lag behind it (De & Smith, appendix A; Kim et al. keep 256)."
+    "The variance of n independent values has a relative standard deviation of √(2/(n-1)); positions of one example "
+    "are correlated, so the number of examples counts. Every example's output then depends on the others in the "
+    "batch, and running averages lag (De & Smith, appendix A; Kim et al. keep 256)."
 )
 
 
 def check_statistics(examination: Examination) -> Check:
-    """Count the examples behind every statistic of a batch norm."""
-    counted = examination.statistics.examples
-    if not counted:
+    """Count the examples that the statistics of each batch norm are computed from."""
+    sizes = examination.measured.BatchNormSizes
+    if sizes.empty:
         return Check(NAME, "no batch norm in training mode", asked=False)
-    examples = min(counted.values())
-    few = [path for path, number in counted.items() if number < ENOUGH]
-    summary = f"{len(counted)} batch norms, {examples} examples or more behind each statistic"
-    if not few:
+    examples, few = int(sizes["examples"].min()), sizes[sizes["examples"] < ENOUGH]
+    summary = f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
+    if few.empty:
         return Check(NAME, summary)
-    noise = sqrt(2 / (examples - 1)) if examples > 1 else float("inf")
-    smallest = min(few, key=lambda path: examination.statistics.values[path])
     finding = Finding(
         "small_batch",
         0.85 if examples == 1 else 0.7 - 0.05 * examples,
@@ -37,16 +34,16 @@ def check_statistics(examination: Examination) -> Check:
         {
             "examples": examples,
             "norms": len(few),
-            "relative_deviation_of_variance": noise,
-            "values_in_smallest": examination.statistics.values[smallest],
-            "smallest": smallest,
+            "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else float("inf"),
+            "values_in_smallest": int(few["values"].min()),
+            "smallest": str(few["values"].idxmin()),
         },
-        tuple(few),
+        tuple(few.index),
         _THEORY,
-        Cure(
-            "take the norms out, or let them look at one example: nl.convert(model, 'skipinit', inputs); of a "
+        examination.cure(
+            "remove the norms, or use norms over single examples: nl.convert(model, 'skipinit', inputs); of a "
             "trained network nl.freeze(model) or nl.fold(model, inputs); with a larger batch, ghost_batch_norm",
-            examination.possible(("skipinit", "fixup", "group_norm")),
+            *("skipinit", "fixup", "group_norm"),
         ),
     )
     return Check(NAME, summary, (finding,))

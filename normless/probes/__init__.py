@@ -1,7 +1,18 @@
-"""Measurements on a network, each with its theory beside it; each name is imported from its file on first use."""
+"""Measurements of networks, each with its prediction; names are imported on first use."""
+
+from typing import Any
 
 from normless.deprecated import with_moved
 from normless.lazy import attach_stub
 
 _current, __dir__, __all__ = attach_stub(__name__, __file__)
-__getattr__ = with_moved(__name__, _current)
+_moved = with_moved(__name__, _current)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _moved(name)
+    except AttributeError:
+        from normless.probes.former import table_function
+
+        return table_function(name)

@@ -1,61 +1,42 @@
-"""A chosen set of probes measured in one pass: `nl.probe`."""
+"""`nl.probe`: a selection of probes measured in one pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from normless.arguments import arguments_of
 from normless.output import jsonable
-from normless.probes.backward.block_gradients import BlockGradients
-from normless.probes.backward.channel_gradients import ChannelGradients
-from normless.probes.backward.logits import LogitGradientMatrix, LogitGradients
-from normless.probes.forward.covariance import ExampleCovariance
-from normless.probes.forward.moments import ChannelMoments, GradientMoments
+from normless.probes.backward import block_gradients, channel_gradients, logits
+from normless.probes.forward import covariance, moments, signal
 from normless.probes.forward.predicted import measured_tables
-from normless.probes.forward.signal import Signal
-from normless.probes.gammas.gamma_variance import StreamVariance
+from normless.probes.gammas import gamma_variance
 from normless.probes.hooks.observe import Loss
+from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Tables, Watcher
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.channel_contributions import ChannelContributions
-from normless_papers.probes.channel_pairs import ChannelPairs
-from normless_papers.probes.gradient_sums import GradientSums
+from normless.spec import parse_call
 
-PROBES: MappingProxyType[str, type[Watcher]] = MappingProxyType(
-    {
-        "signal": Signal,
-        "covariance": ExampleCovariance,
-        "stream": StreamVariance,
-        "backward": BlockGradients,
-        "activations": ChannelMoments,
-        "contributions": ChannelContributions,
-        "gradients": GradientMoments,
-        "channel_gradients": ChannelGradients,
-        "channel_pairs": ChannelPairs,
-        "gradient_sums": GradientSums,
-        "logits": LogitGradients,
-        "logit_matrix": LogitGradientMatrix,
-    }
-)
-USUAL = ("signal", "activations", "gradients", "logits")
+# Modules that are imported because their classes register themselves.
+REGISTERED = (signal, covariance, gamma_variance, block_gradients, moments, channel_gradients, logits)
+DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Tables by the name of their probe, each also an attribute: `measured.signal` is `measured["signal"]`.
+    """Tables by the name of their probe, which are attributes too: `measured.signal` is `measured["signal"]`.
 
     Attributes:
         tables: tidy tables, one observation a row.
-        loss: of the batch, in nats; NaN where there were no targets.
-        missed: what of the network the probes could not see, and why.
+        loss: of the batch, in nats; NaN without targets.
+        missed: the parts of the network that the probes could not observe, and why.
     """
 
     tables: Tables
@@ -74,74 +55,80 @@ class Measurements:
         return iter(self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: the rows of every table, the loss and what was missed; what is not known is None."""
+        """The rows of all tables, the loss and the missed parts, ready for JSON; missing values are None."""
         rows = {
             name: table.astype(object).where(table.notna(), None).to_dict(orient="records")
             for name, table in self.tables.items()
         }
         missed = [{"path": item.path, "reason": item.reason} for item in self.missed]
-        told: dict[str, Any] = jsonable({"loss": self.loss, "tables": rows, "missed": missed})
-        return told
+        result: dict[str, Any] = jsonable({"loss": self.loss, "tables": rows, "missed": missed})
+        return result
 
 
 def probe(
     model: nn.Module,
     batch: Any,
-    probes: Sequence[str | Watcher] = USUAL,
+    probes: Sequence[str | Watcher] = DEFAULT_PROBES,
     *,
     loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
     training: bool = True,
 ) -> Measurements:
-    """Measure a network on one batch by several probes at once: one pass forward, and one back where they need it.
+    """Measure a network on one batch with several probes in one forward pass, and one backward pass if any needs it.
 
-    The network is left as it was: weights, `.grad`, buffers, modes, random state.
+    Weights, `.grad`, buffers, modes and random states are restored.
 
     Args:
         model: the network.
-        batch: (inputs, targets), where inputs are one tensor, a tuple or a dictionary of arguments.
-        probes: names in `PROBES`, or watchers.
-        loss: (logits, targets) to a scalar.
-        residual_map: the network's map, found where it is not given.
-        training: whether the pass is made in training mode, so that norms use the batch's statistics.
+        batch: (inputs, targets); inputs are one tensor, a tuple or a dictionary of arguments. A single tensor or a
+            dictionary is inputs without targets, for probes that need no gradients.
+        probes: names in `PROBES`, with arguments as in ``"activations(kind='activation')"``; `FILE.py:NAME`;
+            `MODULE:NAME`; or watchers.
+        loss: (logits, targets) to a scalar in nats.
+        residual_map: the network's map; computed if None.
+        training: whether the pass is made in training mode, in which batch norms use the batch's statistics.
 
     Raises:
         ValueError: a probe is unknown or named twice, the batch is no pair, or gradients cannot be measured.
     """
     inputs, targets = split_batch(batch)
-    watchers = watchers_of(probes)
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    watchers = make_watchers(probes)
+    if residual_map is None:
+        positional, named = arguments_of(inputs)
+        residual_map = find_residual_map(model, *positional, **named)
     value, tables = measured_tables(
-        model, watchers, inputs, targets, loss=loss, residual_map=found, training=training
+        model, watchers, inputs, targets, loss=loss, residual_map=residual_map, training=training
     )
     missed = dict.fromkeys(item for watcher in watchers.values() for item in watcher.missed)
     return Measurements(MappingProxyType(tables), value, tuple(missed))
 
 
-def watchers_of(probes: Sequence[str | Watcher]) -> dict[str, Watcher]:
-    """New watchers by name; one that was made already goes by the name of its class.
+def make_watchers(probes: Sequence[str | Watcher]) -> dict[str, Watcher]:
+    """New watchers by the name of their probe; a given watcher has the name of its class.
 
     Raises:
-        ValueError: a name is unknown, or comes twice.
+        ValueError: a probe is unknown, no watcher, does not take its arguments, or is named twice.
     """
     watchers: dict[str, Watcher] = {}
-    for chosen in probes:
-        if isinstance(chosen, str) and chosen not in PROBES:
-            raise ValueError(f"There is no probe {chosen!r}; choose among {', '.join(PROBES)}.")
-        name = chosen if isinstance(chosen, str) else type(chosen).__name__
+    for one in probes:
+        name = parse_call(one)[0].rpartition(":")[2] if isinstance(one, str) else type(one).__name__
         if name in watchers:
-            raise ValueError(f"The probe {name!r} is named twice.")
-        watchers[name] = PROBES[chosen]() if isinstance(chosen, str) else chosen
+            raise ValueError(f"The probe {name!r} is named twice; measure the second in a call of its own.")
+        watcher = PROBES.make(one) if isinstance(one, str) else one
+        if not isinstance(watcher, Watcher):
+            raise ValueError(f"Expected {one} to be a normless.probes.Watcher, got {type(watcher).__name__}.")
+        watchers[name] = watcher
     return watchers
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """A batch as inputs and targets.
+    """A batch as inputs and targets; the targets of a single tensor or a dictionary are None.
 
     Raises:
-        ValueError: it is no pair.
+        ValueError: it is neither that nor a pair.
     """
+    if isinstance(batch, (Tensor, Mapping)):
+        return batch, None
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise ValueError(
             f"Expected a batch of two, (inputs, targets), got {type(batch).__name__}"

@@ -1,4 +1,4 @@
-"""Probes that measure passes which training makes anyway, at the steps that an injected function chooses."""
+"""Probes of the passes that a training makes, at chosen steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from normless.probes.hooks.watch import watching
+from normless.probes.hooks.attach import attach_hooks
 from normless.probes.hooks.watcher import Setting, Watcher
-from normless.probes.measure import watchers_of
+from normless.probes.measure import make_watchers
 from normless.residual import ResidualMap
 
 When = Callable[[int], bool]
@@ -21,20 +21,20 @@ When = Callable[[int], bool]
 
 @dataclass
 class RideAlong:
-    """Probes of a training: hooks are on the network during the chosen steps and at no other time.
+    """Probes of a training, with hooks on the network during the chosen steps only.
 
         ride = RideAlong(("signal", "gradients"), when=lambda step: step % 100 == 1)
         for step, (inputs, targets) in enumerate(batches, 1):
-            with ride.during(step, model, found, targets):
+            with ride.during(step, model, residual_map, targets):
                 loss = F.cross_entropy(model(inputs), targets)
                 loss.backward()
             optimizer.step()
-        ride.tables()["signal"]  # as the probe's own, with a column `step`
+        ride.tables()["signal"]  # the probe's table with a column `step`
 
-    The training is not changed: the watched passes compute the same, and draw the same random numbers.
+    Observed passes compute the same values and draw the same random numbers as others.
 
     Attributes:
-        probes: names in `PROBES`, or watchers.
+        probes: as for `normless.probe`.
         when: whether to measure at a step.
     """
 
@@ -43,25 +43,25 @@ class RideAlong:
     _parts: dict[str, list[pd.DataFrame]] = field(default_factory=lambda: defaultdict(list), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        watchers_of(self.probes)
+        make_watchers(self.probes)
 
     @contextmanager
-    def during(self, step: int, model: nn.Module, found: ResidualMap, targets: Any = None) -> Iterator[None]:
-        """Measure what the body passes through the network, one batch forward and back, if this step is chosen.
+    def during(self, step: int, model: nn.Module, residual_map: ResidualMap, targets: Any = None) -> Iterator[None]:
+        """Measure the forward and backward pass that the body makes, if the step is chosen.
 
-        A body that raises leaves no rows of its step.
+        A body that raises leaves no rows.
 
         Args:
-            step: handed to `when`, and written into the tables.
-            model: the network that the body runs, itself and not a wrapper of it.
-            found: its residual map.
-            targets: of the batch, for probes that look at them.
+            step: the argument of `when`, and the column `step` of the tables.
+            model: the network that the body runs, not a wrapper of it.
+            residual_map: its residual map.
+            targets: of the batch, for probes that use them.
         """
         if not self.when(step):
             yield
             return
-        watchers = watchers_of(self.probes)
-        with watching(Setting(model, found, targets), list(watchers.values())):
+        watchers = make_watchers(self.probes)
+        with attach_hooks(Setting(model, residual_map, targets), list(watchers.values())):
             yield
         for name, watcher in watchers.items():
             table = watcher.table()
@@ -69,18 +69,18 @@ class RideAlong:
             self._parts[name].append(table)
 
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """All rows so far, by probe; those without rows are left out."""
+        """All rows so far by probe, for probes that have any."""
         return {name: pd.concat(parts, ignore_index=True) for name, parts in self._parts.items()}
 
     def take(self) -> Mapping[str, pd.DataFrame]:
-        """All rows since the last call, which are then forgotten here."""
+        """All rows since the last call, which are removed here."""
         tables = self.tables()
         self._parts.clear()
         return tables
 
 
 def every(steps: int, *, start: int = 1) -> When:
-    """At step `start` and then every so many steps.
+    """True at step `start` and every `steps` steps after it.
 
     Raises:
         ValueError: `steps` is below 1.

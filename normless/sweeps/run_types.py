@@ -48,17 +48,11 @@ _TRAINING = "normless.train"
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "train": Kind(f"{_TRAINING}.config:TrainConfig", f"{_TRAINING}.run:train", f"{_TRAINING}.result:RunResult"),
+        "train": Kind(f"{_TRAINING}:TrainConfig", f"{_TRAINING}:train", f"{_TRAINING}:RunResult"),
         "train-translation": Kind(
-            f"{_TRAINING}.translation.config:TranslationConfig",
-            f"{_TRAINING}.translation.run:train_translation",
-            f"{_TRAINING}.translation.result:TranslationResult",
+            f"{_TRAINING}:TranslationConfig", f"{_TRAINING}:train", f"{_TRAINING}:TranslationResult"
         ),
-        "train-text": Kind(
-            f"{_TRAINING}.text.config:TextConfig",
-            f"{_TRAINING}.text.run:train_text",
-            f"{_TRAINING}.text.result:TextResult",
-        ),
+        "train-text": Kind(f"{_TRAINING}:TextConfig", f"{_TRAINING}:train", f"{_TRAINING}:TextResult"),
     }
 )
 

@@ -1,4 +1,4 @@
-"""One training run: its configuration, the loop, what it leaves behind, and how it ended.
+"""One training run: its configuration, the loop, its files and its result.
 
 The names below are imported on first use, so that the command line can show its help without importing torch.
 """

@@ -1,4 +1,4 @@
-"""The state of a run after its last finished epoch: all that the next epochs depend on."""
+"""The state of a run after its last finished epoch, on which the next epochs depend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normless.train.atomic_write import replaced
 def save_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: Optimizer, epoch: int) -> None:
     """Write weights, buffers, optimizer state and the number of finished epochs; called by every process.
 
-    No generator's state is kept: an epoch starts its generators anew from (seed, epoch).
+    No generator's state is saved: each epoch seeds its generators from (seed, epoch).
     """
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch}
     if not fabric.is_global_zero:

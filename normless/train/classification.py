@@ -1,79 +1,65 @@
-"""What is the same in all training that learns to tell classes: a step, a test, an epoch's row."""
+"""Runs of classification: the loss, accuracies and outcome of images and sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from normless.data import Batch
-from normless.train.evaluation import Evaluation, TestedData, evaluate
-from normless.train.objective import accumulate_gradients
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from normless.data import ImageData, TextData
+from normless.train.config import ExamplesConfig
+from normless.train.evaluation import Evaluation, evaluate
+from normless.train.objective import count_correct
 from normless.train.outcome import chance_accuracy, finished_outcome
-from normless.train.report import Report
 from normless.train.result import EpochRow
-from normless.train.settings import ClassificationSettings
-from normless.train.task import EpochTraining, StepStatistics, Task
+from normless.train.task import EpochTraining, Task
 
-Config = TypeVar("Config", bound=ClassificationSettings)
-Result = TypeVar("Result", bound=Report)
+Config = TypeVar("Config", bound=ExamplesConfig)
 
 
-@dataclass(frozen=True)
-class ClassificationTask(Task[Config, EpochRow, Result]):
+class ClassificationTask(Task[Config]):
     """A network that returns logits [B, classes] for inputs [B, …]."""
 
-    data: TestedData
+    data: ImageData | TextData
 
-    def gradients(self, batch: Batch, step: int) -> StepStatistics:
-        """Add the gradient of the batch's mean cross entropy to the parameters' gradients."""
-        with self.measured(step, batch.targets):
-            statistics = accumulate_gradients(
-                self.fabric,
-                self.network,
-                batch,
-                micro_batch_size=self.config.micro_batch_size,
-                label_smoothing=self.config.label_smoothing,
-            )
-        return StepStatistics(statistics.loss, statistics.right / len(batch.inputs))
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross entropy (nats) of the examples; targets int64 [B] or float [B, classes]."""
+        return F.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
 
-    def evaluated(self) -> Evaluation:
-        """The test set's loss and accuracies, in passes about as large as those of training."""
-        config = self.config
-        share = config.micro_batch_size or config.batch_size // config.devices
-        return evaluate(
-            self.fabric,
-            self.network.module,  # type: ignore[arg-type]
-            self.data,
-            max(64, share) * config.devices,
-        )
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of largest logits at the target, or at the largest share of it."""
+        return count_correct(logits, targets)
 
-    def row(self, epoch: int, training: EpochTraining) -> EpochRow:
-        """Test the network, and report an epoch that is finished, counted from 1."""
-        test = self.evaluated()
-        return EpochRow(
-            epoch=epoch,
-            rate=training.rate,
-            training_loss=training.loss,
-            training_loss_with_l2=training.loss_with_l2,
-            training_accuracy=training.accuracy,
-            test_loss=test.loss,
-            test_accuracy=test.accuracy,
-            test_accuracy_top5=test.accuracy_top5,
-            seconds=training.seconds,
-        )
+    def epoch_metrics(
+        self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """Test loss and accuracies, and the training loss with the L2 term."""
+        return {"training_loss_with_l2": training.loss_with_l2} | _named(self._tested(fabric, network))
 
-    def final(self, rows: Sequence[EpochRow], diverged: EpochTraining | None) -> dict[str, Any]:
-        """The fields about the test set that results have; a diverged network is tested as it stands."""
-        labels = self.data.test_labels
-        if diverged is not None:
-            test = self.evaluated()
+    def final_metrics(
+        self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """Test loss and accuracies at the end, and the outcome."""
+        if diverged:
+            test = self._tested(fabric, network)
         else:
             test = Evaluation(rows[-1].test_loss, rows[-1].test_accuracy, rows[-1].test_accuracy_top5)
+        labels = self.data.test_labels
         return {
-            "outcome": finished_outcome(test.accuracy, labels) if diverged is None else "diverged",
-            "test_accuracy": test.accuracy,
-            "test_accuracy_top5": test.accuracy_top5,
-            "test_loss": test.loss,
+            "outcome": "diverged" if diverged else finished_outcome(test.accuracy, labels),
             "chance_accuracy": chance_accuracy(labels),
+            **_named(test),
         }
+
+    def _tested(self, fabric: Fabric, network: nn.Module) -> Evaluation:
+        """The metrics on the test set, in passes about as large as those of training."""
+        config = self.config
+        share = config.micro_batch_size or config.batch_size // config.devices
+        return evaluate(fabric, network, self.data, max(64, share) * config.devices)
+
+
+def _named(test: Evaluation) -> dict[str, Any]:
+    return {f"test_{name}": value for name, value in test._asdict().items()}

@@ -1,62 +1,144 @@
-"""``normless train``: one run, from YAML and flags."""
+"""``normless train``, ``train-text`` and ``train-translation``: one run, from YAML and flags."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.train.config import TrainConfig
-from normless.train.flags import (
-    add_run_arguments,
-    config_of,
-    directory_named,
-    outcome_in_words,
-    run_with_progress,
-)
+from normless.output import add_json_flag, print_json
+from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
+from normless.train.settings import Settings
 
 if TYPE_CHECKING:
-    from normless.train.result import RunResult
+    from normless.train.result import TrainingResult
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add a flag for every field of `TrainConfig`, the YAML file that may set them, and where the run goes."""
-    add_run_arguments(parser, TrainConfig, "runs/DATA-SCHEME-HASH")
+@dataclass(frozen=True)
+class TrainCommand:
+    """The command that carries out runs of one kind.
+
+    Attributes:
+        config_type: of their configurations.
+    """
+
+    config_type: type[RunConfig]
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add a flag for every setting, the YAML file that may set them, and where the run goes."""
+        parser.add_argument(
+            "--config",
+            action="config",
+            help="YAML file with these settings, such as the config.yaml of a run; flags after it win",
+        )
+        hints, meanings = get_type_hints(self.config_type), descriptions(self.config_type)
+        for field in fields(self.config_type):
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}",
+                type=hints[field.name],
+                default=field.default,
+                help=meanings[field.name].rstrip(".").replace("%", "%%"),
+            )
+        parser.add_argument(
+            "--out",
+            type=Path | None,
+            default=None,
+            help="directory of the run, which is resumed if it was interrupted; runs/DATA-SCHEME-HASH if null",
+        )
+        parser.add_argument(
+            "--probes",
+            type=str,
+            nargs="+",
+            default=None,
+            help="measure these along the way, as signal or gradients; tables go to probes/ in the run's directory",
+        )
+        parser.add_argument(
+            "--probe-every", type=int, default=100, help="at the first step and every so many after it"
+        )
+        parser.add_argument("--restart", action="store_true", help="remove the run that the directory holds first")
+        add_json_flag(parser)
+
+    def run(self, namespace: Namespace) -> int:
+        """Carry out the run that the arguments describe; prints its result. Every outcome is a success.
+
+        Only the first of several processes prints: a progress bar on standard error, the result on standard output.
+        """
+        config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
+        directory = namespace.out or default_directory(config)
+        from normless.train.progress_bar import ProgressBar
+        from normless.train.training_run import train
+
+        carry_out: Any = train
+        how = {"resume": not namespace.restart, "ride_along": _ride_along(namespace)}
+        if os.environ.get("RANK", "0") != "0":
+            carry_out(config, directory, **how)
+            return 0
+        with ProgressBar() as bar:
+            result = carry_out(config, directory, listeners=[bar], **how)
+        if namespace.json:
+            print_json(result.to_dict() | {"directory": str(directory)})
+        else:
+            _print_table(_in_words(config, result) | {"directory": str(directory)})
+        return 0
 
 
-def run(namespace: Namespace) -> int:
-    """Carry out the run that the arguments describe; prints its result. Every outcome is a success."""
-    config = config_of(namespace, TrainConfig)
-    from normless.train.run import train
-
-    directory = namespace.out or default_directory(config)
-    run_with_progress(namespace, train, config, directory, _in_words)
-    return 0
+TRAIN = TrainCommand(TrainConfig)
+TRAIN_TEXT = TrainCommand(TextConfig)
+TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
 
 
-def default_directory(config: TrainConfig) -> Path:
-    """`runs/DATA-SCHEME-HASH`: the same settings find the same run again."""
-    from normless.train.pretrained import applied_scheme, is_saved
+def descriptions(kind: type[Settings]) -> dict[str, str]:
+    """What each setting means, from the docstrings of a configuration and its bases."""
+    return {
+        parameter.arg_name: parameter.description or ""
+        for one in reversed(kind.__mro__)
+        for parameter in docstring_parser.parse(one.__doc__ or "").params
+    }
 
-    scheme = applied_scheme(config) if is_saved(config.model) else config.scheme
-    return directory_named(config.data, scheme, config)
+
+def default_directory(config: RunConfig) -> Path:
+    """`runs/DATA-SCHEME-HASH`: the same settings give the same directory."""
+    from normless.train.pretrained import applied_scheme, saved_folder
+
+    scheme = config.scheme if saved_folder(config.model) is None else applied_scheme(config)
+    names = (text.partition("(")[0].strip() for text in (config.data, scheme))
+    return Path("runs") / "-".join([*names, config.hash[:10]])
 
 
-def _in_words(config: TrainConfig, result: RunResult) -> dict[str, str]:
-    """The result for a person."""
+def _ride_along(namespace: Namespace) -> Any:
+    """The probes that the arguments name, or None."""
+    if namespace.probes is None:
+        return None
+    from normless.probes import RideAlong, every
+
+    return RideAlong(tuple(namespace.probes), every(namespace.probe_every))
+
+
+def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
+    """The result for a person, by title."""
     from normless.train.pretrained import applied_scheme
 
-    rows = {
+    outcome = str(result.outcome)
+    if result.diverged_step is not None:
+        outcome += f" in epoch {result.diverged_epoch}, at step {result.diverged_step}"
+    return {
         "network": f"{config.model} with {applied_scheme(config)}",
         "data": result.data,
-        "outcome": outcome_in_words(result),
-        "test accuracy": f"{result.test_accuracy:.2%} (the best constant guess: {result.chance_accuracy:.2%})",
+        "outcome": outcome,
+        **result.metrics_in_words(),
+        "epochs": f"{len(result.epochs)}, {result.seconds_per_epoch:.2f} s each",
     }
-    if result.test_accuracy_top5 is not None:
-        rows["among the top five"] = f"{result.test_accuracy_top5:.2%}"
-    if result.epochs:
-        last = result.epochs[-1]
-        rows["training loss"] = f"{last.training_loss:.4f}, with the L2 term {last.training_loss_with_l2:.4f}"
-    rows["epochs"] = f"{len(result.epochs)}, {result.seconds_per_epoch:.2f} s each"
-    return rows
+
+
+def _print_table(rows: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}", value)
+    Console(soft_wrap=True, highlight=False).print(table)

@@ -1,4 +1,4 @@
-"""Numbers so small that they lose digits, which processors compute with a hundred times slower than with others."""
+"""Denormal numbers, on which processors are a hundred times slower than on others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ DENORMAL = 1e-40
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """Take them as 0 inside, as accelerators mostly do, and as before behind the body.
+    """Flush them to 0 in the body, as most accelerators do; the former setting is restored.
 
     A signal or gradient that shrinks from block to block, as with sums times √½, is denormal in some fifty blocks of
-    a very deep network before it is 0. Without effect where the processor cannot do it. A library's threads take over
-    what holds when they start and keep it: enter before the first operator to reach those of oneDNN's convolutions.
+    a very deep network before it is 0. Without effect where the processor does not support it. A library's
+    threads inherit the setting when they start and keep it: enter before the first operator to reach those of
+    oneDNN's convolutions.
     """
     before = are_flushed()
     torch.set_flush_denormal(True)
@@ -28,5 +29,5 @@ def denormals_flushed() -> Iterator[None]:
 
 
 def are_flushed() -> bool:
-    """Whether torch's operators take them as 0 in this thread."""
+    """Whether torch's operators flush them to 0 in this thread."""
     return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()

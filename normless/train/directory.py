@@ -1,45 +1,48 @@
-"""The directory of a run: which run it holds, and what that run left behind."""
+"""The directory of a run: its configuration, its files, its result."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import yaml
 
 from normless.errors import NormlessError
 from normless.train.atomic_write import replaced
-from normless.train.config import TrainConfig
-from normless.train.report import Report
-from normless.train.result import RunResult
+from normless.train.result import Report
 from normless.train.settings import Settings
+
+VOCABULARY_FILE = "vocabulary.json"
 
 Config = TypeVar("Config", bound=Settings)
 Result = TypeVar("Result", bound=Report)
 
 
 class RunDirectoryError(NormlessError, ValueError):
-    """A directory cannot take a run; the message says what it holds and what to do."""
+    """A directory is not usable for a run; the message says what it contains and what to do."""
 
 
-class Directory(Generic[Config, Result]):
+class RunDirectory(Generic[Config, Result]):
     """Where a run of any kind keeps its files.
 
-    `config.yaml` says which run it is, `result.json` how it ended, `checkpoint.pt` holds its last finished epoch,
-    `epochs.parquet` and `steps.parquet` its curves, `tensorboard/` the same for TensorBoard, `probes/` what probes
-    measured along it.
+    `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last finished epoch,
+    `epochs.parquet` and `steps.parquet` are its curves, `tensorboard/` the same for TensorBoard, `probes/` the tables
+    of probes; `vocabulary.json` its byte pairs, for ``tokenizers``, `translations.txt` the test set as translated by
+    beam search, line by line. A run whose epochs are doubled keeps each training in its own `epochs-N/`.
 
-    Attributes:
-        CONFIG, RESULT: what `config.yaml` and `result.json` hold.
+    Args:
+        path: of the directory.
+        config_type: of what `config.yaml` holds.
+        result_type: of what `result.json` holds.
     """
 
-    CONFIG: ClassVar[type[Settings]]
-    RESULT: ClassVar[type[Report]]
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config_type: type[Config], result_type: type[Result]) -> None:
         self.path = path
+        self.config_type = config_type
+        self.result_type = result_type
         self.config = path / "config.yaml"
         self.result = path / "result.json"
         self.checkpoint = path / "checkpoint.pt"
@@ -47,12 +50,21 @@ class Directory(Generic[Config, Result]):
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
         self.probes = path / "probes"
+        self._begin_run: Callable[[], None] | None = None
+        self.vocabulary = path / VOCABULARY_FILE
+        self.translations = path / "translations.txt"
+
+    def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
+        """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
+        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
+        inner._begin_run = lambda: self.begin(config)
+        return inner
 
     def check(self, config: Config) -> None:
-        """See that the directory holds nothing, or this very run.
+        """Check that the directory is empty of runs, or holds this very run.
 
         Raises:
-            RunDirectoryError: it is a file, holds another run, or the files of a run of which nothing is known.
+            RunDirectoryError: it is a file, holds another run, or files of a run without its configuration.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
@@ -65,22 +77,25 @@ class Directory(Generic[Config, Result]):
                 )
             return
         stored, wanted = self._stored_config().identity(), config.identity()
-        differing = [name for name in wanted if stored[name] != wanted[name]]
+        differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
         if differing:
-            changes = ", ".join(f"{name} is {stored[name]!r} there and {wanted[name]!r} here" for name in differing)
+            there, here = self._stored_config().to_dict(), config.to_dict()
+            changes = ", ".join(f"{name} is {there[name]!r} there and {here[name]!r} here" for name in differing)
             raise RunDirectoryError(
                 f"{self.path} holds another run: {changes}. Name another directory, or start over there with "
                 "resume=False (--restart)."
             )
 
     def begin(self, config: Config) -> None:
-        """Make the directory and write which run it holds."""
+        """Make the directory, and that of the run around it, and write the configuration."""
+        if self._begin_run is not None:
+            self._begin_run()
         self.path.mkdir(parents=True, exist_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
     def clear(self) -> None:
-        """Remove the files of a run and nothing else; which run it was goes last."""
+        """Remove the files of a run and nothing else, the configuration last."""
         if not self.path.is_dir():
             return
         for file in [*self._files(), self.config]:
@@ -90,28 +105,28 @@ class Directory(Generic[Config, Result]):
                 file.unlink(missing_ok=True)
 
     def stored_result(self) -> Result | None:
-        """How the run ended, or None where it has not."""
+        """The result, or None of an unfinished run."""
         if not self.result.exists():
             return None
-        return cast(Result, self.RESULT.from_dict(json.loads(self.result.read_text(encoding="utf-8"))))
+        return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
 
     def store_result(self, result: Result) -> None:
-        """Write how the run ended."""
+        """Write the result."""
         with replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
     def stored_config(self) -> Config:
-        """Which run the directory holds.
+        """The configuration.
 
         Raises:
-            RunDirectoryError: it holds none, or its config.yaml cannot be read.
+            RunDirectoryError: the directory holds no run, or its config.yaml cannot be read.
         """
         if not self.config.is_file():
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()
 
     def check_trained(self) -> None:
-        """See that the run has weights to show.
+        """Check that the run has trained weights.
 
         Raises:
             RunDirectoryError: it finished no epoch.
@@ -122,20 +137,11 @@ class Directory(Generic[Config, Result]):
     def _stored_config(self) -> Config:
         try:
             values: Any = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-            return cast(Config, self.CONFIG.from_dict(dict(values)))
+            return self.config_type.from_dict(dict(values))
         except (yaml.YAMLError, ValueError, TypeError) as error:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
     def _files(self) -> list[Path]:
         fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
-        return fixed + sorted(self.path.glob("*.part"))
-
-
-class RunDirectory(Directory[TrainConfig, RunResult]):
-    """Where an image run keeps its files; one whose epochs are doubled keeps each training in its own `epochs-N/`."""
-
-    CONFIG = TrainConfig
-    RESULT = RunResult
-
-    def _files(self) -> list[Path]:
-        return super()._files() + sorted(self.path.glob("epochs-*[0-9]"))
+        fixed += [self.vocabulary, self.translations]
+        return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])

@@ -1,9 +1,9 @@
-"""The test set's loss and accuracies."""
+"""Loss and accuracy on a whole set, each process a part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,37 +12,19 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from normless.data import Batch
-from normless.train.objective import in_memory_order
+from normless.data import ImageData, SetName, TextData, TranslationData
+from normless.lifting import evaluating
+from normless.train.objective import count_correct_tokens, in_memory_order, token_cross_entropy
 
 TOP = 5
 
 
-class TestedData(Protocol):
-    """Data with examples to test on."""
-
-    classes: int
-
-    @property
-    def test_size(self) -> int:
-        """Number of test examples."""
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Their classes, int64 [M], on the CPU."""
-
-    def test_batches(
-        self, batch_size: int, *, device: torch.device | str, rank: int, world_size: int
-    ) -> Iterator[Batch]:
-        """Every test example once, of each batch the part of one process."""
-
-
 class Evaluation(NamedTuple):
-    """Mean cross entropy (nats), share right, and share in the top five (None with five classes or fewer)."""
+    """Mean cross entropy (nats), accuracy, and accuracy among the top five (None with five classes or fewer)."""
 
     loss: float
     accuracy: float
-    accuracy_top5: float | None
+    accuracy_top5: float | None = None
 
 
 def mean_metric(fabric: Fabric) -> MeanMetric:
@@ -53,18 +35,18 @@ def mean_metric(fabric: Fabric) -> MeanMetric:
 
 
 @torch.no_grad()
-def evaluate(fabric: Fabric, network: nn.Module, data: TestedData, batch_size: int) -> Evaluation:
+def evaluate(fabric: Fabric, network: nn.Module, data: ImageData | TextData, batch_size: int) -> Evaluation:
     """Pass the whole test set, each process its part, through the network in evaluation mode.
 
     Args:
-        fabric: that runs the processes; its precision is used.
-        network: the bare module: parts differ in size between processes, which the wrapper for training, with
-            its exchange in every pass, does not allow.
-        data: whose test set is passed.
+        fabric: of the processes, devices and precision.
+        network: the module that returns logits [B, classes], without the wrapper for training, whose exchange in
+            every pass does not allow parts that differ in size between processes.
+        data: with the test set.
         batch_size: examples per pass of all processes.
     """
     network.eval()
-    _share_buffers(fabric, network)
+    share_buffers(fabric, network)
     loss = mean_metric(fabric)
     accuracies = {
         top: MulticlassAccuracy(data.classes, top_k=top, average="micro", validate_args=False).to(fabric.device)
@@ -85,8 +67,36 @@ def evaluate(fabric: Fabric, network: nn.Module, data: TestedData, batch_size: i
     return Evaluation(float(loss.compute()), shares[1], shares.get(TOP))
 
 
-def _share_buffers(fabric: Fabric, network: nn.Module) -> None:
-    """Give every process the running statistics of the first, whose checkpoint is kept."""
+def evaluate_tokens(
+    fabric: Fabric, network: nn.Module, data: TranslationData, name: SetName, max_tokens: int
+) -> Evaluation:
+    """Pass a whole set, each process some of its batches, through the network in evaluation mode, teacher-forced.
+
+    Args:
+        fabric: of the processes, devices and precision.
+        network: the module without the wrapper for training; source and target to logits [B, T, vocabulary].
+        data: with the set.
+        name: "train", "validation" or "test".
+        max_tokens: of a batch.
+    """
+    share_buffers(fabric, network)
+    loss, correct, count = 0.0, 0, 0
+    batches = data.evaluation_batches(name, max_tokens, device=fabric.device)
+    with evaluating(network):
+        for _, batch in islice(batches, fabric.global_rank, None, fabric.world_size):
+            with fabric.autocast():
+                logits: Tensor = network(batch.source, batch.target)
+            logits = logits.to(torch.get_default_dtype())
+            loss += float(token_cross_entropy(logits, batch.labels, reduction="sum"))
+            correct += int(count_correct_tokens(logits, batch.labels))
+            count += int(batch.label_count)
+    totals = torch.tensor([loss, correct, count], dtype=torch.float64, device=fabric.device)
+    loss, right, tokens = fabric.all_reduce(totals, reduce_op="sum").tolist()  # type: ignore[union-attr]
+    return Evaluation(loss / tokens, right / tokens)
+
+
+def share_buffers(fabric: Fabric, network: nn.Module) -> None:
+    """Give every process the buffers of the first, whose checkpoint is kept."""
     if fabric.world_size > 1:
         for buffer in network.buffers():
             torch.distributed.broadcast(buffer, 0)

@@ -13,52 +13,51 @@ from torch import Tensor
 
 from normless.divergence import first_diverged
 from normless.optim import set_rate
+from normless.train.assembly import Training
 from normless.train.evaluation import mean_metric
-from normless.train.listener import RunListener
-from normless.train.objective import l2_term
-from normless.train.task import EpochTraining, StepStatistics, Task
+from normless.train.objective import l2_term, mean_of_processes
+from normless.train.run_listener import RunListener
+from normless.train.task import EpochTraining, StepStatistics
 
-# On an accelerator a look at the losses waits for all work in flight, so they are looked at together.
-STEPS_BETWEEN_LOOKS = 25
+# On an accelerator, reading losses waits for all work in flight, so they are read together.
+STEPS_BETWEEN_READS = 25
 
 
 def seed_epoch(seed: int, epoch: int, rank: int) -> None:
-    """Start torch's generators, which dropout draws from, anew for an epoch (from 0) of a process."""
+    """Seed torch's generators, which dropout draws from, for an epoch (from 0) of a process."""
     torch.manual_seed(int(np.random.SeedSequence((seed, epoch, rank)).generate_state(1, np.uint64)[0] >> 1))
 
 
-def train_epoch(
-    task: Task[Any, Any, Any], epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()
-) -> EpochTraining:
+def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()) -> EpochTraining:
     """Train for one epoch, counted from 0; ends early at the first loss that diverged.
 
-    On the CPU a loss is looked at before its step is made; on an accelerator, and between processes, after
-    up to `STEPS_BETWEEN_LOOKS` steps, and what followed a diverged loss is then left out of the record.
+    On the CPU a loss is read before its step is made; on an accelerator, and between processes, after
+    up to `STEPS_BETWEEN_READS` steps, and what followed a diverged loss is then left out of the record.
     """
-    fabric = task.fabric
+    task, fabric = training.task, training.fabric
     seed_epoch(task.config.seed, epoch, fabric.global_rank)
-    task.network.train()
+    training.network.train()
     at_once = fabric.device.type == "cpu" and fabric.world_size == 1
     record = _Record(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
     start = time.perf_counter()
-    for index, batch in enumerate(task.batches(epoch)):
+    for index, batch in enumerate(task.batches(epoch, fabric)):
         done = epoch * task.steps_per_epoch + index
-        record.result.rate = task.rate(done)
-        set_rate(task.optimizer, record.result.rate)
-        task.optimizer.zero_grad()
-        record.add(task.gradients(batch, done + 1), l2_term(task.optimizer))
-        if (at_once or (index + 1) % STEPS_BETWEEN_LOOKS == 0) and record.look():
+        record.result.lr = task.lr(done)
+        set_rate(training.optimizer, record.result.lr)
+        training.optimizer.zero_grad()
+        record.add(training.gradients(batch, done + 1), l2_term(training.optimizer))
+        if (at_once or (index + 1) % STEPS_BETWEEN_READS == 0) and record.read():
             break
-        task.clip()
-        task.optimizer.step()
-    if record.result.diverged is None and not record.look():
+        task.clip(training.clipped)
+        training.optimizer.step()
+    if record.result.diverged is None and not record.read():
         record.average()
     record.result.seconds = time.perf_counter() - start
     return record.result
 
 
 class _Record:
-    """Collects the steps of an epoch on the device and looks at them when told."""
+    """Collects the steps of an epoch on the device and reads them on demand."""
 
     def __init__(self, fabric: Fabric, *, first_step: int, listeners: Sequence[RunListener[Any, Any]]) -> None:
         self._fabric = fabric
@@ -70,18 +69,18 @@ class _Record:
         self.result = EpochTraining()
 
     def add(self, statistics: StepStatistics, l2: Tensor) -> None:
-        """A step of this process, not waited for."""
+        """A step of this process, without synchronization."""
         self._losses.append(statistics.loss)
         self._accuracies.append(statistics.accuracy)
         self._l2.append(l2)
 
-    def look(self) -> bool:
-        """Read the losses not yet seen, as means over all processes; whether one of them has diverged."""
+    def read(self) -> bool:
+        """Read the new losses, as means over all processes; whether one of them has diverged."""
         losses = self.result.losses
         unseen = self._losses[len(losses) :]
         if not unseen:
             return False
-        values: list[float] = self._mean_of_processes(torch.stack(unseen)).tolist()
+        values: list[float] = mean_of_processes(self._fabric, torch.stack(unseen)).tolist()
         diverged = first_diverged(values)
         if diverged is not None:
             self.result.diverged = len(losses) + diverged
@@ -104,9 +103,3 @@ class _Record:
         metric = mean_metric(self._fabric)
         metric.update(values)
         return float(metric.compute())
-
-    def _mean_of_processes(self, values: Tensor) -> Tensor:
-        if self._fabric.world_size == 1:
-            return values
-        mean: Tensor = self._fabric.all_reduce(values, reduce_op="mean")  # type: ignore[assignment]
-        return mean

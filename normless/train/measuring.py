@@ -1,4 +1,4 @@
-"""Probes that ride along a run, and the files their tables go to."""
+"""Probes along a run, and the files of their tables."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from normless.probes import RideAlong
-from normless.residual import ResidualMap, residual_map
+from normless.residual import ResidualMap
 from normless.train.atomic_write import replaced
-from normless.train.config import TrainConfig
-from normless.train.settings import ClassificationSettings
+from normless.train.config import RunConfig
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What of a run's network is measured, and where that is written.
+    """What is measured of a run's network, and where the tables go.
 
     Attributes:
         ride: the probes and when they measure.
-        network: the network itself, not what wraps it; map: its residual map.
-        folder: of the run; tables go to `probes/NAME/epoch-0001.parquet` and so on in it.
+        network: the network itself, without wrappers; map: its residual map.
+        folder: of the tables, `NAME/epoch-0001.parquet` and so on.
     """
 
     ride: RideAlong
@@ -36,7 +35,7 @@ class Measuring:
         return self.ride.during(step, self.network, self.map, targets)
 
     def write(self, epoch: int) -> None:
-        """Write what was measured since the last call as that of an epoch, counted from 1."""
+        """Write the measurements since the last call as those of an epoch, counted from 1."""
         for name, table in self.ride.take().items():
             path = self.folder / name / f"epoch-{epoch:04d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,34 +43,17 @@ class Measuring:
                 table.to_parquet(part, index=False)
 
 
-def measuring_of(
-    ride_along: RideAlong | None, network: nn.Module, inputs: tuple[Tensor, ...], folder: Path
-) -> Measuring | None:
-    """What rides along the training of a network that takes such inputs, with its map; None where nothing does."""
-    if ride_along is None:
-        return None
-    return Measuring(ride_along, network, residual_map(network, *inputs), folder)
-
-
-def check_measurable(config: TrainConfig) -> None:
-    """See that probes can watch the passes of an image run.
+def check_measurable(config: RunConfig) -> None:
+    """Check that probes can watch the passes of a run.
 
     Raises:
         ValueError: its batches are passed in parts, or its network is compiled.
     """
-    check_whole_batches(config)
-    if config.compile:
-        raise ValueError("Probes watch the network as it is written; leave compile out for a run that is measured.")
-
-
-def check_whole_batches(config: ClassificationSettings) -> None:
-    """See that a run passes its batches as they are.
-
-    Raises:
-        ValueError: it passes them in parts.
-    """
-    if config.micro_batch_size is not None and config.micro_batch_size < config.batch_size:
+    micro = config.micro_batch_limit
+    if micro is not None and micro < config.batch_limit:
         raise ValueError(
-            f"Probes measure whole batches, but micro_batch_size={config.micro_batch_size} passes them in parts; "
-            "leave it out for a run that is measured."
+            f"Probes measure whole batches, but {config.MICRO_BATCH}={micro} passes them in parts; leave it out for "
+            "a run that is measured."
         )
+    if getattr(config, "compile", False):
+        raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")

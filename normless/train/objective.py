@@ -1,8 +1,8 @@
-"""What a step minimizes, its gradient over micro-batches, and the L2 term."""
+"""What a step minimizes: cross entropy, its gradient over micro-batches, and the L2 term."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,58 +10,87 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.data import Batch
+from normless.data import SPECIAL_TOKENS
+from normless.train.task import StepStatistics, Task
 
 
-class BatchStatistics(NamedTuple):
-    """Of one batch, on its device and not waited for: mean loss (nats) and number of right answers, both scalar."""
+def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> StepStatistics:
+    """Add the gradient of the batch's mean loss to the parameters' gradients.
 
-    loss: Tensor
-    right: Tensor
-
-
-def accumulate_gradients(
-    fabric: Fabric, network: nn.Module, batch: Batch, *, micro_batch_size: int | None, label_smoothing: float = 0.0
-) -> BatchStatistics:
-    """Add the gradient of the batch's mean cross entropy to the parameters' gradients.
-
-    The batch is passed in micro-batches, each weighted by its share of the examples, so the sum is the gradient
-    of the whole batch for a network that computes every example on its own. Processes exchange gradients with
-    the last micro-batch only.
+    Each micro-batch is weighted by its share of the predictions, so the sum is the gradient of the whole batch for a
+    network that computes every example on its own. Processes exchange gradients with the last micro-batch only; that
+    exchange takes the mean over processes, so shares are relative to the mean number of predictions of a process.
 
     Args:
         fabric: that set up the network.
-        network: set up by it; inputs [B, …] to logits [B, classes].
-        batch: inputs, and targets int64 [B] or float [B, classes]; what is right is the largest target.
-        micro_batch_size: examples per pass; the whole batch if None.
-        label_smoothing: share of each target spread evenly over all classes.
+        network: set up by it.
+        task: with the loss and the micro-batches.
+        batch: this process's part of it.
     """
-    size = len(batch.inputs)
-    images = in_memory_order(batch.inputs)
-    width = micro_batch_size or size
-    parts = list(zip(torch.split(images, width), torch.split(batch.targets, width), strict=True))
-    losses, right = [], []
-    for index, (inputs, targets) in enumerate(parts):
+    parts = task.micro_batches(batch)
+    total = mean_of_processes(fabric, task.count(batch[-1]))
+    losses, correct = [], []
+    for index, (*inputs, targets) in enumerate(parts):
         with fabric.no_backward_sync(network, enabled=index < len(parts) - 1):  # type: ignore[arg-type]
-            logits = network(inputs)
-            loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing) * (len(inputs) / size)
+            logits = network(*map(in_memory_order, inputs))
+            loss = task.loss(logits, targets) * (task.count(targets) / total)
             fabric.backward(loss)
         losses.append(loss.detach())
-        right.append(count_right(logits.detach(), targets))
-    if len(parts) == 1:
-        return BatchStatistics(losses[0], right[0])
-    return BatchStatistics(torch.stack(losses).sum(), torch.stack(right).sum())
+        correct.append(task.correct(logits.detach(), targets))
+    return StepStatistics(torch.stack(losses).sum(), torch.stack(correct).sum() / total)
+
+
+def mean_of_processes(fabric: Fabric, values: Any) -> Any:
+    """The mean over all processes of a tensor; a plain number is the same in all."""
+    if fabric.world_size == 1 or not isinstance(values, Tensor):
+        return values
+    real = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    return fabric.all_reduce(real, reduce_op="mean")
 
 
 def in_memory_order(inputs: Tensor) -> Tensor:
-    """Images [B, C, H, W] with the channels of a position side by side, as convolutions take them fastest."""
+    """Images [B, C, H, W] in channels-last order, which convolutions compute fastest."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
-def count_right(logits: Tensor, targets: Tensor) -> Tensor:
-    """How many of the largest logits [B, classes] are at the target, or at the largest share of it."""
+def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
+    """The number of largest logits [B, classes] at the target, or at the largest share of it."""
     labels = targets if targets.ndim == 1 else targets.argmax(1)
     return (logits.argmax(1) == labels).sum()
+
+
+def token_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    padding: int = SPECIAL_TOKENS.padding,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Tensor:
+    """Cross entropy (nats) over all labels except padding: their mean, or their sum.
+
+    With label smoothing ε the target of a token is (1 − ε)·one-hot + ε/vocabulary (Szegedy et al. 2016, section 7;
+    0.1 in Vaswani et al. 2017, section 5.4).
+
+    Args:
+        logits: [B, T, vocabulary].
+        labels: int64 [B, T].
+        label_smoothing: ε, share of each target spread evenly over the vocabulary.
+        padding: the label that does not count.
+        reduction: "mean" over the tokens, or "sum".
+    """
+    return F.cross_entropy(
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=padding,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+def count_correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
+    """The number of largest logits [B, T, vocabulary] at the labels [B, T]; padding does not count."""
+    return ((logits.argmax(-1) == labels) & (labels != SPECIAL_TOKENS.padding)).sum()
 
 
 @torch.no_grad()

@@ -1,16 +1,22 @@
-"""How a run ends: it trained, it stayed at chance, or it diverged. None of these is an error."""
+"""How a run ends: trained, at chance or diverged, none of which is an error; and whether its loss has plateaued."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    # Whoever asks how runs ended need not wait for torch to be imported.
+    # Reading results must not import torch.
     from torch import Tensor
 
 Outcome = Literal["trained", "chance", "diverged"]
 
 SIGNIFICANCE = 1e-3
+
+WINDOW = 0.1  # share of the epochs
+RELATIVE_FALL = 0.01
+ABSOLUTE_FALL = 1e-3  # nats
 
 
 def chance_accuracy(labels: Tensor) -> float:
@@ -33,3 +39,20 @@ def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
     right = round(test_accuracy * len(labels))
     test = binomtest(right, len(labels), chance_accuracy(labels), alternative="greater")
     return "trained" if test.pvalue < SIGNIFICANCE else "chance"
+
+
+def has_plateaued(training_losses: Sequence[float]) -> bool | None:
+    """Whether the training loss no longer falls at the end of a run; None with fewer than two epochs.
+
+    Bjorck et al. (2018, appendix B) name no rule; this is ours: with windows of w = ⌈epochs / 10⌉ epochs, the mean of
+    the last window lies less than 1% of the mean of the window before it, or less than 0.001 nats, below that mean.
+
+    Args:
+        training_losses: mean training loss of each epoch, without the L2 term, in nats.
+    """
+    if len(training_losses) < 2:
+        return None
+    width = math.ceil(WINDOW * len(training_losses))
+    last = math.fsum(training_losses[-width:]) / width
+    before = math.fsum(training_losses[-2 * width : -width]) / width
+    return before - last < max(RELATIVE_FALL * before, ABSOLUTE_FALL)

@@ -1,52 +1,98 @@
-"""What the configurations of all kinds of runs share: checked settings, plain data, and the hash that names a run."""
+"""Configurations as frozen dataclasses with types and ranges on their fields, and the hash that names a run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
+from annotated_types import Ge, Gt, Lt
+from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from normless.decay import decays_of
+
+
+def _known_policy(policy: str) -> str:
+    decays_of(policy, 1.0)
+    return policy
+
+
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
 # The terms of normless.decay.
-DecayPolicy = str
+DecayPolicy = Annotated[str, AfterValidator(_known_policy)]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
 
-# Where a run is executed does not make it another run: it may be resumed elsewhere.
+# A run may be resumed elsewhere: these do not make it another run.
 _PLACE = ("data_root", "device")
+_TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    type(None): "null",
+}
 
 
 class Settings:
-    """Base of the frozen dataclasses that say what a run is; each has the settings named here, and others.
+    """Base of the frozen dataclasses that define a run.
 
     Attributes:
         COMMAND: the command that carries out such a run.
+        ADDED: fields that a later version added, with the value that stands for the behavior before. A field at this
+            value does not enter the hash, so that earlier runs keep theirs.
+
+    Args:
         epochs: passes over the training set.
-        rate: learning rate, before the schedule's and the groups' multipliers.
-        weight_decay: L2 coefficient λ of the groups that decay.
-        decay_policy: which these are, by the rules of normless.decay.
-        scalar_rate_scale: rate of scalar multipliers and biases, relative to that of the weights.
-        precision: numbers the network computes in, by the names of Lightning Fabric.
-        seed: of all that is random in the run.
-        device: the kind of processor; auto is cuda where there is one.
+        rate: learning rate, before the multipliers of schedule and groups.
+        weight_decay: L2 coefficient λ of λ/2·‖p‖².
+        decay_policy: which parameters decay: guidelines, all, weights, or terms joined by +, as in weights+last, by
+            the rules of normless.decay.
+        scalar_rate_scale: learning rate of scalar multipliers and biases, relative to that of the weights.
+        precision: number format of the computation, by the names of Lightning Fabric.
+        seed: of initialization, order of examples, augmentation and dropout.
+        device: the kind of processor; auto is cuda where available.
+
+    Raises:
+        ValueError: fields have the wrong type, are out of range or contradict each other; one sentence for each.
     """
 
     COMMAND: ClassVar[str]
+    ADDED: ClassVar[Mapping[str, Any]] = {}
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     epochs: int
     rate: float
     weight_decay: float
-    decay_policy: DecayPolicy
+    decay_policy: str
     scalar_rate_scale: float
     precision: Precision
     seed: int
     device: Device
 
+    def __post_init__(self) -> None:
+        for name, value in checked_values(type(self), self.to_dict()).items():
+            object.__setattr__(self, name, value)
+        conflicts = " ".join(self.conflicts())
+        if conflicts:
+            raise ValueError(conflicts)
+
+    def conflicts(self) -> Iterator[str]:
+        """A sentence for each contradiction between fields."""
+        yield from ()
+
     def to_dict(self) -> dict[str, Any]:
         """Every field as plain data, ready for YAML and JSON."""
-        # Not asdict, which copies values that are plain already: a sweep asks thousands of configurations.
+        # Not asdict, which deep-copies: a sweep serializes thousands of configurations.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
@@ -54,7 +100,7 @@ class Settings:
         """The configuration with these fields, the others at their defaults.
 
         Raises:
-            ValueError: a key is no field, or a value is out of its range.
+            ValueError: a key is no field, or a value is not allowed.
         """
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(values) - set(known))
@@ -63,8 +109,12 @@ class Settings:
         return cls(**values)
 
     def identity(self) -> dict[str, Any]:
-        """The fields that decide what run it is: all but where its data lies and the kind of processor."""
-        return {name: value for name, value in self.to_dict().items() if name not in _PLACE}
+        """The fields that define the run: all but the location of its data and the kind of processor."""
+        return {
+            name: value
+            for name, value in self.to_dict().items()
+            if name not in _PLACE and (name not in self.ADDED or value != self.ADDED[name])
+        }
 
     @property
     def hash(self) -> str:
@@ -73,33 +123,64 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class ClassificationSettings(Settings):
-    """Base of the configurations of runs that learn to tell classes.
+def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a dataclass's fields, each in its declared type and range; an integer given for a float is converted.
 
-    Attributes:
-        batch_size: examples per optimizer step, of all processes together.
-        micro_batch_size: examples per forward pass of a process; the whole batch if None.
-        label_smoothing: share of each training target spread evenly over all classes.
-        devices: number of processes.
+    Args:
+        kind: a dataclass; ranges are ``Annotated`` metadata of `annotated_types` on its fields.
+        values: by name, one for every field.
+
+    Raises:
+        ValueError: a sentence for each wrong value: the field, what was expected, what came.
     """
+    try:
+        checked: dict[str, Any] = _adapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        hints = get_type_hints(kind, include_extras=True)
+        details = error.errors(include_url=False)
+        raise ValueError(" ".join(_sentence(hints[str(one["loc"][0])], one) for one in details)) from None
+    # A NumPy float is a float to the validator, and none to YAML.
+    return {name: float(value) if isinstance(value, float) else value for name, value in checked.items()}
 
-    batch_size: int
-    micro_batch_size: int | None
-    label_smoothing: float
-    devices: int
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    make: Any = TypedDict  # called with a name that the type checker does not know
+    table = make(kind.__name__, {field.name: hints[field.name] for field in fields(kind)})
+    table.__pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
+    return TypeAdapter(table)
 
 
-class AdamSettings(Settings):
-    """Base of the configurations of runs by Adam.
+def _sentence(hint: Any, error: Any) -> str:
+    """What the validator found wrong with a field, as a sentence."""
+    name, value, kind = error["loc"][0], error["input"], error["type"]
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind == "literal_error":
+        return f"Expected {name} to be one of {', '.join(get_args(hint))}; got {value!r}."
+    if kind.startswith(("greater_than", "less_than")):
+        return f"Expected {name} {_range(hint)}, got {value}."
+    kinds = [_TYPE_NAMES.get(one, str(one)) for one in (get_args(_plain(hint)) or (_plain(hint),))]
+    return f"Expected {name} to be {' or '.join(kinds)}, got {value!r}."
 
-    Attributes:
-        beta1: share of the mean gradient that Adam keeps.
-        beta2: share of the mean squared gradient that Adam keeps.
-        epsilon: what Adam adds to the root it divides by.
-        decoupled_decay: weights decay apart from the gradient, as AdamW has it.
-    """
 
-    beta1: float
-    beta2: float
-    epsilon: float
-    decoupled_decay: bool
+def _plain(hint: Any) -> Any:
+    """A type without the metadata of its parts."""
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[0]
+    parts = [_plain(one) for one in get_args(hint)]
+    return parts[0] | parts[1] if len(parts) == 2 else hint
+
+
+def _range(hint: Any) -> str:
+    """The range of a number in words."""
+    limits = [limit for one in (hint, *get_args(hint)) for limit in getattr(one, "__metadata__", ())]
+    match limits:
+        case [Ge(ge=low), Lt(lt=high)]:
+            return f"in [{low}, {high})"
+        case [Ge(ge=low)]:
+            return f"{low} or more"
+        case [Gt(gt=low)]:
+            return f"above {low}"
+    return f"within {', '.join(map(str, limits))}"

@@ -1,29 +1,29 @@
-"""What a kind of training has of its own: its batches, what a step minimizes, and what is reported."""
+"""What differs between the kinds of runs: data, network, loss and metrics."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
-from normless.train.measuring import Measuring
-from normless.train.plateau import has_plateaued
-from normless.train.report import Report, Row
-from normless.train.settings import Settings
+from normless.lifting import evaluating
+from normless.optim import param_groups, rate_multiplier
+from normless.residual import ResidualMap
+from normless.train.config import AdamConfig, RunConfig
+from normless.train.directory import RunDirectory
+from normless.train.result import TrainingResult
 
-Config = TypeVar("Config", bound=Settings)
-SomeRow = TypeVar("SomeRow", bound=Row)
-Result = TypeVar("Result", bound=Report)
+Config = TypeVar("Config", bound=RunConfig)
 
 
 class StepStatistics(NamedTuple):
-    """Of one batch, on its device and not waited for: mean loss (nats) and share of right answers, both scalar."""
+    """Of one batch, on its device, without synchronization: mean loss (nats) and accuracy, both scalar."""
 
     loss: Tensor
     accuracy: Tensor
@@ -31,7 +31,7 @@ class StepStatistics(NamedTuple):
 
 @dataclass
 class EpochTraining:
-    """What an epoch of training gave: the losses (nats) of its steps, and the means over them.
+    """An epoch of training: the losses (nats) of its steps, and the means over them.
 
     `diverged` is the position, from 0, of the first loss that diverged, with which `losses` then ends; the
     means are NaN in that case.
@@ -41,71 +41,169 @@ class EpochTraining:
     loss: float = float("nan")
     loss_with_l2: float = float("nan")
     accuracy: float = float("nan")
-    rate: float = 0.0
+    lr: float = 0.0
     seconds: float = 0.0
     diverged: int | None = None
 
 
-@dataclass(frozen=True)
-class Task(ABC, Generic[Config, SomeRow, Result]):
-    """A network to train by a configuration; network and optimizer are those that `fabric` set up.
+class Task(ABC, Generic[Config]):
+    """The data of a run, the network to train on it, its loss and its metrics.
 
-    `measuring`, where there is one, lets probes ride along.
+    A batch is a tuple of inputs of the network and, last, the targets.
+
+    Args:
+        config: of the run.
+        directory: of the run, with the vocabulary of a run that is resumed.
+
+    Attributes:
+        RESULT: the type of the result.
+        data: the data set.
+
+    Raises:
+        ValueError: the configuration names data that does not exist, or that does not fit its other settings.
     """
 
-    config: Config
-    fabric: Fabric
-    network: nn.Module
-    optimizer: Optimizer
-    measuring: Measuring | None
+    RESULT: ClassVar[type[TrainingResult[Any]]]
 
-    def measured(self, step: int, targets: Tensor) -> AbstractContextManager[None]:
-        """Let probes that ride along watch the pass in the body; steps are counted from 1."""
-        return nullcontext() if self.measuring is None else self.measuring.during(step, targets)
+    def __init__(self, config: Config, directory: RunDirectory[Any, Any]) -> None:
+        self.config = config
+        self.directory = directory
+        self.data: Any = self.load_data()
+
+    @abstractmethod
+    def load_data(self) -> Any:
+        """The data set that the configuration names."""
+
+    @abstractmethod
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """What the network takes: the inputs of the first training batch, on the CPU."""
+
+    @abstractmethod
+    def build_network(self) -> nn.Module:
+        """The converted network before training, on the CPU, a pure function of the configuration and its files."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross entropy (nats) that is minimized, a scalar."""
+
+    @abstractmethod
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of correct predictions, a scalar."""
+
+    @abstractmethod
+    def epoch_metrics(
+        self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """The fields that rows of this kind have besides the common ones; epochs are counted from 1."""
+
+    @abstractmethod
+    def final_metrics(
+        self, rows: Sequence[Any], diverged: bool, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """The fields that results of this kind have besides the common ones; a diverged network is tested too."""
 
     @property
     @abstractmethod
+    def warmup(self) -> int:
+        """The steps over which the learning rate first rises linearly."""
+
+    def save_data(self) -> None:
+        """Write what a resumed run needs of the data to the directory."""
+
+    def build_optimizer(self, network: nn.Module, found: ResidualMap) -> Optimizer:
+        """The optimizer of a network on its device, by groups of the decay policy; Adam or AdamW."""
+        return build_adam(self.config, network, found)
+
+    def clipped_parameters(self, network: nn.Module, found: ResidualMap) -> tuple[nn.Parameter, ...]:
+        """The parameters whose gradients are clipped if the configuration says so."""
+        return tuple(network.parameters())
+
+    def clip(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Clip the gradients of these parameters if the configuration says so."""
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
+
+    @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch."""
+        steps: int = self.data.steps_per_epoch(self.config.batch_limit)
+        return steps
 
-    @abstractmethod
-    def batches(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch, counted from 0: a pure function of the configuration and the epoch."""
+    def batches(self, epoch: int, fabric: Fabric) -> Iterator[Any]:
+        """This process's parts of the batches of an epoch (from 0): a pure function of configuration and epoch."""
+        share = {"device": fabric.device, "rank": fabric.global_rank, "world_size": fabric.world_size}
+        return self.train_batches(epoch, **share)
 
-    @abstractmethod
-    def rate(self, done: int) -> float:
+    def train_batches(self, epoch: int, **share: Any) -> Iterator[Any]:
+        """The batches of an epoch, counted from 0, or the parts of one process."""
+        batches: Iterator[Any] = self.data.train_batches(
+            self.config.batch_limit, seed=self.config.seed, epoch=epoch, **share
+        )
+        return batches
+
+    def micro_batches(self, batch: Any) -> list[Any]:
+        """A batch in the parts that are passed through the network at once."""
+        limit = self.config.micro_batch_limit
+        if limit is None:
+            return [batch]
+        return list(zip(*(torch.split(values, limit) for values in batch), strict=True))
+
+    def count(self, targets: Tensor) -> Any:
+        """The number of predictions of which `loss` is the mean."""
+        return len(targets)
+
+    def lr(self, done: int) -> float:
         """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
+        config: Any = self.config
+        total = config.epochs * self.steps_per_epoch
+        lr: float = config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup)
+        return lr
 
-    @abstractmethod
-    def gradients(self, batch: Any, step: int) -> StepStatistics:
-        """Add the gradient of the batch's loss to the parameters' gradients; steps are counted from 1."""
 
-    @abstractmethod
-    def clip(self) -> None:
-        """Limit the gradients, if the configuration says so."""
+def check_logits(
+    config: RunConfig, network: nn.Module, inputs: Sequence[Tensor], classes: int, what: str, advice: str
+) -> None:
+    """Check that a network runs on inputs with a batch of one and returns logits of so many classes.
 
-    @abstractmethod
-    def row(self, epoch: int, training: EpochTraining) -> SomeRow:
-        """Evaluate the network, and report an epoch that is finished, counted from 1."""
+    Args:
+        config: of the run.
+        network: in any mode, which is restored.
+        inputs: of its forward.
+        classes: last dimension of the logits.
+        what: the inputs, in words.
+        advice: what to do if it does not.
 
-    @abstractmethod
-    def result(self, rows: Sequence[SomeRow], steps: int, diverged: EpochTraining | None) -> Result:
-        """What became of the run after these epochs and steps; a diverged network is tested as it stands."""
+    Raises:
+        ValueError: it does not.
+    """
+    try:
+        with evaluating(network):
+            logits = network(*inputs)
+    except Exception as error:
+        raise ValueError(f"{config.model} does not run on {what}: {error}. {advice}") from error
+    shape = (1, *inputs[-1].shape[1:], classes) if len(inputs) > 1 else (1, classes)
+    if not isinstance(logits, Tensor) or logits.shape != shape:
+        actual = "×".join(map(str, logits.shape)) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise ValueError(
+            f"Expected {'×'.join(map(str, shape))} logits of {config.model} for {what}, got {actual}. {advice}"
+        )
 
-    def course(self, rows: Sequence[SomeRow], steps: int, diverged: EpochTraining | None) -> dict[str, Any]:
-        """The fields that the results of all kinds of runs have; arguments as in `result`."""
-        if rows:
-            seconds = sum(row.seconds for row in rows) / len(rows)
-        else:
-            assert diverged is not None
-            seconds = diverged.seconds / len(diverged.losses) * self.steps_per_epoch
-        return {
-            "seconds_per_epoch": seconds,
-            "steps": steps,
-            "parameters": sum(p.numel() for p in self.network.parameters() if p.requires_grad),
-            "diverged_epoch": None if diverged is None else len(rows) + 1,
-            "diverged_step": None if diverged is None else steps,
-            "plateaued": None if diverged is not None else has_plateaued([row.training_loss for row in rows]),
-            "config_hash": self.config.hash,
-            "epochs": tuple(rows),
-        }
+
+def groups_of(config: RunConfig, network: nn.Module, found: ResidualMap) -> list[dict[str, Any]]:
+    """The parameter groups of a network by the configuration's decay policy."""
+    return param_groups(
+        network,
+        lr=config.rate,
+        weight_decay=config.weight_decay,
+        policy=config.decay_policy,
+        scalar_lr_scale=config.scalar_rate_scale,
+        residual_map=found,
+    )
+
+
+def build_adam(config: RunConfig, network: nn.Module, found: ResidualMap) -> Optimizer:
+    """Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
+    assert isinstance(config, AdamConfig)
+    kind = AdamW if config.decoupled_decay else Adam
+    groups = groups_of(config, network, found)
+    return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)

@@ -1,4 +1,4 @@
-"""The versions of what a run's numbers depend on."""
+"""The versions of the packages that a run's numbers depend on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from normless import __version__
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Of normless, Python and torch, whose says how it was built too, and of those of the packages that are there."""
-    found = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    """The versions of normless, Python, torch (with its build) and of those of the packages that are installed."""
+    versions = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, wide_resnet
-from normless.probes import signal_table
+from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
@@ -76,12 +76,12 @@ def sqrt2_scaling(
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         drawn = [
-            signal_table(convert(dense(blocks, width, branch_layers=2), "sqrt2"), torch.randn(100, 100))
+            probe(convert(dense(blocks, width, branch_layers=2), "sqrt2"), torch.randn(100, 100), ["signal"]).signal
             for _ in range(draws)
         ]
         network = convert(wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None), "sqrt2")
         sums = _scaled_sums(network, batch.inputs)
-        convolutional = signal_table(network, batch.inputs)
+        convolutional = probe(network, batch.inputs, ["signal"]).signal
     logs = np.log([table["sum_second_moment"] / table["skip_second_moment"].iloc[0] for table in drawn])
     grown = pd.DataFrame({"block": range(blocks + 1), "growth": np.exp([0.0, *logs.mean(0)]), "law": 1.0})
     falls = convolutional["sum_second_moment"].iloc[-1] / convolutional["skip_second_moment"].iloc[0]
@@ -155,7 +155,7 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
     with seeded(context.seed):
         original = wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None)
         network = convert(original, "lsuv", batch.inputs)
-        table = signal_table(network, batch.inputs, training=False)
+        table = probe(network, batch.inputs, ["signal"], training=False).signal
         layers = _layer_variances(network, batch.inputs)
         rows = _orthogonality(network)
     runs = first_epochs(context, {"LSUV": "lsuv", **_COMPARED}, efforts)

@@ -8,18 +8,18 @@ from math import log
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
 from normless.plots import Plot
+from normless.probes import Watcher, observe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, decades_over_draws, larger, over_draws
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.theory.homogeneous.gradient_bounds import input_bound_table
-from normless_papers.theory.homogeneous.homogeneity import candidate_sets
-from normless_papers.theory.homogeneous.set_bounds import set_bound_table
+from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
+from normless_papers.theory.parameter_sets import candidate_sets
 
 # Float32: inner products of long vectors, relative to the loss.
 ROUNDING = 1e-3
@@ -37,7 +37,7 @@ class InputBounds:
     """What theorem 1 compares.
 
     Attributes:
-        rows: of every draw, as `input_bound_table` has them.
+        rows: of every draw, as `InputGradientBounds.table`.
         start: the same at Fixup's initialization.
         classes: of the data set.
     """
@@ -92,11 +92,10 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
     tables = []
     with seeded(context.seed):
         for draw in range(draws):
-            table = input_bound_table(_homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
+            table = _table(InputGradientBounds(), _homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
             tables.append(table.assign(draw=draw))
-        start = input_bound_table(
-            convert(resnet_cifar(20, batch.classes, batch.inputs.shape[1]), "fixup"), batch.inputs, batch.targets
-        )
+        fixup = convert(resnet_cifar(20, batch.classes, batch.inputs.shape[1]), "fixup")
+        start = _table(InputGradientBounds(), fixup, batch.inputs, batch.targets)
     facts = InputBounds(pd.concat(tables, ignore_index=True), start, batch.classes)
     rows, bounded = facts.rows, facts.bounded
     by_block = rows.groupby("block")[["gradient_norm", "bound", "input_norm", "loss", "entropy"]].median()
@@ -125,7 +124,7 @@ class SetBounds:
     """What theorem 2 compares.
 
     Attributes:
-        rows: of every draw and set, as `set_bound_table` has them.
+        rows: of every draw and set, as `SetGradientBounds.table`.
         gap: G(θ) less (max z - log c)/‖θ‖ of the stem, over draws of the classifier.
         grown: of draws at several depths, `set`, `depth`, `draw` and `gradient_norm`.
     """
@@ -171,7 +170,7 @@ def theorem_2(
             nn.init.zeros_(network.get_submodule("fc").get_parameter("bias"))
             # Logits large enough for the network to be wrong with confidence: only then do the bounds say something.
             nn.init.normal_(network.get_submodule("fc").get_parameter("weight"))
-            tables.append(set_bound_table(network, batch.inputs, batch.targets).assign(draw=draw))
+            tables.append(_table(SetGradientBounds(), network, batch.inputs, batch.targets).assign(draw=draw))
         expected = _over_classifiers(classifiers, images)
         grown = [_by_depth(one, batch).assign(draw=draw) for draw in range(draws) for one in depths]
     gap = over_draws(expected["bound"] - expected["logit_bound"])
@@ -224,6 +223,11 @@ BOUNDS = Plot(
 )
 
 
+def _table(watcher: Watcher, network: nn.Module, inputs: Tensor, targets: Tensor) -> pd.DataFrame:
+    observe(network, [watcher], inputs, targets)
+    return watcher.table()
+
+
 def _violated(rows: pd.DataFrame) -> pd.Series:
     """Whether a set's gradient is smaller than its bound, by more than rounding."""
     return rows["gradient_norm"] < rows["bound"] - ROUNDING * rows["bound"].abs()
@@ -233,18 +237,17 @@ def _over_classifiers(count: int, images: int) -> pd.DataFrame:
     """G of the stem and its bound, for many classifiers drawn from a symmetric distribution."""
     network = convert(dense(8, 32, in_features=16), "none")
     nn.init.zeros_(network.classifier.bias)
-    found = residual_map(network)
-    sets = candidate_sets(found, single=False)[:1]
+    sets = candidate_sets(residual_map(network), single=False)[:1]
     inputs, targets = torch.randn(images, 16), torch.randint(10, (images,))
     rows = []
     for _ in range(count):
         nn.init.normal_(network.classifier.weight, std=32**-0.5)
-        rows.append(set_bound_table(network, inputs, targets, found, sets=sets))
+        rows.append(_table(SetGradientBounds(sets), network, inputs, targets))
     return pd.concat(rows, ignore_index=True)
 
 
 def _by_depth(depth: int, batch: MeasuredBatch) -> pd.DataFrame:
-    table = set_bound_table(_homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
+    table = _table(SetGradientBounds(), _homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
     chosen = table[table["set"].isin(["stem", "classifier"])]
     return chosen[["set", "place", "gradient_norm", "bound", "excess"]].assign(depth=depth)
 

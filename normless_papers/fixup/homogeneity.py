@@ -12,7 +12,7 @@ from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.seeded_inputs import seeded
-from normless_papers.theory.homogeneous.homogeneity import homogeneous_sets, input_homogeneity
+from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)
 # An error that no rounding makes.

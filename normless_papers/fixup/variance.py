@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from normless.models import dense
-from normless.probes import signal_table
+from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, over_draws, within
@@ -67,7 +67,7 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
         for _ in range(draws):
             original, inputs = dense(blocks, width, branch_layers=2), torch.randn(batch, 100)
             for scheme, found in growths.items():
-                table = signal_table(convert(original, scheme), inputs)
+                table = probe(convert(original, scheme), inputs, ["signal"]).signal
                 start = table["skip_second_moment"].iloc[0]
                 found.append([1.0, *table["sum_second_moment"] / start])
                 if scheme == "none":

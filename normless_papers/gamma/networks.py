@@ -12,7 +12,7 @@ from torch import nn
 
 from normless.models import build_model
 from normless.plots import PLOTS
-from normless.probes import gamma_variance_table
+from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context
 from normless_papers.seeded_inputs import MeasuredBatch
@@ -53,8 +53,8 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
 
 
 def measured_moments(network: nn.Module, batch: MeasuredBatch, found: ResidualMap, draw: int) -> pd.DataFrame:
-    """The table of `gamma_variance_table`, with the number of the draw."""
-    return gamma_variance_table(network, batch.inputs, found).assign(draw=draw)
+    """The table of the probe `stream`, with the number of the draw."""
+    return probe(network, batch.inputs, ["stream"], residual_map=found).stream.assign(draw=draw)
 
 
 def gamma_of(network: nn.Module, found: ResidualMap, path: str) -> nn.Parameter:

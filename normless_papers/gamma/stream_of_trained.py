@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless.data import load_data
 from normless.models import build_model
-from normless.probes import gamma_variance_table
+from normless.probes import probe
 from normless.sweeps import SHARE
 from normless.train import TrainConfig
 from normless_papers.artefact import Context, Evidence, artefact
@@ -81,7 +81,7 @@ def variance_of_feature_maps(
             configs.append(TrainConfig(model=model, data=name, data_root=context.data_root, seed=seed, **training))
             network = trained_by(context, configs[-1])
             accuracies.append(_accuracy(network, batch.inputs, batch.targets))
-        tables.append(gamma_variance_table(network, batch.inputs))
+        tables.append(probe(network, batch.inputs, ["stream"]).stream)
     streams = [_by_stage(table) for table in tables]
     chance = float(torch.bincount(batch.targets).max()) / len(batch.targets)
     return Evidence(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes import gamma_variance_table
+from normless.probes import probe
 from normless.train import Settings, TrainConfig
 from normless_papers.artefact import Context
 
@@ -35,6 +35,6 @@ def branch_shares(context: Context, config: Settings, inputs: Tensor) -> pd.Data
         γ_last is the root of its mean square; the share is the branch's second moment over the skip path's.
     """
     network = trained_by(context, config)
-    table = gamma_variance_table(network, inputs)
+    table = probe(network, inputs, ["stream"]).stream
     share = table["branch_second_moment"] / table["skip_second_moment"]
     return table[["name", "gamma_last"]].assign(branch_share=share)

@@ -1,4 +1,4 @@
-"""What every in-channel contributes to a layer's output, and how few of them matter.
+"""The contribution of every in-channel to a layer's output, and the number of channels that matter.
 
 In an unnormalized network some channels have much larger means than others, and those dominate the neurons one layer
 above ("Understanding batch normalization", appendix K).
@@ -6,9 +6,8 @@ above ("Understanding batch normalization", appendix K).
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,14 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.nn import ScalarAffine
 from normless.plots import Law, Plot
-from normless.probes import Place, Setting, Watcher, by_channel, in_order, places, require_known
+from normless.probes import by_channel
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, padded, require_positions, weight_input
+from normless_papers.probes.layer_tables import LayerTables
 
 COLUMNS = ("order", "layer", "block", "call", "channel", "mean", "deviation", "contribution", "share")
 
-# Elements of the contributions held at a time: 16 MiB in float32.
+# Elements of the contributions in memory at a time: 16 MiB in float32.
 _HELD = 2**22
 
 
@@ -42,16 +42,18 @@ def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass
-class ChannelContributions(Watcher):
-    """The mean magnitude of what each in-channel alone adds to a layer's output.
+class ChannelContributions(LayerTables):
+    """The mean magnitude of what each in-channel alone adds to a layer's output: a row per layer and in-channel.
 
     E |Σ_i K(o, c, i) x(b, c, xy + i)| over examples, positions and the out-channels o that read c, for convolutions
-    of one or several groups, and E|x_c| · E_o|W(o, c)| for linear layers. Of a layer of another kind `missed` says
-    so.
+    of one or several groups, and E|x_c| · E_o|W(o, c)| for linear layers. Layers of another kind are in `missed`.
+
+    Columns: ``mean`` and ``deviation`` (standard) are those of the layer's input, after the activation;
+    ``contribution`` is in the unit of its output, ``share`` its part of the sum over channels.
 
     Args:
-        layers: paths of the weight layers to measure; None for all, each at the cost of as many numbers as its
-            output has times its in-channels.
+        layers: paths of the weight layers to measure; None for all. Each layer costs as many numbers as its output
+            has times its in-channels.
     """
 
     plot = Plot(
@@ -69,46 +71,27 @@ class ChannelContributions(Watcher):
         x_label="in-channels, largest mean first",
         y_label="share of the output",
     )
-    layers: Collection[str] | None = None
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
-    _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
-
-    def on_start(self, setting: Setting) -> None:
-        """Find the layers."""
-        self._places, self._tables = places(setting.map), []
-        require_known(self.layers, dict.fromkeys(layer.path for layer in self._places), "weight layer")
-
-    def wants(self, layer: Layer) -> bool:
-        """The layers asked for."""
-        return layer in self._places and (self.layers is None or layer.path in self.layers)
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """The contributions of one layer's in-channels."""
         try:
             with torch.no_grad():
-                found = contributions(module, x, y)
+                sizes = contributions(module, x, y).double().cpu().numpy()
         except UnknownSummandsError as reason:
             self.missed.append(Unresolved(layer.path, str(reason)))
             return
-        channels, sizes = by_channel(module, x), found.double().cpu().numpy()
-        columns: dict[str, Any] = self._places[layer].columns() | {
-            "call": layer.call,
-            "channel": np.arange(len(sizes)),
-        }
-        columns["mean"] = channels.mean(1).double().cpu().numpy()
-        columns["deviation"] = channels.std(1, correction=0).double().cpu().numpy()
-        total = sizes.sum()
-        columns |= {"contribution": sizes, "share": sizes / total if total else np.nan}
-        self._tables.append(pd.DataFrame(columns))
-
-    def table(self) -> pd.DataFrame:
-        """A row per layer and in-channel in execution order; the columns are `COLUMNS`.
-
-        ``mean`` and ``deviation`` (standard) are those of the layer's input, behind the activation; ``contribution``
-        is in the unit of its output, ``share`` its part of the sum over channels.
-        """
-        table = pd.concat(self._tables, ignore_index=True) if self._tables else pd.DataFrame(columns=list(COLUMNS))
-        return in_order(table)[list(COLUMNS)].sort_values("order", kind="stable", ignore_index=True)
+        channels, total = by_channel(module, x), sizes.sum()
+        self.add(
+            layer,
+            {
+                "channel": np.arange(len(sizes)),
+                "mean": channels.mean(1).double().cpu().numpy(),
+                "deviation": channels.std(1, correction=0).double().cpu().numpy(),
+                "contribution": sizes,
+                "share": sizes / total if total else np.nan,
+            },
+        )
 
 
 def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -117,10 +100,10 @@ def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tens
     Args:
         module: a convolution that is not transposed, or a linear layer.
         x: its input, shape (B, C, *P), or (B, …, C) of a linear layer.
-        y: its output, where that is to be checked against what the layer's attributes say.
+        y: its output, checked against the layer's attributes where it is given.
 
     Raises:
-        UnknownSummandsError: the layer is of another kind, dropout comes before its weight, or its forward code does
+        UnknownSummandsError: the layer is of another kind, dropout precedes its weight, or its forward code does
             more than its attributes say.
     """
     if not isinstance(module, (nn.Linear, _ConvNd)) or isinstance(module, _ConvTransposeNd):
@@ -144,28 +127,28 @@ def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
     # (C, O/groups, 1, *K): the kernels that read channel c of the whole layer.
     kernels = weight.reshape(groups, outputs, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).unsqueeze(2)
     step = max(1, _HELD // (outputs * x[:, 0].numel()))
-    found = []
+    sizes = []
     for start in range(0, x.shape[1], step):
         one = kernels[start : start + step]
         parts = convolve(
             x[:, start : start + step], one.flatten(0, 1), None, module.stride, 0, module.dilation, len(one)
         )
-        found.append(parts.abs_().transpose(0, 1).reshape(len(one), -1).mean(1))
-    return torch.cat(found)
+        sizes.append(parts.abs_().transpose(0, 1).reshape(len(one), -1).mean(1))
+    return torch.cat(sizes)
 
 
 def dominance_table(channels: pd.DataFrame) -> pd.DataFrame:
-    """How far the channels with the largest means contribute the most, and how many count.
+    """Whether the channels with the largest means contribute the most, and how many channels matter.
 
     Args:
         channels: rows of `ChannelContributions`.
 
     Returns:
         One row per layer and call: ``order``, ``layer``, ``call``, ``channels``; ``mean_correlation``, the rank
-        correlation (Spearman) of contribution with |mean| over channels, NaN where one does not vary;
-        ``effective_channels``, 1/Σ share², between 1 and the number of channels; ``effective_share``, the part of
-        the channels this is; ``top_tenth_share``, the share of the contributions that the tenth (at least one) of
-        the channels with the largest |mean| makes.
+        correlation (Spearman) of contribution with |mean| over channels, NaN where one is constant;
+        ``effective_channels``, 1/Σ share², between 1 and the number of channels; ``effective_share``, that over the
+        number of channels; ``top_tenth_share``, the share of the contributions from the tenth (at least one) of the
+        channels with the largest |mean|.
     """
     rows = []
     for (order, layer, call), group in channels.groupby(["order", "layer", "call"], sort=True):

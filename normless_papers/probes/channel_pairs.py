@@ -1,4 +1,4 @@
-"""The gradient between every in-channel and every out-channel of a layer, and how far channels explain it.
+"""The gradient between every in-channel and every out-channel of a layer, and how close to rank one it is.
 
 The matrix M(o, c) = Σ_i |∂L/∂K(o, c, i)| over kernel offsets i is close to rank one in an unnormalized network: some
 channels have large gradients to all others, some small ones ("Understanding batch normalization", section 3.5 and
@@ -7,7 +7,6 @@ figure 7).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
-from normless.residual import Layer
+from normless.probes import LayerPosition, Setting, layer_table, require_known
+from normless_papers.probes.layer_tables import LayerTables
 
 COLUMNS = ("order", "layer", "block", "weight", "out_channel", "in_channel", "gradient")
 STRUCTURE_COLUMNS = (
@@ -36,32 +35,25 @@ STRUCTURE_COLUMNS = (
 
 
 @dataclass
-class ChannelPairs(Watcher):
-    """The matrices M(o, c) of all weight layers, from the gradients that a pass makes anyway.
+class ChannelPairs(LayerTables):
+    """The matrices M(o, c) of weight layers, from the gradients of their weights.
 
-    Layers that are no modules count too, such as an attention's projections. Gradients are those of the parameters:
-    of a layer that runs several times of all calls together, and 0 behind a multiplier that is 0.
+    Weights that are not those of a module count too, such as an attention's projections. The gradient of a layer that
+    runs several times is that of all calls together; it is 0 on a branch whose multiplier is 0.
 
     Args:
         layers: paths of the weight layers to measure; None for all.
     """
 
-    layers: Collection[str] | None = None
-    _weights: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
+    _weights: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _matrices: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the weights."""
-        found = places(setting.map)
-        require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
+        super().on_start(setting)
         self._weights, self._matrices = {}, {}
-        for layer, place in found.items():
-            if self.layers is None or layer.path in self.layers:
-                self._find_weights(layer, place)
-
-    def _find_weights(self, layer: Layer, place: Place) -> None:
-        for name in layer.parameters:
-            self._weights.setdefault(name, place)
+        for layer, place in self._places.items():
+            self._weights |= {name: place for name in layer.parameters if name not in self._weights}
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """Sum over the kernel's offsets."""
@@ -89,14 +81,13 @@ class ChannelPairs(Watcher):
             columns = self._weights[name].columns() | {"weight": name}
             columns |= {"out_channel": out_channel, "in_channel": in_channel, "gradient": matrix.ravel()}
             tables.append(pd.DataFrame(columns))
-        return in_order(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)))
+        return layer_table(tables, COLUMNS)
 
     def structure(self) -> pd.DataFrame:
         """A row per weight in execution order; the columns are `STRUCTURE_COLUMNS`.
 
-        ``mean`` of M's entries; ``variation``, their standard deviation over it; ``effective_rank`` as
-        `effective_rank`; ``rank_one_share`` as `rank_one_share`, and what it is of a matrix without such structure
-        beside it.
+        ``mean`` of M's entries; ``variation``, their standard deviation over the mean; ``effective_rank`` and
+        ``rank_one_share`` as the functions of these names, and the latter of a matrix of independent entries.
         """
         rows: list[dict[str, Any]] = []
         for name, matrix in self._in_order():
@@ -107,7 +98,7 @@ class ChannelPairs(Watcher):
             row |= {"effective_rank": effective_rank(matrix), "rank_one_share": rank_one_share(matrix)}
             row["predicted_rank_one_share"] = (outputs + inputs - 2) / max(outputs * inputs - 1, 1)
             rows.append(row)
-        return in_order(pd.DataFrame(rows, columns=list(STRUCTURE_COLUMNS)))
+        return layer_table(rows, STRUCTURE_COLUMNS)
 
     def _in_order(self) -> list[tuple[str, npt.NDArray[np.float64]]]:
         return [(name, self._matrices[name]) for name in self._weights if name in self._matrices]
@@ -124,13 +115,13 @@ def effective_rank(matrix: npt.NDArray[np.float64]) -> float:
 
 
 def rank_one_share(matrix: npt.NDArray[np.float64]) -> float:
-    """How much of what varies in a matrix a factor per row times a factor per column explains.
+    """The share of a matrix's variation that a factor per row times a factor per column explains.
 
     1 - Σ_{k>1} s_k² / Σ (M - mean)², with singular values s: 1 for a matrix of rank one. Of m × n independent entries
     with a small spread it is (m + n - 2)/(mn - 1), the share that rows and columns explain by chance. NaN for a
-    matrix whose entries are all one.
+    constant matrix.
     """
-    # Gradients are float32 as a rule: smaller differences are rounding.
+    # Gradients are usually float32: smaller differences are rounding.
     if np.ptp(matrix) <= 1e-6 * np.abs(matrix).max():
         return float("nan")
     varying = float(np.square(matrix - matrix.mean()).sum())

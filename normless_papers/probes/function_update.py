@@ -1,4 +1,4 @@
-"""How far one step of gradient descent moves a network's function, against the rate and after some steps.
+"""How far one step of gradient descent changes a network's function, against the rate and after some steps.
 
 Fixup's design goal (section 3) is ‖∆f(x)‖ = Θ(η), whatever the depth, with ∆f(x) = f(x; θ − η ∂l/∂θ) − f(x; θ).
 """
@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normless.probes import Loss, NetworkFunction, as_function, trainable
+from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
 
 COLUMNS = ("steps", "rate", "loss", "update_norm", "update_per_rate", "predicted_update_per_rate")
 RATES = (1e-4, 1e-3, 1e-2)
-# What torch says of operations that it can differentiate once but not twice.
+# Words of torch's errors for operations that are differentiable once but not twice.
 _NOT_TWICE = ("differentiate twice", "is not implemented")
 
 
@@ -35,19 +35,16 @@ def function_update_table(
 ) -> pd.DataFrame:
     """The change of a network's output by one SGD step, at several rates, now and after some steps.
 
-    A network whose classifier starts at zero moves nothing but that in its first step: there the design goal is met
-    at 0 steps for that reason alone, and more steps say whether it is met. All steps are made on the one batch, by
-    plain gradient descent on all trainable parameters. The network is left as it was.
+    In a network whose classifier starts at zero the first step changes the classifier alone, so that the design goal
+    is trivially met at 0 steps; measure after more steps. All steps are on the one batch, by plain gradient descent
+    on all trainable parameters. The network is left as it was.
 
     Args:
-        model: the network.
-        inputs: a batch, or a tuple or dictionary of arguments.
-        targets: what the loss takes beside the logits.
+        model, inputs, targets, loss, training: as for `normless.probes.observe`; dropout draws the same masks before
+            and after a step.
         rates: the η of the measured step.
-        steps: after how many steps it is measured.
+        steps: the numbers of steps after which it is measured.
         step_rate: their rate.
-        loss: (logits, targets) to a scalar, the mean over examples as a rule.
-        training: the mode; what dropout draws is the same before and after a step.
 
     Returns:
         One row per number of steps and rate: the loss before the measured step; `update_norm`, ‖∆f‖, root mean
@@ -64,12 +61,13 @@ def function_update_table(
             f"steps={list(steps)}."
         )
     rows: list[dict[str, Any]] = []
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         for step in range(max(steps) + 1):
             before = logits(parameters, inputs)
             value = loss(before, targets)
-            gradients = _gradients(value, parameters)
+            slopes = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
+            gradients = dict(zip(parameters, slopes, strict=True))
             if step in steps:
                 predicted = _slope(logits, parameters, gradients, inputs)
                 for rate in rates:
@@ -82,16 +80,8 @@ def function_update_table(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(parameter) if gradient is None else gradient
-        for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
-    }
-
-
 def _stepped(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
-    """The parameters one step on, each a leaf again."""
+    """The parameters after one step, as leaves."""
     return {
         name: (parameter.detach() - rate * gradients[name]).requires_grad_() for name, parameter in parameters.items()
     }
@@ -100,21 +90,21 @@ def _stepped(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], 
 def _slope(
     logits: NetworkFunction, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], inputs: Any
 ) -> float:
-    """‖(∂f/∂θ)·gradient‖, root mean square over examples: (∂f/∂θ)ᵀu is linear in u, and its derivative is wanted."""
-    held, along = list(parameters.values()), list(gradients.values())
+    """‖(∂f/∂θ)·gradient‖, root mean square over examples, as the derivative of (∂f/∂θ)ᵀu by u."""
+    leaves, along = list(parameters.values()), list(gradients.values())
     # Fused attention kernels cannot be differentiated twice.
     with sdpa_kernel(SDPBackend.MATH):
         try:
             z = logits(parameters, inputs)
             u = torch.zeros_like(z, requires_grad=True)
-            back = torch.autograd.grad(z, held, u, create_graph=True, allow_unused=True)
+            back = torch.autograd.grad(z, leaves, u, create_graph=True, allow_unused=True)
             products = [(one * other).sum() for one, other in zip(back, along, strict=True) if one is not None]
             (change,) = torch.autograd.grad(sum(products, z.sum() * 0), u, allow_unused=True)
         except RuntimeError as error:
             if not any(words in str(error) for words in _NOT_TWICE):
                 raise
             change = None
-    # An operation whose backward pass is no function of u breaks the chain without a word.
+    # An operation whose backward pass does not depend on u differentiably gives None instead of an error.
     return float("nan") if change is None else _root_mean_square(change)
 
 

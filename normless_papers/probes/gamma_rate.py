@@ -2,22 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from math import nan
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Loss
+from normless.arguments import arguments_of
+from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
 from normless.residual import ResidualMap
-from normless_papers.probes.gamma_passes import GammaPasses, scaled
+from normless.residual import residual_map as find_residual_map
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 TOGETHER = "all"
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Passes of one network on one batch, with γ at several scales.
+
+    Attributes:
+        network: the network as a function, in training mode.
+        gammas: the trainable γ other than zero, by the paths of their norms in execution order.
+        names: of these parameters.
+        roles: of the norms.
+    """
+
+    network: NetworkFunction
+    batch: tuple[Any, Any]
+    loss: Loss
+    gammas: Mapping[str, Tensor]
+    names: Mapping[str, str]
+    roles: Mapping[str, str]
+
+    def run(self, paths: Sequence[str], scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits and gradients of some norms' γ, each multiplied by a scale."""
+        leaves = {path: (scale * self.gammas[path]).requires_grad_() for path in paths}
+        output = self.network({self.names[path]: leaf for path, leaf in leaves.items()}, self.batch[0])
+        value = self.loss(output, self.batch[1])
+        gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+        return output.detach(), dict(zip(paths, gradients, strict=True))
+
+
+@contextmanager
+def _passes(
+    model: nn.Module, inputs: Any, targets: Any, residual_map: ResidualMap | None, loss: Loss
+) -> Iterator[_Passes]:
+    """Find the γ of a network.
+
+    Raises:
+        ValueError: none is trainable and other than zero.
+    """
+    positional, named = arguments_of(inputs)
+    known = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
+    names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
+    parameters = {name: value.detach() for name, value in trainable_parameters(model).items()} if names else {}
+    gammas = {
+        path: parameters[name] for path, name in names.items() if name in parameters and bool(parameters[name].any())
+    }
+    if not gammas:
+        raise ValueError(
+            f"The direction of γ is measured, and no norm of this {type(model).__name__} has a trained γ other "
+            "than zero."
+        )
+    with torch.enable_grad(), as_function(model, training=True) as network:
+        yield _Passes(network, (inputs, targets), loss, gammas, names, {path: known.norms[path] for path in gammas})
 
 
 def gamma_invariance(
@@ -29,20 +86,16 @@ def gamma_invariance(
     factor: float = 2.0,
     loss: Loss = F.cross_entropy,
 ) -> pd.DataFrame:
-    """Multiply the γ of one norm at a time by c and see what becomes of the output and of γ's gradient (equation 22).
+    """The change of the output and of γ's gradient when γ of one norm at a time is multiplied by c (equation 22).
 
     In a block N[W ReLU(Γx)], Γ = diag(γ) and N another norm, c > 0 changes nothing (but for ε), so that the gradient
     is divided by c. That holds for `other` norms within a branch and β = 0; those that end in the stream (`last`,
-    `down`) and those with no norm behind them are not invariant. Forward and backward once for each norm and once
-    more; the network is left as it was.
+    `down`) and those not followed by a norm are not invariant. One pass forward and back per norm and one more; the
+    network is left as it was.
 
     Args:
-        model: a network with norms that have a γ.
-        inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
-        targets: what `loss` takes beside the logits.
-        residual_map: the network's map, found where it is not given.
+        model, inputs, targets, residual_map, loss: as for `normless.probes.observe`.
         factor: c.
-        loss: (logits, targets) to a scalar.
 
     Returns:
         One row per norm in execution order: ``layer``, ``role``, ``gamma_norm`` ‖Γ‖ before, ``output_change``
@@ -50,32 +103,22 @@ def gamma_invariance(
         1/c, and ``radial_share``, the part of the gradient along γ, |⟨∇, Γ⟩| / (‖∇‖‖Γ‖), zero in theory.
 
     Raises:
-        ValueError: no norm of the network has a γ that is trained, or the factor is not above 0 and other than 1.
+        ValueError: no norm has a trainable γ, or the factor is not above 0 or is 1.
     """
     if not factor > 0 or factor == 1:
         raise ValueError(f"γ is multiplied by a number above 0 other than 1, got {factor}.")
-    passes = GammaPasses.of(model, inputs, targets, residual_map, loss)
     rows = []
-    with passes.measuring():
-        output, gradients = passes.run(passes.gammas)
+    with _passes(model, inputs, targets, residual_map, loss) as passes:
+        output, gradients = passes.run(list(passes.gammas))
         for path, gamma in passes.gammas.items():
-            before = gamma.detach().clone()
-            with scaled([gamma], factor):
-                changed, found = passes.run({path: gamma})
-            at_once = gradients[path]
-            rows.append(
-                {
-                    "layer": path,
-                    "role": passes.roles[path],
-                    "gamma_norm": float(before.norm()),
-                    "output_change": _quotient(float((changed - output).norm()), float(output.norm())),
-                    "gradient_ratio": _quotient(float(found[path].norm()), float(at_once.norm())),
-                    "predicted_gradient_ratio": 1 / factor,
-                    "radial_share": _quotient(
-                        abs(float((at_once * before).sum())), float(at_once.norm() * before.norm())
-                    ),
-                }
-            )
+            changed, scaled = passes.run([path], factor)
+            gradient, size = gradients[path], float(gradients[path].norm())
+            row = {"layer": path, "role": passes.roles[path], "gamma_norm": float(gamma.norm())}
+            row["output_change"] = _quotient(float((changed - output).norm()), float(output.norm()))
+            row["gradient_ratio"] = _quotient(float(scaled[path].norm()), size)
+            row["predicted_gradient_ratio"] = 1 / factor
+            row["radial_share"] = _quotient(abs(float((gradient * gamma).sum())), size * float(gamma.norm()))
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -89,7 +132,7 @@ def gamma_updates(
     rate: float = 1e-3,
     loss: Loss = F.cross_entropy,
 ) -> pd.DataFrame:
-    """The first step of γ's direction against the size that γ starts with (equation 24 and figure 6).
+    """The first step of γ's direction against the norm of the initial γ (equation 24 and figure 6).
 
     The γ of all norms of a role, and of all roles together, are multiplied by each scale; one step of gradient
     descent then moves the direction Γ̂ = Γ / ‖Γ‖ of each by ‖Γ̂₁ - Γ̂₀‖. To first order in the rate η that is
@@ -100,13 +143,9 @@ def gamma_updates(
     axes. The network is left as it was.
 
     Args:
-        model: a network with norms that have a γ.
-        inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
-        targets: what `loss` takes beside the logits.
-        residual_map: the network's map, found where it is not given.
-        scales: what γ is multiplied by.
+        model, inputs, targets, residual_map, loss: as for `normless.probes.observe`.
+        scales: factors of γ.
         rate: η.
-        loss: (logits, targets) to a scalar.
 
     Returns:
         One row per set of norms that is varied, scale and norm of the set: ``varied`` (a role, or `TOGETHER`),
@@ -114,35 +153,34 @@ def gamma_updates(
         ``predicted_update`` from the gradient at that scale.
 
     Raises:
-        ValueError: no norm of the network has a γ that is trained, a scale is not above 0, or the rate is not.
+        ValueError: no norm has a trainable γ, or a scale or the rate is not above 0.
     """
     if not scales or min(scales) <= 0 or not rate > 0:
         raise ValueError(f"Scales and rate are numbers above 0, got scales {tuple(scales)} and rate {rate}.")
-    passes = GammaPasses.of(model, inputs, targets, residual_map, loss)
     rows: list[dict[str, Any]] = []
-    with passes.measuring():
-        for varied, paths in (passes.by_role() | {TOGETHER: list(passes.gammas)}).items():
-            gammas = {path: passes.gammas[path] for path in paths}
+    with _passes(model, inputs, targets, residual_map, loss) as passes:
+        varied: dict[str, list[str]] = {}
+        for path, role in passes.roles.items():
+            varied.setdefault(role, []).append(path)
+        for name, paths in (varied | {TOGETHER: list(passes.gammas)}).items():
             for scale in scales:
-                with scaled(gammas.values(), scale):
-                    _, gradients = passes.run(gammas)
-                    for path, gamma in gammas.items():
-                        row = {"varied": varied, "scale": scale, "layer": path, "role": passes.roles[path]}
-                        rows.append(row | _step(gamma.detach(), gradients[path], rate))
+                _, gradients = passes.run(paths, scale)
+                for path in paths:
+                    row = {"varied": name, "scale": scale, "layer": path, "role": passes.roles[path]}
+                    rows.append(row | _step(scale * passes.gammas[path], gradients[path], rate))
     return pd.DataFrame(rows)
 
 
 def gamma_slopes(updates: pd.DataFrame) -> pd.DataFrame:
     """The slope of log update against log ‖Γ‖, for every set of norms that was varied and every role in it.
 
-    The regression is by least squares with a height of its own for every norm, so that the slope is that within
-    norms: wide norms do not stand against narrow ones.
+    The regression is by least squares with an intercept for every norm, so that the slope is that within norms.
 
     Args:
         updates: the table of `gamma_updates`.
 
     Returns:
-        One row per set and role, a last one per set for all roles of it where there are several: ``varied``,
+        One row per set and role, and one per set for all its roles where there are several: ``varied``,
         ``role``, ``slope``, ``predicted_slope`` -2, ``r_squared`` within norms, ``norms`` and ``points``. Updates
         of zero have no logarithm and are left out.
     """
@@ -174,7 +212,7 @@ def _within(values: npt.NDArray[np.float64], groups: pd.Series) -> npt.NDArray[n
 
 
 def _step(gamma: Tensor, gradient: Tensor, rate: float) -> dict[str, float]:
-    """The sizes of one step from γ, in float64: directions differ by little."""
+    """The sizes of one step from γ, in float64, since directions differ by little."""
     wide, slope = gamma.double().flatten(), gradient.double().flatten()
     size = float(wide.norm())
     direction, moved = wide / size, wide - rate * slope

@@ -1,12 +1,12 @@
-"""How alike the gradients of different examples are: shattered gradients (Balduzzi et al. 2017; ZeroInit, section 4).
+"""The correlation of different examples' gradients: shattered gradients (Balduzzi et al. 2017; ZeroInit, section 4).
 
 In a wide residual network of ReLUs at initialization with branches that keep the variance and a multiplier α, the
-cosine ρ between the activations of two examples and the cosine c between their gradients go through a block as
+cosine ρ between the activations of two examples and the cosine c between their gradients change in a block as
 
     ρ' = (ρ + α² κ₁(κ₁(…ρ)))/(1 + α²),    c = c' · (1 + α² Π_i κ₀(ρ_i))/(1 + α²),
     κ₀(ρ) = 1 − arccos(ρ)/π,              κ₁(ρ) = (√(1 − ρ²) + ρ(π − arccos ρ))/π,
 
-ρ_i being the cosine in front of the i-th of the branch's ReLUs: nothing is lost at α = 0.
+with ρ_i the cosine before the i-th of the branch's ReLUs: nothing is lost at α = 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import NOWHERE, Loss, Setting, Watcher, as_function, last_stem_layer, observe, owners, trainable
+from normless.probes import (
+    NO_OWNER,
+    Loss,
+    Setting,
+    Watcher,
+    as_function,
+    last_stem_layer,
+    observe,
+    parameter_owners,
+    trainable_parameters,
+)
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -45,7 +55,7 @@ ALL = "all"
 class GradientCorrelation(Watcher):
     """Cosine between the gradients of different examples with respect to the activations at every residual sum.
 
-    `block` 0 is the output of the stem's last layer. The gradient is that of whatever loss the pass has.
+    `block` 0 is the output of the stem's last layer. The gradient is that of the pass's loss.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list, init=False)
@@ -61,17 +71,17 @@ class GradientCorrelation(Watcher):
         return layer == self._stem
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """The gradient behind the stem."""
+        """The gradient after the stem."""
         self.rows.append({"block": 0, "name": layer.path, **_cosines(_gram(gradient))})
 
     def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
         """The gradient at a residual sum."""
         if block.name in self._blocks:
-            here = {"block": self._blocks[block.name], "name": block.name}
-            self.rows.append({**here, **_cosines(_gram(gradient))})
+            place = {"block": self._blocks[block.name], "name": block.name}
+            self.rows.append({**place, **_cosines(_gram(gradient))})
 
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
-        """Take back what may have been told of another addition."""
+        """Remove the rows of a block whose sum may have been another addition."""
         super().on_missed(block, reason)
         self.rows = [row for row in self.rows if row["name"] != block.name]
 
@@ -93,21 +103,14 @@ def gradient_correlation_table(
     training: bool = True,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """What `GradientCorrelation` measures on one batch; the network is left as it was.
+    """`GradientCorrelation` of the loss or, without targets, of one random direction of the logits.
 
-    Args:
-        model: the network.
-        inputs: a batch, or a tuple or dictionary of arguments.
-        targets: what the loss takes beside the logits. Without them it is not the loss whose gradient is taken but
-            one random direction of the logits, the same for all examples, so that their classes do not matter.
-        residual_map: the network's map, found where it is not given.
-        loss: (logits, targets) to a scalar.
-        training: the mode.
-        seed: of that direction, normal.
+    That direction (normal, drawn from `seed`) is the same for all examples, so that their classes do not matter.
+    Other arguments are those of `normless.probes.observe`; the network is left as it was.
     """
     watcher = GradientCorrelation()
-    chosen = (targets, loss) if targets is not None else (seed, _along_one_direction)
-    observe(model, [watcher], inputs, chosen[0], loss=chosen[1], residual_map=residual_map, training=training)
+    targets, loss = (targets, loss) if targets is not None else (seed, _along_one_direction)
+    observe(model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training)
     return watcher.table()
 
 
@@ -122,15 +125,12 @@ def parameter_gradient_correlation(
 ) -> pd.DataFrame:
     """Cosine between the gradients of different examples with respect to every parameter, and to all of them.
 
-    One forward pass, one backward pass and one copy of the gradients per example. The network is left as it was.
+    One forward pass, and one backward pass and one copy of the gradients per example. The network is left as it was.
 
     Args:
-        model: the network, examples along the first axis of its logits.
-        inputs: a batch, or a tuple or dictionary of arguments.
-        targets: of every example.
-        residual_map: the network's map, found where it is not given.
-        loss: (logits, targets) of one example, both with a first axis of length 1, to a scalar.
-        training: the mode.
+        model, inputs, residual_map, training: as for `normless.probes.observe`; examples along the logits' first
+        axis. targets: of every example. loss: (logits, targets) of one example, both with a first axis of length 1,
+        to a scalar.
 
     Returns:
         A row per trainable parameter in the order of `named_parameters`, its place as in `places.Owner`, and a
@@ -138,36 +138,36 @@ def parameter_gradient_correlation(
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    parameters = trainable(model)
-    held = list(parameters.values())
-    columns: list[list[Tensor]] = [[] for _ in held]
+    parameters = trainable_parameters(model)
+    leaves = list(parameters.values())
+    rows = []
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z = logits(parameters, inputs)
         for example in range(len(z)):
             value = loss(z[example : example + 1], targets[example : example + 1])
             last = example == len(z) - 1
-            gradients = torch.autograd.grad(value, held, retain_graph=not last, allow_unused=True)
-            for column, parameter, gradient in zip(columns, held, gradients, strict=True):
-                column.append(torch.zeros_like(parameter) if gradient is None else gradient)
+            rows.append(torch.autograd.grad(value, leaves, retain_graph=not last, materialize_grads=True))
+    columns = zip(*rows, strict=True)
     grams = {name: _gram(torch.stack(column)) for name, column in zip(parameters, columns, strict=True)}
-    places = owners(found)
-    rows = [{"parameter": name, **vars(places.get(name, NOWHERE)), **_cosines(gram)} for name, gram in grams.items()]
-    whole = torch.stack(list(grams.values())).sum(0)
-    rows.append({"parameter": ALL, **vars(NOWHERE), **_cosines(whole)})
-    return pd.DataFrame(rows, columns=list(PARAMETER_COLUMNS))
+    grams[ALL] = torch.stack(list(grams.values())).sum(0)
+    places = parameter_owners(found)
+    table = [
+        {"parameter": name, **vars(places.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()
+    ]
+    return pd.DataFrame(table, columns=list(PARAMETER_COLUMNS))
 
 
 def predicted_gradient_cosines(
     depth: int, *, start: float = 0.0, relus: int = 1, multiplier: float = 1.0
 ) -> list[float]:
-    """The cosine between two examples' gradients behind the stem and behind each block, by the law above.
+    """The cosine between two examples' gradients after the stem and after each block, by the equations above.
 
-    The gradient is that of one direction of the logits, which a linear layer reads from the last sum.
+    The gradient is that of one direction of the logits, linear in the last sum.
 
     Args:
         depth: number of blocks L.
         start: the cosine of the two examples' activations before the first block.
-        relus: how many times a branch repeats ReLU, weight layer (He, fan-in).
+        relus: number of pairs of ReLU and weight layer (He, fan-in) in a branch.
         multiplier: α, on the branch.
 
     Returns:

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from scipy.ndimage import gaussian_filter1d
 from scipy.signal import find_peaks
 from torch import Tensor, nn
 
 from normless.probes import (
-    Loss,
-    Place,
+    LayerPosition,
     Setting,
     Watcher,
     by_channel,
-    in_order,
-    observe,
-    parameter_places,
-    places,
+    layer_positions,
+    layer_table,
+    parameter_positions,
     require_known,
 )
-from normless.residual import Layer, ResidualMap
+from normless.residual import Layer
+from normless_papers.probes.layer_tables import LayerTables
 
 COLUMNS = ("parameter", "order", "layer", "block", "call", "channel", "low", "high", "count", "density", "not_finite")
 
@@ -36,11 +34,13 @@ COLUMNS = ("parameter", "order", "layer", "block", "call", "channel", "low", "hi
 class _Histograms(Watcher):
     """Collects histograms; a histogram is `bins` rows of the table."""
 
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
+
     bins: int = 60
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
 
-    def add(self, where: dict[str, Any], values: Tensor) -> None:
-        """Count the elements of a tensor in bins of one width from the smallest to the largest."""
+    def count(self, where: dict[str, Any], values: Tensor) -> None:
+        """Count the elements of a tensor in bins of equal width from the smallest to the largest."""
         wide = values.double().flatten().cpu().numpy()
         finite = wide[np.isfinite(wide)]
         counts, edges = np.histogram(finite, bins=self.bins)
@@ -51,36 +51,34 @@ class _Histograms(Watcher):
 
     def table(self) -> pd.DataFrame:
         """A row per bin of every histogram, in execution order; the columns are `COLUMNS`."""
-        table = in_order(pd.DataFrame(self._rows, columns=list(COLUMNS))).astype({"channel": "Int64"})
+        table = layer_table(self._rows, COLUMNS).astype({"channel": "Int64"})
         return table.sort_values(["order", "call", "channel"], kind="stable", ignore_index=True)
 
 
 @dataclass
-class _LayerHistograms(_Histograms):
-    layers: Sequence[str] | None = None
+class _LayerHistograms(LayerTables, _Histograms):
     channels: Sequence[int] | None = None
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Number the layers and refuse unknown ones."""
-        self._rows, self._places = [], places(setting.map)
-        require_known(self.layers, {place.layer: None for place in self._places.values()}, "weight layer")
+        """Choose the layers."""
+        super().on_start(setting)
+        self._rows = []
 
-    def wants(self, layer: Layer) -> bool:
-        """The chosen layers."""
-        return layer in self._places and (self.layers is None or layer.path in self.layers)
+    def table(self) -> pd.DataFrame:
+        """A row per bin of every histogram, in execution order; the columns are `COLUMNS`."""
+        return _Histograms.table(self)
 
-    def add_channels(self, layer: Layer, module: nn.Module, y: Tensor) -> None:
+    def count_channels(self, layer: Layer, module: nn.Module, y: Tensor) -> None:
         """A histogram of each chosen channel, or of all together."""
         where = self._places[layer].columns() | {"call": layer.call}
         if self.channels is None:
-            self.add(where, y)
+            self.count(where, y)
             return
         matrix = by_channel(module, y)
         for channel in self.channels:
             if not 0 <= channel < len(matrix):
                 raise ValueError(f"Layer {layer.path} has the channels 0 to {len(matrix) - 1}, not {channel}.")
-            self.add(where | {"channel": channel}, matrix[channel])
+            self.count(where | {"channel": channel}, matrix[channel])
 
 
 @dataclass
@@ -88,7 +86,7 @@ class ActivationHistograms(_LayerHistograms):
     """Histograms of the outputs of weight layers, before norm and activation (Bjorck et al., figures 13 and 14).
 
     Args:
-        bins: how many, of one width, from the smallest to the largest value.
+        bins: number of bins of equal width, from the smallest to the largest value.
         layers: their paths; every weight layer if None.
         channels: of each layer, a histogram for each; one of all channels together if None.
 
@@ -98,7 +96,7 @@ class ActivationHistograms(_LayerHistograms):
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Count the outputs."""
-        self.add_channels(layer, module, y)
+        self.count_channels(layer, module, y)
 
 
 @dataclass
@@ -110,7 +108,7 @@ class OutputGradientHistograms(_LayerHistograms):
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
         """Count the gradients."""
-        self.add_channels(layer, module, gradient)
+        self.count_channels(layer, module, gradient)
 
 
 @dataclass
@@ -118,7 +116,7 @@ class ParameterGradientHistograms(_Histograms):
     """Histograms of the gradients of the loss with respect to parameters (Bjorck et al., figure 2).
 
     Args:
-        bins: how many, of one width, from the smallest to the largest value.
+        bins: number of bins of equal width, from the smallest to the largest value.
         parameters: their qualified names; the weight of every weight layer if None.
 
     Raises:
@@ -126,78 +124,28 @@ class ParameterGradientHistograms(_Histograms):
     """
 
     parameters: Sequence[str] | None = None
-    _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _chosen: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Choose the parameters and refuse unknown ones."""
-        self._rows, self._places = [], parameter_places(setting.model, setting.map)
+        self._rows, self._places = [], parameter_positions(setting.model, setting.map)
         require_known(self.parameters, self._places, "parameter")
-        weights = (f"{place.layer}.weight" for place in places(setting.map).values())
+        weights = (f"{place.layer}.weight" for place in layer_positions(setting.map).values())
         self._chosen = frozenset(weights if self.parameters is None else self.parameters)
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """Count the gradient's elements."""
         if name in self._chosen:
             dense = gradient.to_dense() if gradient.layout != torch.strided else gradient
-            self.add({"parameter": name, **self._places[name].columns()}, dense)
-
-
-def activation_histograms(
-    model: nn.Module,
-    inputs: Any,
-    layers: Sequence[str] | None = None,
-    channels: Sequence[int] | None = None,
-    *,
-    bins: int = 60,
-    residual_map: ResidualMap | None = None,
-    training: bool = True,
-) -> pd.DataFrame:
-    """What `ActivationHistograms` counts on one batch; the network is left as it was.
-
-    Args:
-        model: a network.
-        inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
-        layers: paths of weight layers; every one if None.
-        channels: of each layer; all together if None.
-        bins: per histogram.
-        residual_map: the network's map, found where it is not given.
-        training: whether norms use the batch's statistics.
-
-    Raises:
-        ValueError: a layer or channel that the network does not have.
-    """
-    watcher = ActivationHistograms(bins, layers, channels)
-    observe(model, [watcher], inputs, residual_map=residual_map, training=training)
-    return watcher.table()
-
-
-def gradient_histograms(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any,
-    parameters: Sequence[str] | None = None,
-    *,
-    bins: int = 60,
-    loss: Loss = F.cross_entropy,
-    residual_map: ResidualMap | None = None,
-    training: bool = True,
-) -> pd.DataFrame:
-    """What `ParameterGradientHistograms` counts on one batch; the network is left as it was.
-
-    `parameters` are qualified names, the weight of every weight layer if None; the other arguments and errors are
-    those of `observe`.
-    """
-    watcher = ParameterGradientHistograms(bins, parameters)
-    observe(model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training)
-    return watcher.table()
+            self.count({"parameter": name, **self._places[name].columns()}, dense)
 
 
 def peak_counts(table: pd.DataFrame, *, prominence: float = 0.1, smoothing: float = 1.5) -> pd.DataFrame:
-    """How many modes each histogram of a table has: 1 if it is unimodal.
+    """The number of modes of each histogram of a table: 1 if it is unimodal.
 
-    A mode is a maximum of the counts, smoothed by a Gaussian of `smoothing` bins, that rises by at least
-    `prominence` of the highest above what separates it from a higher one.
+    A mode is a maximum of the counts, smoothed by a Gaussian of `smoothing` bins, whose prominence is at least
+    `prominence` of the highest count.
 
     Args:
         table: of any watcher of this file.

@@ -12,14 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes import (
-    Batch,
-    Loss,
-    MakeOptimizer,
-    descend,
-    momentum_sgd,
-    trained_copy,
-)
+from normless.probes import Batch, Loss, MakeOptimizer, descend, momentum_sgd, trained_copy
 
 _FACTOR = 4.0
 
@@ -38,10 +31,9 @@ class StableRate:
 
     Attributes:
         largest: the largest rate tried that did not diverge; 0 if every one did.
-        smallest_diverging: the smallest rate tried above it; infinite if none diverged, 0 if the loss was beyond the
+        smallest_diverging: the smallest rate tried above it; infinite if none diverged, 0 if the loss exceeded the
             limit before the first step.
-        trials: a row per run in the order they were made: `rate`, `diverged`, `steps` made, `first_loss`,
-            `last_loss`.
+        trials: a row per run in order: `rate`, `diverged`, `steps`, `first_loss`, `last_loss`.
     """
 
     largest: float
@@ -66,18 +58,18 @@ def largest_stable_rate(
     """Search the largest rate at which a copy of the network trains for some steps without diverging.
 
     Rates go up or down from `start` by factors of 4 until one diverges and one does not, and the interval is then
-    halved on the logarithmic scale. Every run starts from the same weights and the same random state, takes the same
-    batches, and ends at once when its loss diverges. A larger rate is taken to diverge if a smaller one does.
+    bisected on the logarithmic scale. Every run starts from the same weights and random state, takes the same
+    batches, and ends when its loss diverges. A larger rate is assumed to diverge if a smaller one does.
 
     Args:
         model: a network; neither it nor torch's random state is changed.
-        batches: inputs and targets, taken in turns and over again if there are fewer than steps.
+        batches: inputs and targets, in a cycle.
         optimizer: from a network and a rate to an optimizer of its parameters.
         steps: of each run; one for each batch if None.
         start: the first rate.
-        lowest: below which no rate is tried.
-        highest: above which no rate is tried.
-        resolution: the search ends when the smallest diverging rate is at most this many times the largest stable.
+        lowest: the lowest rate tried.
+        highest: the highest rate tried.
+        resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
         warm_start: training before the search, on the first batches.
         loss: (logits, targets) to a scalar.
         limit: the loss above which a run has diverged, in nats.
@@ -105,7 +97,7 @@ def largest_stable_rate(
 
 @dataclass(frozen=True)
 class _Runs:
-    """How runs are made."""
+    """Training runs of copies on the same batches."""
 
     batches: Sequence[Batch]
     optimizer: MakeOptimizer
@@ -146,8 +138,8 @@ class _Search:
         """Train at a rate."""
         losses, _ = self.runs.train(self.model, rate, self.steps)
         diverged = has_diverged(losses[-1], self.runs.limit)
-        made = {"steps": len(losses) - diverged, "first_loss": losses[0], "last_loss": losses[-1]}
-        self.trials.append({"rate": rate, "diverged": diverged} | made)
+        trial = {"steps": len(losses) - diverged, "first_loss": losses[0], "last_loss": losses[-1]}
+        self.trials.append({"rate": rate, "diverged": diverged} | trial)
         return diverged
 
 

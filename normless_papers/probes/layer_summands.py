@@ -1,4 +1,4 @@
-"""What a weight layer applies its weight to, and the summands of that weight's gradient."""
+"""The tensor that a weight layer multiplies by its weight, and the summands of that weight's gradient."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from normless_papers.probes.summands import Summands
 
 
 class UnknownSummandsError(ValueError):
-    """What a layer's weight is multiplied with is not known, and why."""
+    """The tensor that a layer multiplies by its weight is unknown; the message is the reason."""
 
 
 def summands_of(module: nn.Module, x: Tensor, gradient: Tensor) -> Summands:
     """The summands of a layer's weight gradient, from the layer's input and the gradient of its output.
 
-    Of a layer with a multiplier, or a weight that is standardized, it is the weight as the layer applies it whose
-    gradient they make up. A linear layer's positions are the axes between the first and the last. A transposed
-    convolution's are those of its input, which its kernel spreads: there x and the gradient change places.
+    For a layer with a multiplier or a standardized weight they sum to the gradient of the weight as the layer applies
+    it. A linear layer's positions are the axes between the first and the last; a transposed convolution's are those
+    of its input, with x and the gradient exchanged.
 
     Args:
         module: a convolution of any kind or a linear layer.
@@ -30,7 +30,7 @@ def summands_of(module: nn.Module, x: Tensor, gradient: Tensor) -> Summands:
 
     Raises:
         UnknownSummandsError: the layer is of another kind, or its forward code does more than its attributes say,
-            such as padding by itself.
+            such as padding.
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, gradient.dtype), torch.float32)
     x, gradient = weight_input(module, x.to(dtype)), gradient.to(dtype)
@@ -42,10 +42,10 @@ def summands_of(module: nn.Module, x: Tensor, gradient: Tensor) -> Summands:
 
 
 def weight_input(module: nn.Module, x: Tensor) -> Tensor:
-    """What a layer's weight is applied to, given its input: other only where scalar layers prepare it.
+    """The tensor that a layer multiplies by its weight: its input, as preprocessed by scalar layers.
 
     Raises:
-        UnknownSummandsError: dropout comes before, and what it drew is not known.
+        UnknownSummandsError: dropout precedes the weight, and its mask is unknown.
     """
     if not isinstance(module, ScalarAffine):
         return x
@@ -53,17 +53,17 @@ def weight_input(module: nn.Module, x: Tensor) -> Tensor:
     with torch.no_grad():
         if before is not None:
             if any(isinstance(one, _DropoutNd) and one.p and one.training for one in before.modules()):
-                raise UnknownSummandsError("what the dropout before its weight drew is not known")
-            # Another pass would move a norm's running statistics once more, and hooks are for the network's own.
-            held = [(buffer, buffer.clone()) for buffer in before.buffers()]
+                raise UnknownSummandsError("the mask of the dropout before its weight is unknown")
+            # Without hooks, and without a second update of running statistics.
+            buffers = [(buffer, buffer.clone()) for buffer in before.buffers()]
             x = before.forward(x)
-            for buffer, value in held:
+            for buffer, value in buffers:
                 buffer.copy_(value)
         return x if module.input_bias is None else x + module.input_bias.to(x.dtype)
 
 
 def padded(module: _ConvNd, x: Tensor) -> Tensor:
-    """The input of a convolution, shape (B, C, *P), with the padding that the convolution gives it."""
+    """The padded input of a convolution, shape (B, C, *P)."""
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     return F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
 
@@ -93,10 +93,10 @@ def _of_convolution(module: _ConvNd, x: Tensor, gradient: Tensor) -> Summands:
 
 
 def require_positions(module: _ConvNd, x: Tensor, y: Tensor) -> None:
-    """Refuse a convolution whose output has other positions than its padded input x gives by its attributes.
+    """Check that a convolution's output has the positions that its attributes give for its padded input x.
 
     Raises:
-        UnknownSummandsError: they differ, as where forward code pads or crops by itself.
+        UnknownSummandsError: they differ, for example since forward code pads or crops.
     """
     sides = zip(module.kernel_size, module.dilation, module.stride, x.shape[2:], strict=True)
     fits = [(length - (kernel - 1) * dilation - 1) // stride + 1 for kernel, dilation, stride, length in sides]

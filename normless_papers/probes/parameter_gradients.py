@@ -1,13 +1,13 @@
-"""Every parameter of a layer by itself: its gradient, the sums of its summands, and the channel it reads.
+"""Every parameter of a layer: its gradient, the sums of its summands, and the channel it reads.
 
-Beside the averages of tables 1 and 4 of "Understanding batch normalization" (Bjorck et al. 2018) this is what its
-figures 18 (gradient against the mean of the channel before ReLU) and 23 (|Σd| against Σ|d|) scatter.
+Tables 1 and 4 of "Understanding batch normalization" (Bjorck et al. 2018) are averages of these; its figures 18
+(gradient against the mean of the channel before ReLU) and 23 (|Σd| against Σ|d|) scatter them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,11 +15,11 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
-from normless.residual import Layer, ResidualBlock, Unresolved
-from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
+from normless.probes import Setting
+from normless.residual import Layer, ResidualBlock
+from normless_papers.probes.layer_tables import SummandTables
 from normless_papers.probes.preactivations import Preactivations
-from normless_papers.probes.summands import Sums
+from normless_papers.probes.summands import Summands, Sums
 
 COLUMNS = (
     "order",
@@ -40,96 +40,70 @@ COLUMNS = (
 
 
 @dataclass
-class ParameterGradients(Watcher):
-    """Gradient, sums of summands and in-channel mean of every parameter of some weight layers, in one pass.
+class ParameterGradients(SummandTables):
+    """Gradient, sums of summands and in-channel mean of every parameter of some weight layers: a row per parameter.
 
-    Summands are those of `GradientSums`, here neither averaged nor divided: ``gradient`` is Σd as the loss has it.
-    Of a layer that none can be told for, `missed` says why.
+    Summands are those of `GradientSums`, neither averaged nor divided. Rows are in the order of the weight.
+
+    Columns: ``out_channel``, ``in_channel`` (of the whole layer, across groups) and ``offset`` (in the kernel, in
+    row-major order) identify the parameter; for a transposed convolution the first two are its axes 0 and 1.
+    ``gradient`` is Σd. ``input_independence`` is abs_sum/sum_abs, NaN where all summands are 0. ``channel_mean`` is
+    the mean over examples and positions of the in-channel before the activation, and before a norm in front of that.
 
     Args:
-        layers: paths of the weight layers to measure. A row for each parameter: a few layers at a time are meant.
+        layers: paths of the weight layers to measure: a few, since every parameter is a row.
     """
 
-    layers: Collection[str]
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
+
     _means: dict[Layer, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Find the layers and what they read."""
-        found = places(setting.map)
-        require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
-        self._places = {layer: place for layer, place in found.items() if layer.path in self.layers}
+        """Choose the layers, and find what they read."""
+        super().on_start(setting)
         self._preactivations = Preactivations(setting.model, setting.map, self._places)
-        self._means, self._tables = {}, []
+        self._means = {}
 
     def wants(self, layer: Layer) -> bool:
-        """The layers asked for and what their channels' means are taken of."""
+        """The chosen layers, and the layers whose outputs they read."""
         return self._preactivations.wants(layer)
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """The means of channels."""
-        self._preactivations.tell_layer(layer, module, x, y)
+        self._preactivations.on_layer(layer, module, x, y)
         if layer in self._places:
             self._means[layer] = self._preactivations.means(layer, module, x)
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
-        """The means of channels before an activation behind a sum."""
-        self._preactivations.tell_sum(block, total)
+        """The means of channels before an activation after a sum."""
+        self._preactivations.on_sum(block, total)
 
-    def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+    def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
         """The sums of one layer's parameters."""
-        if layer not in self._places:
-            return
-        try:
-            summands = summands_of(module, x, gradient)
-        except UnknownSummandsError as reason:
-            self.missed.append(Unresolved(layer.path, str(reason)))
-            return
-        where = self._places[layer].columns() | {"call": layer.call}
+        columns = _columns(summands.sums(), summands.groups)
         # A transposed convolution reads by its weight's axis 0.
         reads = "out_channel" if isinstance(module, _ConvTransposeNd) else "in_channel"
         means = self._means[layer].double().cpu().numpy()
-        rows = _rows(where, summands.sums(), summands.groups)
-        self._tables.append(rows.assign(channel_mean=means[rows[reads]]))
-
-    def table(self) -> pd.DataFrame:
-        """A row per parameter, in the layers' execution order and the weight's own; the columns are `COLUMNS`.
-
-        ``out_channel``, ``in_channel`` (of the whole layer, groups counted through) and ``offset`` (in the kernel, in
-        row-major order) tell which; of a transposed convolution the first two are its axes 0 and 1.
-        ``input_independence`` is abs_sum/sum_abs, NaN where all summands are 0. ``channel_mean`` is the mean
-        over examples and positions of the in-channel before the activation, and before a norm in front of that.
-        """
-        if not self._tables:
-            return in_order(pd.DataFrame(columns=list(COLUMNS)))
-        table = pd.concat(self._tables, ignore_index=True)[list(COLUMNS)]
-        return in_order(table).sort_values("order", kind="stable", ignore_index=True)
+        self.add(layer, columns | {"channel_mean": means[columns[reads]]})
 
 
-def _rows(where: Mapping[str, object], sums: Sums, groups: int) -> pd.DataFrame:
-    """The rows of one layer, without the means of channels."""
-    shape = sums.total.shape
-    flat = sums.total.flatten(2) if sums.total.dim() > 2 else sums.total.unsqueeze(2)
-    out_channel, of_group, offset = (axis.ravel() for axis in np.indices(flat.shape))
-    in_channel = of_group + out_channel // (shape[0] // groups) * shape[1]
-    gradient, absolute = (one.double().flatten().cpu().numpy() for one in (sums.total, sums.sum_abs))
+def _columns(sums: Sums, groups: int) -> dict[str, Any]:
+    """The columns of one layer, without the means of channels."""
+    outputs, inputs = sums.total.shape[:2]
+    out_channel, of_group, offset = (axis.ravel() for axis in np.indices((outputs, inputs, sums.total[0, 0].numel())))
+    numbers = {name: value.double().flatten().cpu().numpy() for name, value in vars(sums).items()}
+    gradient = numbers.pop("total")
     with np.errstate(invalid="ignore"):
-        ratio = np.abs(gradient) / absolute
-    return pd.DataFrame(
-        dict(where)
-        | {
-            "out_channel": out_channel,
-            "in_channel": in_channel,
-            "offset": offset,
-            "gradient": gradient,
-            "abs_sum": np.abs(gradient),
-            "sum_abs": absolute,
-            "sum_b_abs_sum_xy": sums.sum_b_abs_sum_xy.double().flatten().cpu().numpy(),
-            "sum_xy_abs_sum_b": sums.sum_xy_abs_sum_b.double().flatten().cpu().numpy(),
-            "input_independence": ratio,
-        }
-    )
+        ratio = np.abs(gradient) / numbers["sum_abs"]
+    return {
+        "out_channel": out_channel,
+        "in_channel": of_group + out_channel // (outputs // groups) * inputs,
+        "offset": offset,
+        "gradient": gradient,
+        "abs_sum": np.abs(gradient),
+        **numbers,
+        "input_independence": ratio,
+    }
 
 
 def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +117,7 @@ def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:
         (Spearman) of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``,
         the mean |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
         ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
-        parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side does not vary.
+        parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
     """
     rows = []
     for (order, layer, call), group in parameters.groupby(["order", "layer", "call"], sort=True):

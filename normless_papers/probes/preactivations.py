@@ -11,18 +11,17 @@ from normless.residual import Layer, ResidualBlock, ResidualMap
 
 
 class Preactivations:
-    """Means of the channels that layers read, taken before the activation they come through.
+    """Means of the channels that layers read, taken before the activation.
 
-    Where a norm is in front of the activation they are taken before the norm, which would make them its β. Of a layer
-    that reads no activation unchanged (the first one, one behind a pooling) they are those of its own input. An
-    activation that works in place overwrites what it reads, and one that is no module is not seen at all; there the
-    means are those of the layer or residual sum it reads, told before it runs. Tell it of a pass as a `Watcher` is
-    told.
+    Where a norm precedes the activation they are taken before the norm, whose output has the mean β. For a layer that
+    does not read an activation directly (the first one, one after a pooling) they are those of its own input. An
+    activation that works in place overwrites what it reads, and one that is not a module is not hooked; then the
+    means are those of the layer or residual sum that it reads. `on_layer` and `on_sum` are called as a `Watcher`'s.
 
     Args:
         model: the network.
         found: its map.
-        layers: the weight layers whose channels are wanted.
+        layers: the weight layers whose channels are measured.
     """
 
     def __init__(self, model: nn.Module, found: ResidualMap, layers: Iterable[Layer]) -> None:
@@ -36,7 +35,7 @@ class Preactivations:
                 self._find_source(model, found, layer, activation)
 
     def _find_source(self, model: nn.Module, found: ResidualMap, layer: Layer, activation: Layer) -> None:
-        """Where the values before an activation are told: a layer's input, a layer's output (`>`) or a sum (`+`)."""
+        """The source of the values before an activation: a layer's input, a layer's output (`>`) or a sum (`+`)."""
         seen = ":" not in activation.path and activation.called
         before = found.by_path.get(activation.input or "")
         block = next((block for block in found.walk() if activation in block.after_sum[:1]), None)
@@ -55,27 +54,20 @@ class Preactivations:
         used = set(self.sources.values())
         return layer in self.layers or layer.path in used or f">{layer.path}" in used
 
-    def tell_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """A layer has run."""
         used = set(self.sources.values())
-        if layer.path in used:
-            self._latest[layer.path] = by_channel(module, x).mean(1)
-        if f">{layer.path}" in used:
-            self._latest[f">{layer.path}"] = by_channel(module, y).mean(1)
+        for source, values in ((layer.path, x), (f">{layer.path}", y)):
+            if source in used:
+                self._latest[source] = by_channel(module, values).mean(1)
 
-    def tell_sum(self, block: ResidualBlock, total: Tensor) -> None:
-        """A residual sum was made."""
+    def on_sum(self, block: ResidualBlock, total: Tensor) -> None:
+        """A residual sum was computed."""
         if block.name in self.sums:
             self._latest[f"+{block.name}"] = by_channel(self.sums[block.name], total).mean(1)
 
     def means(self, layer: Layer, module: nn.Module, x: Tensor) -> Tensor:
-        """The means of the channels of a layer that is just running, shape (C,).
-
-        Args:
-            layer: one of those asked for.
-            module: it.
-            x: its input.
-        """
+        """The means of the channels of a layer that is running, given its input: shape (C,)."""
         channels = by_channel(module, x)
-        found = self._latest.get(self.sources.get(layer, ""))
-        return channels.mean(1) if found is None or len(found) != len(channels) else found
+        latest = self._latest.get(self.sources.get(layer, ""))
+        return channels.mean(1) if latest is None or len(latest) != len(channels) else latest

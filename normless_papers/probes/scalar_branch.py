@@ -1,13 +1,13 @@
-"""A residual branch of scalars: which initializations let L branches together move by Θ(η) in one step.
+"""A residual branch of scalars: the initializations for which L branches together change by Θ(η) in one step.
 
 The branch F(x) = (∏ a_i) x has m scalar layers. One step of gradient descent, with ∂ℓ/∂F = Θ(1) and x = Θ(1), changes
 it to first order by
 
     ΔF = -η ∂ℓ/∂F · Σ_i (F/a_i)²,    F/a_i = (∏_{k≠i} a_k) x also where a_i = 0
 
-which is Θ(η/L), as L branches in sync ask for, if and only if (∏_{k≠j} a_k) x = Θ(1/√L) for the smallest a_j (Fixup,
+which is Θ(η/L), as L aligned branches require, if and only if (∏_{k≠j} a_k) x = Θ(1/√L) for the smallest a_j (Fixup,
 Zhang et al. 2019, appendix B.2, theorem 4, equations 15 to 21; equation 5). Both a_i = L^(-1/(2m-2)) for all i,
-and that with a_m = 0, Fixup's choice, meet it; a_i = 1 does not.
+and the same with a_m = 0, Fixup's choice, satisfy it; a_i = 1 does not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
 
 
 def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """F after one step of gradient descent less F before it, the step being finite.
+    """The exact change of F by one step of gradient descent.
 
     Args:
         scalars: a_1, …, a_m, shape (m,).
@@ -67,14 +67,7 @@ def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, 
 
 
 def first_order_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """-η ∂ℓ/∂F Σ_i (∏_{k≠i} a_k · x)² (equations 17 and 18), the update to first order in η.
-
-    Args:
-        scalars: a_1, …, a_m, shape (m,).
-        learning_rate: η.
-        signal: x.
-        slope: ∂ℓ/∂F.
-    """
+    """-η ∂ℓ/∂F Σ_i (∏_{k≠i} a_k · x)² (equations 17 and 18), the change to first order; as `exact_update`."""
     values = [float(scalar) for scalar in scalars]
     others = [np.prod(values[:i] + values[i + 1 :]) * signal for i in range(len(values))]
     return float(-learning_rate * slope * sum(other**2 for other in others))
@@ -89,7 +82,7 @@ def scalar_branch_table(
     signal: float = 1.0,
     slope: float = 1.0,
 ) -> pd.DataFrame:
-    """The change of a scalar branch in one step against the number of branches, beside the first-order formula.
+    """The change of a scalar branch in one step against the number of branches, exact and to first order.
 
     Args:
         blocks: the numbers of branches L.
@@ -120,7 +113,7 @@ def scalar_branch_table(
 
 
 def update_slopes(table: pd.DataFrame) -> pd.DataFrame:
-    """The slope of log|ΔF| against log L, fitted by least squares: -1 where branches together move by Θ(η).
+    """The slope of log|ΔF| against log L, fitted by least squares: -1 where branches together change by Θ(η).
 
     Args:
         table: the rows of `scalar_branch_table`, at least two L each.
@@ -130,7 +123,7 @@ def update_slopes(table: pd.DataFrame) -> pd.DataFrame:
         or 0 for ones.
 
     Raises:
-        ValueError: a single L, from which there is no slope.
+        ValueError: fewer than two L.
     """
     rows = []
     for option, layers in table[["option", "layers"]].drop_duplicates().itertuples(index=False):

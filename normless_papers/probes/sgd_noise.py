@@ -7,13 +7,14 @@ gives the step (α/|B|) Σ_{i∈B} ∇f_i, which is α∇f on average, and
 
 ("Understanding batch normalization", Bjorck et al. 2018, section 2.1, equation 2; printed there as ||B||): twice
 the batch halves the noise, twice the learning rate quadruples it. The f_i are functions of one example each, so
-the network is in eval mode throughout; where a batch norm takes the batch's statistics there is no such f_i.
+the network is in eval mode throughout; with batch statistics there is no such f_i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from normless.probes import undisturbed
+from normless.probes import preserve_state
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets, a row per example each, to the mean loss."""
@@ -38,13 +39,13 @@ def per_example_gradients(
         inputs: shape (N, …).
         targets: shape (N, …).
         loss: the mean loss over examples.
-        chunk: how many examples are computed at a time.
+        chunk: number of examples computed at a time.
 
     Returns:
         Shape (N, P), parameters in the order of `named_parameters`.
 
     Raises:
-        ValueError: no example, a target too many or few, or no trainable parameter.
+        ValueError: no example, not one target per example, or no trainable parameter.
     """
     if not len(inputs) or len(inputs) != len(targets):
         raise ValueError(f"Expected a target per example, got {len(inputs)} examples and {len(targets)} targets.")
@@ -56,7 +57,7 @@ def per_example_gradients(
         output = functional_call(model, parameters, (example.unsqueeze(0),))
         return loss(output, target.unsqueeze(0))
 
-    with undisturbed(model, training=False):
+    with preserve_state(model, training=False):
         gradients = vmap(grad(example_loss), in_dims=(None, 0, 0), chunk_size=chunk)(trainable, inputs, targets)
     return torch.cat([gradients[name].flatten(1) for name in trainable], dim=1)
 
@@ -73,7 +74,7 @@ def noise_per_example(gradients: Tensor) -> float:
 
 @dataclass(frozen=True)
 class StepErrors:
-    """How minibatch steps missed the full step.
+    """The errors of minibatch steps.
 
     Attributes:
         mean_square: the mean over minibatches of ||step - α∇f||².
@@ -89,7 +90,7 @@ class StepErrors:
 def step_errors(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, minibatches: Tensor, learning_rate: float = 1.0
 ) -> StepErrors:
-    """Take the gradient of each minibatch by an ordinary backward pass and compare its step with the full one.
+    """Compare the step of each minibatch, by an ordinary backward pass, with the full step.
 
     Args:
         model: any network; it runs in eval mode and is left as it was, gradients included.
@@ -111,19 +112,19 @@ def step_errors(
     def gradient(indices: Tensor) -> Tensor:
         with torch.enable_grad():
             value = loss(model(inputs[indices]), targets[indices])
-        found = torch.autograd.grad(value, parameters, materialize_grads=True)
-        return torch.cat([part.double().flatten() for part in found])
+        parts = torch.autograd.grad(value, parameters, materialize_grads=True)
+        return torch.cat([part.double().flatten() for part in parts])
 
-    with undisturbed(model, training=False):
+    with preserve_state(model, training=False):
         full = gradient(torch.arange(len(inputs), device=minibatches.device))
         total, squares = torch.zeros_like(full), []
         for indices in minibatches:
             error = learning_rate * (gradient(indices) - full)
             total += error
             squares.append(float(error.square().sum()))
-    count, held = len(squares), np.array(squares)
-    spread = float(held.std(ddof=1)) / count**0.5 if count > 1 else float("nan")
-    return StepErrors(float(held.mean()), spread, float(total.norm()) / count)
+    count = len(squares)
+    spread = float(np.std(squares, ddof=1)) / count**0.5 if count > 1 else float("nan")
+    return StepErrors(float(np.mean(squares)), spread, float(total.norm()) / count)
 
 
 def sgd_noise_table(
@@ -141,28 +142,24 @@ def sgd_noise_table(
     """The squared error of minibatch steps, measured over draws with replacement, beside α²M/|B|.
 
     Args:
-        model: any network that `torch.func.vmap` can run; left as it was.
-        inputs: the whole data set of N examples, shape (N, …).
-        targets: shape (N, …).
-        loss: the mean loss over examples.
+        model, inputs, targets, loss, chunk: as for `per_example_gradients`.
         batch_sizes: the |B|.
         learning_rates: the α.
         draws: minibatches per row.
         seed: of the draws.
-        chunk: how many per-example gradients are computed at a time.
 
     Returns:
         One row per batch size and learning rate: ``batch_size``, ``learning_rate``, ``draws``, ``noise`` (measured
         E||step - α∇f||²), ``standard_error`` of it, ``predicted_noise``, ``bias`` (length of the mean error) and
-        ``predicted_bias``, √(predicted_noise/draws), the length that so many draws of an unbiased step leave.
+        ``predicted_bias``, √(predicted_noise/draws), the expected length for so many draws of an unbiased step.
 
     Raises:
-        ValueError: a loss that is not the mean over examples, or what `per_example_gradients` refuses.
+        ValueError: a loss that is not the mean over examples, or an error of `per_example_gradients`.
     """
     _check_mean(model, inputs, targets, loss)
     noise = noise_per_example(per_example_gradients(model, inputs, targets, loss, chunk=chunk))
     generator, rows = torch.Generator().manual_seed(seed), []
-    for size, rate in _grid(batch_sizes, learning_rates):
+    for size, rate in product(batch_sizes, learning_rates):
         minibatches = torch.randint(len(inputs), (draws, size), generator=generator).to(inputs.device)
         errors = step_errors(model, inputs, targets, loss, minibatches, rate)
         predicted = rate**2 * noise / size
@@ -172,14 +169,8 @@ def sgd_noise_table(
     return pd.DataFrame(rows)
 
 
-def _grid(batch_sizes: Sequence[int], learning_rates: Sequence[float]) -> Iterator[tuple[int, float]]:
-    for size in batch_sizes:
-        for rate in learning_rates:
-            yield size, rate
-
-
 def _check_mean(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> None:
-    with undisturbed(model, training=False), torch.no_grad():
+    with preserve_state(model, training=False), torch.no_grad():
         outputs = model(inputs)
         whole = loss(outputs, targets).double()
         alone = torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).double() for i in range(len(inputs))])

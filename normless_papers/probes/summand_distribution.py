@@ -2,112 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from normless.probes import Place, Setting, Watcher, in_order, places, require_known
-from normless.residual import Layer, Unresolved
-from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
-from normless_papers.probes.summands import Summands
+from normless.probes import Setting
+from normless.residual import Layer
+from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.summands import Summands, Sums
 
 Choice = Literal["largest", "cancelling", "small"]
 
-# Where a parameter with a small gradient stands among all.
+# The rank of a parameter with a small gradient, as a share of all.
 _SMALL = 0.05
 
 COLUMNS = ("order", "layer", "block", "call", "parameter", "chosen", "example", "position", "summand")
 
 
 @dataclass
-class SummandDistribution(Watcher):
-    """All summands d of some parameters of one layer, one for each example and position.
+class SummandDistribution(SummandTables):
+    """All summands d of some parameters of one layer: a row per parameter, example and position.
+
+    Columns: ``parameter`` is the index within the weight as text, ``chosen`` the choice, or `given` for an index,
+    ``position`` is counted in row-major order, ``summand`` is d in the loss's unit per unit of the weight.
 
     Args:
         layer: path of a weight layer.
-        parameters: which; each the index within the weight, or a choice: `largest` is the parameter with the largest
-            |Σd|, `cancelling` that with the smallest |Σd|/Σ|d| among the half of all parameters that have the largest
-            Σ|d|, so that it is not one that reads a dead channel, and `small` one with a small gradient, whatever its
-            summands: of the parameters with any summand but 0, the one above 5 % of them in |Σd|.
+        parameters: each the index within the weight, or a choice: `largest` is the parameter with the largest |Σd|;
+            `cancelling` the one with the smallest |Σd|/Σ|d| among the half of all parameters with the largest Σ|d|,
+            which excludes those that read a dead channel; `small` the one at the 5 % quantile of |Σd| among the
+            parameters with any summand other than 0.
     """
 
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
+
+    layers: Collection[str] | None = field(default=None, init=False, repr=False)
     layer: str
     parameters: Sequence[tuple[int, ...] | Choice] = ("largest", "cancelling")
-    _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
-    _places: dict[Layer, Place] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the layer."""
-        self._places, self._tables = places(setting.map), []
-        require_known([self.layer], dict.fromkeys(layer.path for layer in self._places), "weight layer")
+        self.layers = [self.layer]
+        super().on_start(setting)
 
-    def wants(self, layer: Layer) -> bool:
-        """The one layer."""
-        return layer.path == self.layer
-
-    def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+    def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
         """Take the summands of the chosen parameters."""
-        try:
-            summands = summands_of(module, x, gradient)
-        except UnknownSummandsError as reason:
-            self.missed.append(Unresolved(layer.path, str(reason)))
-            return
-        named = [one for one in self.parameters if isinstance(one, str)]
-        chosen = _choose(summands, named) if named else {}
-        where = self._places[layer].columns() | {"call": layer.call}
+        sums = summands.sums() if any(isinstance(one, str) for one in self.parameters) else None
         for parameter in self.parameters:
-            index = chosen[parameter] if isinstance(parameter, str) else parameter
-            label = {"parameter": ",".join(map(str, index))}
-            label["chosen"] = parameter if isinstance(parameter, str) else "given"
-            self._tables.append(_rows(where | label, summands.of_parameter(index)))
-
-    def table(self) -> pd.DataFrame:
-        """A row per parameter, example and position; the columns are `COLUMNS`.
-
-        ``parameter`` is the index within the weight as text, ``chosen`` the choice that found it or `given`,
-        ``position`` is counted in row-major order, ``summand`` is d in the loss's unit per unit of the weight.
-        """
-        if not self._tables:
-            return in_order(pd.DataFrame(columns=list(COLUMNS)))
-        return in_order(pd.concat(self._tables, ignore_index=True))[list(COLUMNS)]
+            index = parameter if sums is None or not isinstance(parameter, str) else _chosen(sums, parameter)
+            values = summands.of_parameter(cast(tuple[int, ...], index)).flatten(1)
+            example, position = (axis.ravel() for axis in np.indices(values.shape))
+            columns: dict[str, Any] = {"parameter": ",".join(map(str, index))}
+            columns["chosen"] = parameter if isinstance(parameter, str) else "given"
+            columns |= {"example": example, "position": position, "summand": values.flatten().cpu().numpy()}
+            self.add(layer, columns)
 
 
-def _choose(summands: Summands, choices: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The parameter that each choice means."""
-    sums = summands.sums()
+def _chosen(sums: Sums, choice: str) -> tuple[int, ...]:
+    """The index of the parameter that a choice means."""
     sizes = sums.total.abs()
-    found = {}
-    for choice in choices:
-        if choice == "largest":
-            at = sizes.argmax()
-        elif choice == "cancelling":
-            large = (sums.sum_abs >= sums.sum_abs.median()) & (sums.sum_abs > 0)
-            at = torch.where(large, sizes / sums.sum_abs, torch.inf).argmin()
-        elif choice == "small":
-            alive = torch.where(sums.sum_abs > 0, sizes, torch.inf)
-            at = alive.flatten().argsort()[int(_SMALL * int((sums.sum_abs > 0).sum()))]
-        else:
-            raise ValueError(
-                f"Expected the index of a parameter, 'largest', 'cancelling' or 'small', got {choice!r}."
-            )
-        found[choice] = tuple(int(one) for one in np.unravel_index(int(at), sizes.shape))
-    return found
-
-
-def _rows(where: dict[str, Any], values: Tensor) -> pd.DataFrame:
-    """A row per summand; values: (B, *S)."""
-    flat = values.flatten(1)
-    example, position = (axis.ravel() for axis in np.indices(flat.shape))
-    return pd.DataFrame(where | {"example": example, "position": position, "summand": flat.flatten().cpu().numpy()})
+    if choice == "largest":
+        at = sizes.argmax()
+    elif choice == "cancelling":
+        large = (sums.sum_abs >= sums.sum_abs.median()) & (sums.sum_abs > 0)
+        at = torch.where(large, sizes / sums.sum_abs, torch.inf).argmin()
+    elif choice == "small":
+        alive = torch.where(sums.sum_abs > 0, sizes, torch.inf)
+        at = alive.flatten().argsort()[int(_SMALL * int((sums.sum_abs > 0).sum()))]
+    else:
+        raise ValueError(f"Expected the index of a parameter, 'largest', 'cancelling' or 'small', got {choice!r}.")
+    return tuple(int(one) for one in np.unravel_index(int(at), sizes.shape))
 
 
 def summand_statistics(summands: pd.DataFrame) -> pd.DataFrame:
-    """What the summands of each parameter look like: centred around 0, or skewed to one side of it.
+    """Whether the summands of each parameter are centred around 0 or skewed to one side.
 
     Args:
         summands: rows of `SummandDistribution`.
@@ -115,7 +88,7 @@ def summand_statistics(summands: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per parameter: ``layer``, ``call``, ``parameter``, ``chosen``, ``count``, ``mean`` and
         ``standard_deviation`` (in the summands' unit), ``one_sign_share`` (the larger share of one sign among
-        summands that are not 0: 1/2 where they are centred, 1 where all agree), ``input_independence`` (|Σd|/Σ|d|)
+        summands other than 0: 1/2 where they are centred, 1 where all agree), ``input_independence`` (|Σd|/Σ|d|)
         and ``mean_in_deviations`` (|mean| over the standard deviation).
     """
     rows = []

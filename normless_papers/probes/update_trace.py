@@ -1,12 +1,12 @@
-"""How much each layer's gradient step changes a network's output: the terms of Fixup's theorem 3.
+"""The change of a network's output by each layer's gradient step: the terms of Fixup's theorem 3.
 
 A step θ ← θ − η ∂l/∂θ changes the output z by
 
     ∆z = −η Σ_l J_l ∂l/∂z + O(η²),   J_l = (∂z/∂W_l)(∂z/∂W_l)ᵀ
 
 with one symmetric positive semi-definite matrix per parameter. In a fully connected branch of ReLUs it is the paper's
-J_l^i = ‖F_l^(i−)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l). Because none of them can cancel another the traces add,
-and L branches of equal scale change the output L times as much as one: their terms must be of order 1/L.
+J_l^i = ‖F_l^(i−)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l). They do not cancel, so the traces add, and L branches
+of equal scale change the output L times as much as one: their terms must be of order 1/L.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import NOWHERE, Loss, NetworkFunction, Owner, as_function, owners, trainable
+from normless.probes import (
+    NO_OWNER,
+    Loss,
+    NetworkFunction,
+    ParameterOwner,
+    as_function,
+    parameter_owners,
+    trainable_parameters,
+)
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -42,7 +50,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class UpdateTerm:
-    """One J_l: of which parameter, and the matrix, shape (N, N), N = examples · classes, example by example."""
+    """One J_l: its parameter and the matrix, shape (N, N), N = examples · classes, example by example."""
 
     parameter: str
     matrix: Tensor
@@ -51,20 +59,15 @@ class UpdateTerm:
 def update_terms(model: nn.Module, inputs: Any, *, training: bool = True) -> list[UpdateTerm]:
     """The matrix J_l = (∂z/∂W_l)(∂z/∂W_l)ᵀ of every trainable parameter, in the order of `named_parameters`.
 
-    Of one example it is theorem 3's, of shape (c, c); of a batch it also says how a step on one example changes the
-    output for another, and z holds the logits of all examples one after the other. Costs one backward pass per entry
+    For one example it is theorem 3's, of shape (c, c); for a batch it includes the effect of a step on one example on
+    the output for another, and z is the concatenation of all examples' logits. Costs one backward pass per entry
     of z, and as many copies of the gradients: use few examples. The network is left as it was.
-
-    Args:
-        model: the network.
-        inputs: a batch, or a tuple or dictionary of arguments.
-        training: the mode.
 
     Raises:
         ValueError: the network has no trainable parameter.
     """
     with torch.enable_grad(), as_function(model, training=training) as logits:
-        _, rows = _jacobian(logits, trainable(model), inputs)
+        _, rows = _jacobian(logits, trainable_parameters(model), inputs)
     return [UpdateTerm(name, jacobian @ jacobian.T) for name, jacobian in rows.items()]
 
 
@@ -77,22 +80,15 @@ def update_trace_table(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """What every parameter adds to the change of the network's output by a gradient step (Fixup, theorem 3).
+    """The contribution of every parameter to the change of the output by a gradient step (Fixup, theorem 3).
 
-    The cost is that of `update_terms`; the network is left as it was.
-
-    Args:
-        model: the network.
-        inputs: a batch, or a tuple or dictionary of arguments.
-        targets: what the loss takes beside the logits.
-        residual_map: the network's map, found where it is not given.
-        loss: (logits, targets) to a scalar, the mean over examples as a rule.
-        training: the mode.
+    The cost is that of `update_terms`; the network is left as it was. Arguments are those of
+    `normless.probes.observe`.
 
     Returns:
         One row per trainable parameter, in the order of `named_parameters`: its place as in `Owner`; trace and
-        extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, how
-        far it moves the output at a rate of 1; `alignment`, the cosine between that and the sum over all parameters.
+        extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, the
+        change of the output at a rate of 1; `alignment`, the cosine between that and the sum over all parameters.
 
     Raises:
         ValueError: the network has no trainable parameter.
@@ -100,12 +96,12 @@ def update_trace_table(
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     with torch.enable_grad(), as_function(model, training=training) as logits:
-        z, rows = _jacobian(logits, trainable(model), inputs)
+        z, rows = _jacobian(logits, trainable_parameters(model), inputs)
         examples = len(z)
         z = z.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(z, targets), z)
     with torch.no_grad():
-        return _table(rows, gradient.flatten().double(), examples, owners(found))
+        return _table(rows, gradient.flatten().double(), examples, parameter_owners(found))
 
 
 def _jacobian(
@@ -114,18 +110,19 @@ def _jacobian(
     """The output z, and ∂z/∂W of each parameter, shape (N, elements), float64."""
     z = logits(parameters, inputs)
     flat = z.flatten()
-    held = list(parameters.values())
-    rows: list[list[Tensor]] = [[] for _ in held]
+    leaves = list(parameters.values())
+    rows = []
     for index, entry in enumerate(flat):
         last = index == len(flat) - 1
-        gradients = torch.autograd.grad(entry, held, retain_graph=not last, allow_unused=True)
-        for row, parameter, gradient in zip(rows, held, gradients, strict=True):
-            kept = torch.zeros_like(parameter) if gradient is None else gradient
-            row.append(kept.flatten().detach())
-    return z, {name: torch.stack(row).double() for name, row in zip(parameters, rows, strict=True)}
+        gradients = torch.autograd.grad(entry, leaves, retain_graph=not last, materialize_grads=True)
+        rows.append([gradient.flatten() for gradient in gradients])
+    columns = zip(*rows, strict=True)
+    return z, {name: torch.stack(column).double() for name, column in zip(parameters, columns, strict=True)}
 
 
-def _table(rows: Mapping[str, Tensor], gradient: Tensor, examples: int, places: Mapping[str, Owner]) -> pd.DataFrame:
+def _table(
+    rows: Mapping[str, Tensor], gradient: Tensor, examples: int, places: Mapping[str, ParameterOwner]
+) -> pd.DataFrame:
     matrices = {name: jacobian @ jacobian.T for name, jacobian in rows.items()}
     updates = {name: matrix @ gradient for name, matrix in matrices.items()}
     whole = torch.stack(list(updates.values())).sum(0)
@@ -134,7 +131,7 @@ def _table(rows: Mapping[str, Tensor], gradient: Tensor, examples: int, places: 
         finite = bool(matrix.isfinite().all())
         eigenvalues = torch.linalg.eigvalsh(matrix) if finite else matrix.new_full((1,), float("nan"))
         update = updates[name]
-        place = places.get(name, NOWHERE)
+        place = places.get(name, NO_OWNER)
         table.append(
             {
                 "parameter": name,

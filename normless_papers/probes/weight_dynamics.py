@@ -1,4 +1,4 @@
-"""Norms of weights, their angle to the gradient, and multipliers while a network trains (Fixup, section 3).
+"""Norms of weights, their angle to the gradient, and multipliers during training (Fixup, section 3).
 
 A gradient g orthogonal to its weight lengthens the weight at every step, ∆‖W‖² = η²‖g‖² − 2ηλ‖W‖² to first order in
 λ; the norm settles where both balance, ‖W‖² = η‖g‖²/(2λ), and so shrinks after the rate drops. The product ⟨∂l/∂W, W⟩
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.probes import NOWHERE, owners
+from normless.probes import NO_OWNER, parameter_owners
 from normless.residual import ResidualBlock, ResidualMap
 
 COLUMNS = (
@@ -40,15 +40,15 @@ When = Callable[[int], bool]
 
 
 def at_every_step(step: int) -> bool:
-    """Whether it is recorded: always."""
+    """Record every step."""
     return True
 
 
 @dataclass
 class WeightDynamics:
-    """Records, at chosen steps of a training, every weight's norm, its gradient's and the angle between them.
+    """Records every weight's norm, its gradient's norm and the angle between them at chosen training steps.
 
-    Call `record(step)` after the gradients are there and before the optimizer's step, or let it `ride_along`.
+    Call `record(step)` between the backward pass and the optimizer's step, or use `ride_along`.
 
     Args:
         model: the network that trains.
@@ -62,19 +62,19 @@ class WeightDynamics:
     rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        held = dict(self.model.named_parameters(remove_duplicate=False))
-        places = owners(self.map)
+        named = dict(self.model.named_parameters(remove_duplicate=False))
+        places = parameter_owners(self.map)
         self._weights = [
-            (name, parameter, places.get(name, NOWHERE))
+            (name, parameter, places.get(name, NO_OWNER))
             for name, parameter in self.model.named_parameters()
-            if places.get(name, NOWHERE).position and parameter.dim() > 1
+            if places.get(name, NO_OWNER).position and parameter.dim() > 1
         ]
-        self._multipliers = {block.name: _multipliers(block, held) for block in self.map.blocks}
-        self._gammas = {block.name: self._last_gammas(block, held) for block in self.map.blocks}
+        self._multipliers = {block.name: _multipliers(block, named) for block in self.map.blocks}
+        self._gammas = {block.name: self._last_gammas(block, named) for block in self.map.blocks}
 
     @torch.no_grad()
     def record(self, step: int) -> None:
-        """Record a step if it is one of those wanted; the network is only read."""
+        """Record a step if `when` selects it; the network is only read."""
         if not self.when(step):
             return
         multipliers = {name: _root_mean_square(values) for name, values in self._multipliers.items()}
@@ -95,7 +95,7 @@ class WeightDynamics:
 
     @contextmanager
     def ride_along(self, optimizer: Optimizer, *, first: int = 1) -> Iterator[None]:
-        """Record before each step that the optimizer makes in the body, counted from `first`."""
+        """Record before each step of the optimizer in the body, counted from `first`."""
         step = first
 
         def before_step(*_: Any) -> None:
@@ -118,16 +118,16 @@ class WeightDynamics:
         """
         return pd.DataFrame(self.rows, columns=list(COLUMNS))
 
-    def _last_gammas(self, block: ResidualBlock, held: dict[str, nn.Parameter]) -> list[Tensor]:
+    def _last_gammas(self, block: ResidualBlock, named: dict[str, nn.Parameter]) -> list[Tensor]:
         last = [layer for layer in block.layers if layer.kind == "norm" and self.map.norms[layer.path] == "last"]
-        return [held[layer.gamma] for layer in last if layer.gamma is not None]
+        return [named[layer.gamma] for layer in last if layer.gamma is not None]
 
 
-def _multipliers(block: ResidualBlock, held: dict[str, nn.Parameter]) -> list[Tensor]:
+def _multipliers(block: ResidualBlock, named: dict[str, nn.Parameter]) -> list[Tensor]:
     """The multipliers at the ends of a block's branches: of their last weight layers, or of the sum."""
     places = [layer.path for layer in block.branch_layers]
     places += [block.sum] if block.sum is not None else []
-    return [held[name] for place in places for name in (f"{place}.multiplier",) if name in held]
+    return [named[f"{place}.multiplier"] for place in places if f"{place}.multiplier" in named]
 
 
 def _root_mean_square(values: list[Tensor]) -> float:

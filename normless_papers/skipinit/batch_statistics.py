@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless.models import dense
 from normless.plots import PLOTS, new_panels
-from normless.probes import signal_table
+from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, over_draws, within
 from normless_papers.seeded_inputs import seeded
@@ -77,7 +77,8 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
     for batch in batches:
         with seeded(context.seed):
             drawn = [
-                signal_table(dense(blocks, width, in_features=width), torch.randn(batch, width)) for _ in range(draws)
+                probe(dense(blocks, width, in_features=width), torch.randn(batch, width), ["signal"]).signal
+                for _ in range(draws)
             ]
         tables[batch] = drawn[0]
         names = ["norm_mean_square", "norm_variance"]

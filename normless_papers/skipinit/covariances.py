@@ -14,7 +14,7 @@ from torch import Tensor
 from normless import residual_map
 from normless.models import dense
 from normless.plots import PLOTS
-from normless.probes import Watcher, covariance_table, observe
+from normless.probes import Watcher, observe, probe
 from normless.residual import ResidualBlock
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
@@ -117,7 +117,7 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
     """X¹ = W⁰ B(X⁰)⁺ has mean 0, variance 1, covariance 1/π of two examples and 0 of two channels."""
     with seeded(context.seed):
         skips, _ = drawn_sides(1, width, batch, draws)
-        one_draw = covariance_table(dense(10, max(width, 400)), torch.randn(batch, 100))
+        one_draw = probe(dense(10, max(width, 400)), torch.randn(batch, 100), ["covariance"]).covariance
     found = moments(skips, skips)
     rows = [
         {
@@ -185,7 +185,7 @@ def covariance(
     """Var(Xˡ) = l, covariance l/π of two examples, and none between a skip path and its branch."""
     with seeded(context.seed):
         skips, branches = drawn_sides(blocks, width, batch, draws)
-        one_draw = covariance_table(dense(deep, deep_width), torch.randn(300, 100))
+        one_draw = probe(dense(deep, deep_width), torch.randn(300, 100), ["covariance"]).covariance
     rows: list[dict[str, object]] = []
     for index in range(blocks):
         level, here = index + 1, slice(index, index + 1)

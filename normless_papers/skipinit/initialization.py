@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless.models import dense
 from normless.plots import PLOTS, new_panels
-from normless.probes import signal_table
+from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
@@ -56,10 +56,12 @@ def figure_2(
     with seeded(context.seed):
         vectors = torch.randn(batch, 100)
         linear = dense(blocks, width, relu=False)
-        bare = signal_table(convert(linear, "none"), vectors)
-        normalized = signal_table(linear, vectors)
+        bare = probe(convert(linear, "none"), vectors, ["signal"]).signal
+        normalized = probe(linear, vectors, ["signal"]).signal
         channels = examples.inputs.shape[1]
-        convolutional = signal_table(ConvolutionalNetwork(conv_blocks, conv_width, channels), examples.inputs)
+        convolutional = probe(
+            ConvolutionalNetwork(conv_blocks, conv_width, channels), examples.inputs, ["signal"]
+        ).signal
     tables = {"a": bare, "b": normalized, "c": convolutional}
     measured = pd.concat([_chosen(table).assign(network=name) for name, table in tables.items()])
     return Evidence(
@@ -214,7 +216,7 @@ def _figure_5_checks(found: BatchStatisticsOfBlocks) -> list[Check]:
 def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Evidence:
     """Block d of a dense normalized ReLU network: variance d and 1, moving variance d(1 - 1/π), mean² d/π."""
     with seeded(context.seed):
-        table = signal_table(dense(blocks, width), torch.randn(batch, 100))
+        table = probe(dense(blocks, width), torch.randn(batch, 100), ["signal"]).signal
     chosen = _chosen(table)
     rows = []
     for quantity, column in QUANTITIES.items():

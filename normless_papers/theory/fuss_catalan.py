@@ -7,8 +7,9 @@ an angle 0 < φ < π/(M+1)
 
 on the support 0 < x < (M+1)^(M+1)/M^M (theorem 1 of "Understanding batch normalization", Bjorck et al. 2018, its
 equations 5, 9 and 10). The paper calls ρ the density of singular values, but its moments, 1 and M+1, are those of
-their squares; every function here says by ``of`` which of the two it speaks of. Where entries have variance
-g²/N, squared singular values are g^(2M) times as large.
+their squares; the argument ``of`` of every function here chooses between the two. Where entries have variance g²/N,
+squared singular values are g^(2M) times as large. Every function raises ValueError for fewer than one factor and for
+an unknown ``of``.
 """
 
 from __future__ import annotations
@@ -27,24 +28,17 @@ Of: TypeAlias = Literal["squares", "values"]
 """Squared singular values x = s², as in theorem 1, or the singular values s themselves."""
 
 _OF = ("squares", "values")
-# Of the logarithmic odds of the angle: beyond these x is 0 or the edge in floating point.
+# Logarithmic odds of the angle beyond which x is 0 or the edge in floating point.
 _ODDS = 740.0
 _BISECTIONS = 64
-# Of tables of curves: angles from 1e-6 of their range on.
+# The same for tables of curves: angles from 1e-6 of their range.
 _SHOWN_ODDS = 14.0
 
 
 def support_edge(factors: int, of: Of = "squares") -> float:
-    """The largest value the law has in its support: (M+1)^(M+1)/M^M for squares, its root for values.
+    """The upper end of the support for M = `factors` matrices: (M+1)^(M+1)/M^M for squares, its root for values.
 
     For large M it grows as e(M + 1/2), the paper's "(M+1)e" to leading order.
-
-    Args:
-        factors: the number of matrices M ≥ 1.
-        of: which of the two conventions.
-
-    Raises:
-        ValueError: fewer than one factor, or another convention.
     """
     _check(factors, of)
     squared = (factors + 1) * (1 + 1 / factors) ** factors
@@ -62,7 +56,7 @@ def squared_value_at(angle: npt.ArrayLike, factors: int) -> Array:
         x, same shape.
 
     Raises:
-        ValueError: an angle outside the open interval, or fewer than one factor.
+        ValueError: an angle outside the open interval.
     """
     _check(factors)
     phi = np.asarray(angle, dtype=np.float64)
@@ -80,13 +74,10 @@ def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     Args:
         x: squared singular values, or singular values where ``of`` says so; any shape.
         factors: the number of matrices M ≥ 1.
-        of: what ``x`` holds.
+        of: the quantity in ``x``.
 
     Returns:
-        The density per unit of ``x``, same shape; 0 outside the open support, ∞ where it exceeds floating point.
-
-    Raises:
-        ValueError: fewer than one factor, or another convention.
+        The density per unit of ``x``, same shape; 0 outside the open support, ∞ where it overflows.
     """
     _check(factors, of)
     points, inside = _inside(x, factors, of)
@@ -101,18 +92,10 @@ def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     """The share of values up to x, in closed form: F = ((M+1)δ + M sin φ · sin((M+1)φ)/sin(Mφ))/π, δ = π/(M+1) - φ.
 
     It is the integral of equation 10: with B = sin((M+1)φ)/sin(Mφ) · e^(iφ) and x = B^(M+1)/(B-1), the density is
-    Im B/(πx), whose antiderivative is Im(MB - log(B-1))/π.
-
-    Args:
-        x: squared singular values, or singular values where ``of`` says so; any shape.
-        factors: the number of matrices M ≥ 1.
-        of: what ``x`` holds.
+    Im B/(πx), whose antiderivative is Im(MB - log(B-1))/π. Arguments are those of `density`.
 
     Returns:
         Shares in 0..1, same shape, with full relative precision near 0.
-
-    Raises:
-        ValueError: fewer than one factor, or another convention.
     """
     _check(factors, of)
     points, inside = _inside(x, factors, of)
@@ -126,21 +109,21 @@ def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     Args:
         share: shares in 0..1, any shape.
         factors: the number of matrices M ≥ 1.
-        of: what to return.
+        of: the quantity to return.
 
     Returns:
         Squared singular values or singular values, same shape.
 
     Raises:
-        ValueError: a share outside 0..1, fewer than one factor, or another convention.
+        ValueError: a share outside 0..1.
     """
     _check(factors, of)
     shares = np.asarray(share, dtype=np.float64)
     if not ((shares >= 0) & (shares <= 1)).all():
         raise ValueError("Expected shares between 0 and 1.")
     inside = (shares > 0) & (shares < 1)
-    held = np.where(inside, shares, 0.5)
-    phi, rest = _angles(lambda a, b: np.log(_share(a, b, factors)), np.log(held), factors)
+    known = np.where(inside, shares, 0.5)
+    phi, rest = _angles(lambda a, b: np.log(_share(a, b, factors)), np.log(known), factors)
     logarithm = _log_squared(phi, rest, factors) / (1 if of == "squares" else 2)
     return np.where(inside, np.exp(logarithm), np.where(shares > 0, support_edge(factors, of), 0.0))
 
@@ -154,7 +137,7 @@ def moment(order: float, factors: int, of: Of = "squares") -> float:
         of: the moment of squared singular values, or of singular values.
 
     Raises:
-        ValueError: a negative order, fewer than one factor, or another convention.
+        ValueError: a negative order.
     """
     _check(factors, of)
     if order < 0:
@@ -168,14 +151,11 @@ def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400)
 
     Args:
         factors: numbers of matrices.
-        of: what the columns ``x`` and ``density`` speak of.
+        of: the quantity in the columns ``x`` and ``density``.
         points: rows per number of factors, dense in the angle at both of its ends, 0 and π/(M+1).
 
     Returns:
         Columns ``factors``, ``of``, ``angle`` (radians), ``x``, ``density`` (per unit of x), x decreasing.
-
-    Raises:
-        ValueError: fewer than one factor, or another convention.
     """
     curves = []
     for count in factors:
@@ -232,7 +212,7 @@ def _share(phi: Array, rest: Array, factors: int) -> Array:
 
 
 def _angles(function: Callable[[Array, Array], Array], wanted: Array, factors: int) -> tuple[Array, Array]:
-    """φ and δ = π/(M+1) - φ at which a function that falls with φ has the wanted values.
+    """φ and δ = π/(M+1) - φ at which a function decreasing in φ has the given values.
 
     Bisection on v with φ = π/(M+1)/(1+e^v): both φ and δ keep their relative precision at either end.
     """

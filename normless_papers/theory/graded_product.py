@@ -1,13 +1,11 @@
-"""The singular values of a long product of matrices, the small ones included.
+"""The singular values of a long product of matrices, including the small ones.
 
-A product formed by multiplication knows singular values only down to its largest times the unit roundoff: from
-the number of factors on at which its condition number exceeds about 10¹⁵ (seven Gaussian factors of size 1000),
-the smallest ones, and the condition number with them, are rounding. Here the product is kept as U·D·T, U
-orthogonal, D a diagonal matrix that carries all the grading, as logarithms, T well conditioned. A new factor X
-makes it (X·U)·D·T, whose columns of X·U, sorted by their share of D, are orthogonalized by QR: scaling columns costs
-no precision (Loh et al. 1989; sorting instead of pivoting: Tomás, Bai et al. 2012). At the end the one-sided
-Jacobi method finds the singular values of D·T to high *relative* precision, however graded (LAPACK's gejsv:
-Drmač and Veselić 2008).
+In a product formed by multiplication, singular values below the largest times the unit roundoff are rounding: once
+the condition number exceeds about 10¹⁵ (seven Gaussian factors of size 1000) it is wrong. Here the product is
+represented as U·D·T, with U orthogonal, D diagonal and stored as logarithms, T well conditioned. A new factor X gives
+(X·U)·D·T; the columns of X·U, sorted by their weight in D, are orthogonalized by QR, since scaling columns costs no
+precision (Loh et al. 1989; sorting instead of pivoting: Tomás, Bai et al. 2012). Finally the one-sided Jacobi method
+computes the singular values of D·T to high *relative* precision (LAPACK's gejsv: Drmač and Veselić 2008).
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ import torch
 from scipy.linalg.lapack import dgejsv
 from torch import Tensor
 
-# Smaller parts of the largest value lie where floating point has no room for the rotations.
+# Beyond this range of singular values the rotations underflow.
 _RANGE = 280 * log(10)
 
 
 class GradedProduct:
-    """X_k … X_2 X_1 for factors that come one by one, as the layers of a linear network do.
+    """X_k … X_2 X_1 for factors that are given one at a time, as the layers of a linear network.
 
-    What it gives is the spectrum of the product of slightly perturbed factors, each by parts of about 1e-16 of
-    its norm, and has the relative error Σ_k κ(X_k)·1e-16 or so for random factors, whatever the condition number
-    of the product: 1e-12 where each factor has condition number 1000. Trust ends where the smallest value is
-    1e-280 of the largest, about 150 Gaussian factors of size 1000; from there on it refuses.
+    The result is the spectrum of the product of factors perturbed by about 1e-16 of their norm. For random factors
+    its relative error is about Σ_k κ(X_k)·1e-16, independent of the condition number of the product: 1e-12 if each
+    factor has condition number 1000. The smallest value must be above 1e-280 of the largest: up to about 150 Gaussian
+    factors of size 1000.
 
     Args:
         size: the N of the N × N factors.
@@ -63,10 +61,10 @@ class GradedProduct:
             )
         if not factor.isfinite().all():
             raise ValueError("Expected finite numbers in a factor, got an infinity or NaN.")
-        held = factor.detach().to("cpu", torch.float64)
-        largest = float(held.abs().max())
+        wide = factor.detach().to("cpu", torch.float64)
+        largest = float(wide.abs().max())
         scale = largest if largest > 0 else 1.0
-        columns = (held / scale) @ self._basis
+        columns = (wide / scale) @ self._basis
         order = (columns.norm(dim=0).log() + self._logarithms).argsort(descending=True)
         grades = self._logarithms[order]
         self._basis, triangle = torch.linalg.qr(columns[:, order])
@@ -81,7 +79,7 @@ class GradedProduct:
         """Natural logarithms of all singular values, largest first; -∞ for a value of exactly 0.
 
         Returns:
-            Shape (N,), float64. Logarithms, since the values of long products may leave floating point.
+            Shape (N,), float64. Logarithms, since the values of long products may overflow.
 
         Raises:
             ValueError: the smallest value is below 1e-280 times the largest.
@@ -93,12 +91,12 @@ class GradedProduct:
         if (relative.isfinite() & (relative < -_RANGE)).any():
             raise ValueError(
                 f"After {self.factors} factors the smallest singular value is below 1e-280 times the largest, "
-                "which floating point cannot hold; ask after fewer factors."
+                "which exceeds the range of floating point; use fewer factors."
             )
         graded = (relative.exp().unsqueeze(1) * self._rows).numpy()
         values, _, _, work, _, info = dgejsv(np.asfortranarray(graded.T), joba=0, jobu=3, jobv=3, jobr=0, jobt=1)
         if info:
-            raise ArithmeticError(f"LAPACK's gejsv did not find the singular values (info {info}).")
+            raise ArithmeticError(f"LAPACK's gejsv did not converge (info {info}).")
         scaled = torch.from_numpy(np.array(values, dtype=np.float64))
         return scaled.log() + largest + log(work[0] / work[1])
 
@@ -110,10 +108,10 @@ def product_log_singular_values(factors: list[Tensor]) -> Tensor:
         factors: X_1, …, X_M in the order in which they are applied, each of shape (N, N).
 
     Returns:
-        Shape (N,), float64; see `GradedProduct` for how far they can be trusted.
+        Shape (N,), float64; see `GradedProduct` for their accuracy.
 
     Raises:
-        ValueError: no factor, shapes that differ, or a range that floating point cannot hold.
+        ValueError: no factor, different shapes, or a range that exceeds floating point.
     """
     if not factors:
         raise ValueError("Expected at least one factor, got none.")

@@ -1,4 +1,4 @@
-"""What the condition number of a linear system does to gradient descent on it, measured and predicted.
+"""Gradient descent on linear systems against their condition number, measured and predicted.
 
 On f(z) = ||Az - y||² each step multiplies the error along the i-th right singular vector of A by 1 - 2ασ_i². Hence,
 with σ the singular values and κ = σ_max/σ_min ("Understanding batch normalization", Bjorck et al. 2018, section 4:
@@ -25,42 +25,41 @@ _PRECISION = 1e-3
 def descent_table(
     matrices: Sequence[Tensor], *, reduction: float = 1e-3, max_steps: int = 100_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Gradient descent on one linear system per matrix: stable step, speed and gradient ratio, predictions beside.
+    """Gradient descent on one linear system per matrix: stable step, speed and gradient ratio, with predictions.
 
     Every system is consistent, y = Az*, with z* drawn from N(0, 1), and descent starts at 0.
 
     Args:
         matrices: each of shape (rows, columns) and full column rank.
-        reduction: the part of its starting length to which the error ||z - z*|| is to fall.
-        max_steps: after how many steps descent is given up; ``steps`` then is NaN.
+        reduction: final over initial error ||z - z*||.
+        max_steps: the limit of steps, beyond which ``steps`` is NaN.
         seed: of the draws.
 
     Returns:
         One row per matrix: ``condition_number``; ``largest_step`` and ``predicted_largest_step``; ``steps`` to the
-        reduction at the step α*, and ``predicted_steps``, which an error in the two extreme subspaces alone would
-        take and any other undercuts; ``gradient_ratio`` of the gradients by unit errors along the extreme
-        singular vectors, and ``predicted_gradient_ratio``.
+        reduction at the step α*, and ``predicted_steps``, exact for an error in the two extreme subspaces and an
+        upper bound for any other; ``gradient_ratio`` of the gradients by unit errors along the extreme singular
+        vectors, and ``predicted_gradient_ratio``.
 
     Raises:
-        ValueError: a matrix that has not full column rank, or a reduction outside (0, 1).
+        ValueError: a matrix without full column rank, or a reduction outside (0, 1).
     """
     if not 0 < reduction < 1:
         raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
     generator, rows = torch.Generator().manual_seed(seed), []
     for matrix in matrices:
-        held = matrix.detach().to("cpu", torch.float64)
-        if held.shape[0] < held.shape[1] or int(torch.linalg.matrix_rank(held)) < held.shape[1]:
-            raise ValueError(f"Expected matrices of full column rank, got one of shape {tuple(held.shape)} without.")
-        wanted = torch.randn(held.shape[1], generator=generator, dtype=torch.float64)
-        rows.append(_row(held, wanted, reduction, max_steps))
+        wide = matrix.detach().to("cpu", torch.float64)
+        if wide.shape[0] < wide.shape[1] or int(torch.linalg.matrix_rank(wide)) < wide.shape[1]:
+            raise ValueError(f"Expected matrices of full column rank, got one of shape {tuple(wide.shape)} without.")
+        solution = torch.randn(wide.shape[1], generator=generator, dtype=torch.float64)
+        rows.append(_row(wide, solution, reduction, max_steps))
     return pd.DataFrame(rows)
 
 
 def largest_stable_step(matrix: Tensor, wanted: Tensor) -> float:
     """The largest step α at which gradient descent on ||Az - Az*||² from z = 0 does not grow, by bisection on runs.
 
-    A run grows if its loss rises in the last of 1000 steps: below the limit no step raises it. What this finds lies
-    within 1% of the limit.
+    A run grows if its loss rises in the last of 1000 steps; below the limit no step raises it. Accurate to 1%.
 
     Args:
         matrix: A, shape (rows, columns), float64.
@@ -96,7 +95,7 @@ def _row(matrix: Tensor, wanted: Tensor, reduction: float, max_steps: int) -> di
 
 
 def _gradient(matrix: Tensor, at: Tensor, wanted: Tensor) -> Tensor:
-    """By autograd: the measurement shares no formula with the prediction."""
+    """By autograd, independent of the prediction's formula."""
     leaf = at.detach().requires_grad_()
     loss = (matrix @ (leaf - wanted)).square().sum()
     return torch.autograd.grad(loss, leaf)[0]

@@ -1,13 +1,13 @@
-"""Training one layer of a linear network is solving linear systems with the matrix of the layers behind it.
+"""Training one layer of a linear network is solving linear systems with the matrix of the layers after it.
 
 Of A_t … A_2 A_1 x = y let only the layer A_i be trained. With Ā = A_t … A_(i+1), the inputs R = A_(i-1) … A_1 x of
 the layer and their decomposition R = U (Σ 0) V*,
 
     ||Ā A_i R - y||² = ||Ā Z - Ȳ||² + C,    Z = A_i U Σ,  Ȳ = the first n columns of y V,  C = ||the others||²
 
-and every column of Z is a linear system of its own (proposition 1 of "Understanding batch normalization", Bjorck
-et al. 2018, appendix C, equations 6 to 8). How gradient descent on one fares, the condition number κ(Ā) tells:
-`gradient_descent`.
+and every column of Z is an independent linear system (proposition 1 of "Understanding batch normalization", Bjorck
+et al. 2018, appendix C, equations 6 to 8). The condition number κ(Ā) determines the speed of gradient descent on it,
+see `gradient_descent`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LinearSystems:
     Attributes:
         matrix: Ā, shape (outputs, p).
         targets: Ȳ, shape (outputs, n).
-        constant: C, what no choice of the layer changes.
+        constant: C, the part of the loss that does not depend on the layer.
         basis: U, shape (n, n).
         scales: the diagonal of Σ, shape (n,).
     """
@@ -50,12 +50,12 @@ class LinearSystems:
         return (self.matrix @ variables - self.targets).square().sum(dim=0)
 
     def solution(self) -> Tensor:
-        """Z at the minimum, shape (p, n): each column solved on its own by least squares."""
+        """Z at the minimum, shape (p, n): each column solved by least squares."""
         columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
         return torch.cat(columns, dim=1)
 
     def minimum(self) -> float:
-        """The least loss that the layer can reach, C included."""
+        """The minimum of the loss over the layer, C included."""
         return float(self.column_losses(self.solution()).sum()) + self.constant
 
 
@@ -64,7 +64,7 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
 
     Args:
         weights: A_1, …, A_t in the order in which they are applied, A_k of shape (n_k, n_(k-1)).
-        layer: which of them is trained, 0 for A_1.
+        layer: index of the trained one, 0 for A_1.
         inputs: x, one column per sample, shape (n_0, m).
         targets: y, shape (n_t, m).
 
@@ -72,8 +72,8 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
         The systems, in float64.
 
     Raises:
-        ValueError: no such layer, shapes that do not fit, or what the proposition assumes does not hold: at least as
-            many samples as features, all matrices of full rank, and no layer behind the trained one narrower than it.
+        ValueError: no such layer, incompatible shapes, or an assumption of the proposition is violated: at least as
+            many samples as features, all matrices of full rank, no layer after the trained one narrower than it.
     """
     if not 0 <= layer < len(weights):
         raise ValueError(f"Expected a layer between 0 and {len(weights) - 1}, got {layer}.")
@@ -87,9 +87,9 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
     features, samples = entering.shape
     if samples < features:
         raise ValueError(f"Expected at least as many samples as features, got {samples} samples of {features}.")
-    for name, held, rank in (("inputs", entering, features), ("layers behind it", matrix, matrix.shape[1])):
-        if int(torch.linalg.matrix_rank(held)) < rank:
-            raise ValueError(f"Expected the {name} of the trained layer to have full rank {rank}, but they do not.")
+    for name, factor, rank in (("inputs of", entering, features), ("layers after", matrix, matrix.shape[1])):
+        if int(torch.linalg.matrix_rank(factor)) < rank:
+            raise ValueError(f"Expected the {name} the trained layer to have full rank {rank}, but they do not.")
     basis, scales, right = torch.linalg.svd(entering)
     rotated = targets.double() @ right.T
     constant = float(rotated[:, features:].square().sum())
@@ -97,7 +97,7 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
 
 
 def _check_shapes(weights: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> None:
-    shapes = [tuple(held.shape) for held in (inputs, *weights, targets)]
+    shapes = [tuple(matrix.shape) for matrix in (inputs, *weights, targets)]
     width = inputs.shape[0]
     for weight in weights:
         if weight.dim() != 2 or weight.shape[1] != width:

@@ -1,8 +1,8 @@
 """Singular values of products of random matrices: all of them, and the extremes against the number of factors.
 
-The linear network A_M … A_1 at initialization is such a product; its condition number says how hard it is to train
-by gradient descent ("Understanding batch normalization", Bjorck et al. 2018, section 4, figures 8, 11 and 12).
-Values come from `GradedProduct`, so that condition numbers beyond 10¹⁵ are those of the product and not of rounding.
+The linear network A_M … A_1 at initialization is such a product; its condition number determines the speed of
+gradient descent ("Understanding batch normalization", Bjorck et al. 2018, section 4, figures 8, 11 and 12). Values
+come from `GradedProduct`, so that condition numbers beyond 10¹⁵ are those of the product and not of rounding.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from normless_papers.theory.fuss_catalan import cumulative, quantile, support_edge
 from normless_papers.theory.graded_product import GradedProduct
-from normless_papers.theory.lyapunov import condition_growth
-from normless_papers.theory.random_factors import Entries, gain_of, random_factors
+from normless_papers.theory.matrix_factors import Entries, condition_growth, gain_of, random_factors
 
 
 def singular_value_table(
@@ -33,10 +32,10 @@ def singular_value_table(
 ) -> pd.DataFrame:
     """All singular values of random products, several runs of each number of factors (figure 8).
 
-    Within a run the longer products go on from the shorter ones, as a network grows by layers.
+    Within a run the longer products extend the shorter ones, as a network grows by layers.
 
     Args:
-        factors: the numbers of factors M to look at.
+        factors: the numbers of factors M.
         size: N of the N × N factors.
         runs: independent repetitions.
         entries: the distribution of the entries.
@@ -77,19 +76,11 @@ def extremes_table(
     gain: float | str = "xavier",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Largest and smallest singular value and condition number of every run.
-
-    Args:
-        factors: the numbers of factors M to look at.
-        size: N of the N × N factors.
-        runs: independent repetitions.
-        entries: the distribution of the entries.
-        gain: g of their standard deviation g/√N, a number or a name as in `gain_of`.
-        seed: of the whole table.
+    """Largest and smallest singular value and condition number of every run; arguments as in `singular_value_table`.
 
     Returns:
         One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_largest``,
-        ``log10_smallest``, ``log10_condition``. Logarithms, since long products leave floating point.
+        ``log10_smallest``, ``log10_condition``. Logarithms, since long products overflow.
 
     Raises:
         ValueError: a count below 1, no such entries or gain, or a product beyond the range of floating point.
@@ -103,14 +94,14 @@ def extremes_table(
 
 
 def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "xavier") -> pd.DataFrame:
-    """Mean and deviation over runs of the condition number and the largest value, predictions beside (figs 11, 12).
+    """Mean and deviation over runs of the condition number and the largest value, with predictions (figures 11, 12).
 
     The condition number is averaged as its logarithm: the mean of the number itself is infinite already for one
-    Gaussian matrix (Edelman 1988), and five runs would show the unluckiest.
+    Gaussian matrix (Edelman 1988).
 
-    Predicted are, of theorem 1, the largest value g^M·√((M+1)^(M+1)/M^M), approached as N grows, on average from
+    Predictions by theorem 1: the largest value g^M·√((M+1)^(M+1)/M^M), approached as N grows, on average from
     below; and the condition number as the ratio of that edge to the quantile 1/(2N), where the smallest of N values
-    lies: an order of magnitude, for M small beside N. Its growth per factor tends to that of `condition_growth`.
+    lies: an order of magnitude, for M small compared to N. Its growth per factor tends to `condition_growth`.
 
     Args:
         extremes: the rows of `extremes_table`, of one size and gain.
@@ -124,7 +115,7 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
         a sample (divisor runs - 1), NaN for a single run.
 
     Raises:
-        ValueError: no such gain.
+        ValueError: an invalid gain.
     """
     grouped = extremes.groupby("factors", sort=True)
     table = grouped.agg(
@@ -144,7 +135,7 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
 
 
 def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
-    """How far the singular values of each product are from the limiting law, as Kolmogorov–Smirnov distance.
+    """The Kolmogorov–Smirnov distance of the singular values of each product from the limiting law.
 
     Args:
         values: the rows of `singular_value_table`.
@@ -165,9 +156,9 @@ def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def distance_between(values: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """How far two tables of singular values are apart, all runs together, as Kolmogorov–Smirnov distance.
+    """The Kolmogorov–Smirnov distance of two tables of singular values, all runs together.
 
-    Both are compared in units of their gain, so that only the shape counts (universality, section 4).
+    Both are in units of their gain, so that only the shape matters (universality, section 4).
 
     Args:
         values: the rows of one `singular_value_table`.

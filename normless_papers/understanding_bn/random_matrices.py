@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import e
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
+from torch import nn
 
 from normless.plots import histogram
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close, in_every
-from normless_papers.theory.fuss_catalan import density_table, support_edge
-from normless_papers.theory.singular_values import distance_between, distance_to_law, singular_value_table
-from normless_papers.understanding_bn.densities import exponent_at_zero
+from normless_papers.probes import jacobian_spectrum
+from normless_papers.seeded_inputs import seeded
+from normless_papers.theory import (
+    density_table,
+    distance_between,
+    distance_to_law,
+    singular_value_table,
+    support_edge,
+)
+from normless_papers.understanding_bn.limiting_density import exponent_at_zero
 
-# A value is known to about its neighbours' distance: the shares of N values are this many values off at most.
+# The tolerance for the shares of N values, in values.
 _VALUES_OFF = 5
 _LARGE = 1000
 _PUBLISHED_SIZE = 1000
@@ -25,21 +34,22 @@ _PUBLISHED_SIZE = 1000
 
 @dataclass(frozen=True)
 class Law:
-    """What was measured of products of matrices, and computed of the law.
+    """Numbers of products of N × N matrices and of the law.
 
     Attributes:
-        size: N of the matrices.
+        size: N.
         distances: as `distance_to_law` returns it.
-        fourth_moments: the mean of s⁴ by the number of factors.
-        exponents: the slope of log ρ against log x near 0, by the number of factors.
-        edge: of the law for 1000 factors.
+        quantities: `quantity`, `factors`, `value` and `predicted`.
     """
 
     size: int
     distances: pd.DataFrame
-    fourth_moments: Mapping[int, float]
-    exponents: Mapping[int, float]
-    edge: float
+    quantities: pd.DataFrame
+
+    def of(self, quantity: str) -> list[tuple[int, float, float]]:
+        """Factors, value and prediction of a quantity, a tuple per row."""
+        rows = self.quantities[self.quantities["quantity"] == quantity]
+        return list(rows[["factors", "value", "predicted"]].itertuples(index=False, name=None))
 
 
 def _limiting_law(found: Law) -> list[Check]:
@@ -55,32 +65,33 @@ def _limiting_law(found: Law) -> list[Check]:
             bound=bound,
         ),
         check(
-            "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values lies there.",
+            "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.",
             bool(distances["beyond_edge"].mean() < 1 / found.size),
             mean_share=distances["beyond_edge"].mean(),
             bound=1 / found.size,
         ),
-        close(
-            "For large M the edge is (M+1)e, at M = 1000 within 0.1 %.", found.edge, (_LARGE + 1) * e, relative=1e-3
+        *(
+            close(f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.", edge, expected, relative=1e-3)
+            for count, edge, expected in found.of("upper_edge_for_large_M")
         ),
     ]
     checks += [
         close(
-            f"M = {count}: ρ blows up as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.",
+            f"M = {count}: ρ diverges as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.",
             slope,
-            -count / (count + 1),
+            expected,
             absolute=1e-3,
         )
-        for count, slope in found.exponents.items()
+        for count, slope, expected in found.of("behaviour_at_zero")
     ]
     checks += [
         close(
             f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.",
             moment,
-            count + 1.0,
+            expected,
             relative=2 * bound,
         )
-        for count, moment in found.fourth_moments.items()
+        for count, moment, expected in found.of("mean of s⁴")
     ]
     return checks
 
@@ -91,38 +102,41 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
     values = singular_value_table(factors, size, runs=runs, seed=context.seed)
     moments = values.groupby("factors")["unit_squared"].agg(first="mean", second=lambda x: (x**2).mean())
     largest = values.groupby(["factors", "run"])["unit_squared"].max().groupby("factors").mean()
-    found = Law(
-        size,
-        distance_to_law(values),
-        {count: float(moments["second"][count]) for count in factors},
-        {count: exponent_at_zero(count) for count in factors},
-        support_edge(_LARGE),
-    )
-    rows: list[dict[str, float | str]] = []
+    rows: list[tuple[str, int, float, float]] = []
     for count in factors:
-        for quantity, value, expected in (
-            ("support", float(largest[count]), support_edge(count)),
-            ("behaviour_at_zero", found.exponents[count], -count / (count + 1)),
-            ("mean of s²", float(moments["first"][count]), 1.0),
-            ("mean of s⁴", found.fourth_moments[count], count + 1.0),
-        ):
-            rows.append({"quantity": quantity, "factors": count, "value": value, "predicted": expected})
-    rows.append(
-        {"quantity": "upper_edge_for_large_M", "factors": _LARGE, "value": found.edge, "predicted": (_LARGE + 1) * e}
-    )
+        rows += [
+            ("support", count, float(largest[count]), support_edge(count)),
+            ("behaviour_at_zero", count, exponent_at_zero(count), -count / (count + 1)),
+            ("mean of s²", count, float(moments["first"][count]), 1.0),
+            ("mean of s⁴", count, float(moments["second"][count]), count + 1.0),
+            ("distance of a linear network's Jacobian from ρ", count, _of_network(count, size, context.seed), 0.0),
+        ]
+    rows.append(("upper_edge_for_large_M", _LARGE, support_edge(_LARGE), (_LARGE + 1) * e))
+    quantities = pd.DataFrame(rows, columns=["quantity", "factors", "value", "predicted"])
     return Evidence(
-        pd.DataFrame(rows),
-        found,
+        quantities,
+        Law(size, distance_to_law(values), quantities),
         matrix_setup(context, size, factors, runs),
         on=("quantity",),
         draw=lambda: draw_singular_values(values, density_table(factors), of="squares"),
         remarks=(
             "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
-            "value itself grows as the root of what the paper says. `support` is the mean over runs of the largest "
-            "s² beside the edge.",
+            "value itself grows as the root of the paper's. `support` is the mean over runs of the largest s². The "
+            "network has M linear layers of width N with Xavier's weights: its Jacobian is such a product.",
         ),
         reduction=matrix_reduction(size),
     )
+
+
+def _of_network(factors: int, size: int, seed: int) -> float:
+    """The distance from the law of the singular values of the Jacobian of a linear network at initialization."""
+    with seeded(seed):
+        network = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(factors)))
+        for layer in network:
+            nn.init.xavier_normal_(layer.get_parameter("weight"))
+    spectrum = jacobian_spectrum(network, torch.zeros(1, size), chunk=size)
+    values = spectrum.assign(factors=factors, run=0, unit_squared=spectrum["squared"])
+    return float(distance_to_law(values)["distance"].max())
 
 
 def matrix_setup(context: Context, size: int, factors: Sequence[int], runs: int) -> dict[str, object]:
@@ -137,29 +151,16 @@ def matrix_setup(context: Context, size: int, factors: Sequence[int], runs: int)
 
 
 def matrix_reduction(size: int) -> str:
-    """Why matrices may be too small for what is true of large ones; empty if they have the paper's size."""
+    """That matrices are smaller than the paper's; empty if they are not."""
     return "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
 
 
-@dataclass(frozen=True)
-class Products:
-    """The singular values of products, run by run.
-
-    Attributes:
-        size: N of the matrices.
-        table: `factors`, `run`, `heaviness` E s⁴/(E s²)², `largest` for entries of variance 1/N, and `distance` of
-            the shares below any point from those of the first run, NaN for itself.
-    """
-
-    size: int
-    table: pd.DataFrame
-
-
-def _products(found: Products) -> list[Check]:
+def _products(products: pd.DataFrame) -> list[Check]:
+    """Of `size` N, `factors`, `run`, `heaviness` E s⁴/(E s²)², `largest`, and `distance` from the first run."""
     heaviness, largest = (
-        found.table.pivot(index="run", columns="factors", values=name) for name in ("heaviness", "largest")
+        products.pivot(index="run", columns="factors", values=name) for name in ("heaviness", "largest")
     )
-    bound = 2 * _VALUES_OFF / found.size
+    bound = 2 * _VALUES_OFF / products["size"].iloc[0]
     return [
         in_every(
             "The distribution is more heavy-tailed with every further number of factors, in every run: E s⁴/(E s²)² "
@@ -177,8 +178,8 @@ def _products(found: Products) -> list[Check]:
         ),
         check(
             f"Runs nearly coincide: the shares of values below any point differ by at most {bound:g}.",
-            bool(found.table["distance"].max() <= bound),
-            largest_distance=found.table["distance"].max(),
+            bool(products["distance"].max() <= bound),
+            largest_distance=products["distance"].max(),
         ),
     ]
 
@@ -192,16 +193,20 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
         squares = group["unit_squared"]
         first = values[(values["factors"] == count) & (values["run"] == 0)]
         apart = distance_between(first, group)["distance"].iloc[0] if run else float("nan")
-        row = {"factors": count, "run": run, "heaviness": float((squares**2).mean() / squares.mean() ** 2)}
-        rows.append(row | {"largest": float(np.sqrt(squares.max())), "distance": float(apart)})
-    found = Products(size, pd.DataFrame(rows))
-    grouped = found.table.groupby("factors")
-    measured = grouped.agg(
-        runs=("run", "count"),
-        heaviness=("heaviness", "mean"),
-        largest_for_variance_1_over_N=("largest", "mean"),
-        distance_between_runs=("distance", "max"),
-    ).reset_index()
+        row = {"size": size, "factors": count, "run": run, "distance": float(apart)}
+        row["heaviness"] = float((squares**2).mean() / squares.mean() ** 2)
+        rows.append(row | {"largest": float(np.sqrt(squares.max()))})
+    found = pd.DataFrame(rows)
+    measured = (
+        found.groupby("factors")
+        .agg(
+            runs=("run", "count"),
+            heaviness=("heaviness", "mean"),
+            largest_for_variance_1_over_N=("largest", "mean"),
+            distance_between_runs=("distance", "max"),
+        )
+        .reset_index()
+    )
     measured.insert(2, "predicted_heaviness", measured["factors"] + 1.0)
     setup = matrix_setup(context, size, factors, runs) | {
         "matrices": f"{size}×{size}, independent standard Gaussian entries"

@@ -21,8 +21,7 @@ from normless_papers.comparison import Comparison
 from normless_papers.de_smith import built_wide_resnet, over_depths
 from normless_papers.effort import Effort
 from normless_papers.multipliers import blocks_at_start
-from normless_papers.probes import gradient_correlation_table
-from normless_papers.probes.loss_terms import l2_share, loss_terms
+from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 WITH, WITHOUT = "zeroinit(dropout=0)", "none"

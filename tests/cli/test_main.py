@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -60,9 +59,9 @@ def test_every_command_offers_json_and_ends_its_help_with_an_example(
     assert "--json" in printed
     assert printed.rstrip().endswith(f"example:\n  {COMMANDS[name].example}")
     assert COMMANDS[name].example.startswith(f"normless {name} ")
-    module = import_module(COMMANDS[name].module)
-    assert callable(module.add_arguments)
-    assert callable(module.run)
+    implementation = COMMANDS[name].implementation()
+    assert callable(implementation.add_arguments)
+    assert callable(implementation.run)
 
 
 def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def tokens(tmp_path: Path) -> str:
     return str(tmp_path / "tokens.py")
 
 
-def said(capsys: Capture, *words: str) -> dict[str, Any]:
+def json_of(capsys: Capture, *words: str) -> dict[str, Any]:
     """The JSON object that a command prints."""
     assert main([*words, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -63,7 +63,9 @@ def said(capsys: Capture, *words: str) -> dict[str, Any]:
 
 
 def test_probe_measures_what_python_does(capsys: Capture) -> None:
-    facts = said(capsys, "probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal", "logits")
+    facts = json_of(
+        capsys, "probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal", "logits"
+    )
     torch.manual_seed(0)
     inputs = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     targets = torch.randint(10, (4,), generator=torch.Generator().manual_seed(0))
@@ -81,19 +83,51 @@ def test_probe_writes_tables_and_figures(tmp_path: Path, capsys: Capture) -> Non
     out = tmp_path / "probed"
     words = ["probe", WIDE, "--data", "digits", "--batch-size", "8", "--out", str(out)]
     assert main([*words, "--probes", "signal", "gradients", "logits", "activations"]) == 0
-    told = capsys.readouterr().out
-    assert "8 training examples of digits" in told
-    assert "input 8×1×8×8" in told
+    output = capsys.readouterr().out
+    assert "8 training examples of digits" in output
+    assert "input 8×1×8×8" in output
     for name in ("signal", "gradients", "logits", "activations"):
-        assert f"\n{name}\n" in told
+        assert f"\n{name}\n" in output
         assert len(pd.read_csv(out / f"{name}.csv"))
-        assert f"wrote {out / name}.csv" in told
+        assert f"wrote {out / name}.csv" in output
     for name in ("signal", "logits", "activations"):
         assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
 
 
+MINE = """
+from dataclasses import dataclass
+import pandas as pd
+from normless.probes import Watcher
+
+@dataclass
+class Largest(Watcher):
+    kind: str = "weight"
+
+    def on_start(self, setting):
+        self.rows = []
+
+    def wants(self, layer):
+        return layer.kind == self.kind
+
+    def on_layer(self, layer, module, x, y):
+        self.rows.append({"layer": layer.path, "largest": float(y.abs().max())})
+
+    def table(self):
+        return pd.DataFrame(self.rows)
+"""
+
+
+def test_probe_measures_by_a_watcher_of_a_file(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    words = ["probe", WIDE, "--batch-size", "4", "--out", str(tmp_path / "out")]
+    facts = json_of(capsys, *words, "--probes", f"{tmp_path / 'mine.py'}:Largest(kind='norm')", "signal")
+    norms = [layer.path for layer in nl.residual_map(wide_resnet(10, 1)).layers() if layer.kind == "norm"]
+    assert [row["layer"] for row in facts["tables"]["Largest"]] == norms
+    assert list(pd.read_csv(tmp_path / "out" / "Largest.csv")["layer"]) == norms
+
+
 def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
-    facts = said(capsys, "probe", f"{tokens}:tagger", "--probes", "signal", "logits")
+    facts = json_of(capsys, "probe", f"{tokens}:tagger", "--probes", "signal", "logits")
     assert facts["input"] == {"ids": [2, 5]}
     assert len(facts["tables"]["logits"]) == 3
     assert len(facts["tables"]["signal"]) == 1
@@ -102,7 +136,7 @@ def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'; choose among signal"),
+        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'; the probes are"),
         (["probe", WIDE, "--batch-size", "0"], "Expected --batch-size to be 1 or more, got 0"),
         (["probe", "TOKENS:scores"], "Expected logits of shape (…, classes) from Flatten, got (128,)"),
         (["diagnose", WIDE, "--data", "letters"], "There is no data set 'letters'"),
@@ -110,13 +144,13 @@ def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
         (["diagnose", WIDE, "--rate", "0.1", "--decay-policy", "some"], "There is no decay policy 'some'"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(words: list[str], problem: str, tokens: str, capsys: Capture) -> None:
+def test_errors_are_sentences(words: list[str], problem: str, tokens: str, capsys: Capture) -> None:
     assert main([word.replace("TOKENS", tokens) for word in words]) != 0
     assert problem in capsys.readouterr().err
 
 
 def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
-    facts = said(capsys, "diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply")
+    facts = json_of(capsys, "diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply")
     assert facts["findings"][0]["kind"] == "growing_variance"
     assert facts["findings"][0]["evidence"]["factor_per_block"] == pytest.approx(2, rel=0.15)
     assert facts["healthy"] is False
@@ -127,20 +161,20 @@ def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
 
 def test_diagnose_prints_before_and_after(capsys: Capture) -> None:
     assert main(["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply"]) == 0
-    told = capsys.readouterr().out
-    assert "1. The signal grows" in told
-    assert "✗ E[x²] from" in told
-    assert "✓ E[x²] from" in told
-    assert "after skipinit nothing wrong was found" in told
+    output = capsys.readouterr().out
+    assert "1. The signal grows" in output
+    assert "✗ E[x²] from" in output
+    assert "✓ E[x²] from" in output
+    assert "after skipinit nothing wrong was found" in output
 
 
-def test_diagnose_gives_a_clean_bill_and_looks_at_an_optimizer(capsys: Capture) -> None:
+def test_diagnose_of_a_healthy_network_and_its_optimizer(capsys: Capture) -> None:
     words = ["diagnose", WIDE, "--data", "digits", "--rate", "0.05", "--apply"]
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "nothing wrong was found" in told
-    assert "5 steps at rate 0.05 take the loss from" in told
-    assert "nothing to apply: no finding that a scheme mends" in told
-    facts = said(capsys, *words, "--decay-policy", "all")
+    output = capsys.readouterr().out
+    assert "nothing wrong was found" in output
+    assert "5 steps at rate 0.05 take the loss from" in output
+    assert "nothing to apply: no scheme repairs a finding" in output
+    facts = json_of(capsys, *words, "--decay-policy", "all")
     assert [finding["kind"] for finding in facts["findings"]] == ["decayed_gamma_down"]
     assert facts["treatment"] is None

@@ -1,4 +1,4 @@
-"""Each finding on a network made to have it, with the right cure; none on networks that are well."""
+"""Each finding on a network that has it, with its cure; none on healthy networks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_networks_get_a_clean_bill(name: str) -> None:
+def test_healthy_networks_have_no_findings(name: str) -> None:
     torch.manual_seed(0)
     network, batch = HEALTHY[name]()
     diagnosis = diagnose(network, batch, optimizer=SGD(nl.param_groups(network, lr=1e-3, weight_decay=5e-4), lr=1e-3))
@@ -93,7 +93,7 @@ def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
 
 
 def test_two_hundred_dense_relu_blocks_without_norm() -> None:
-    """De & Smith: the variance doubles with every block, and with it the gradient on its way back by √2."""
+    """De & Smith: the variance doubles with every block, and the gradient grows by √2 in the backward pass."""
     network = nl.convert(narrow(100), "none")
     diagnosis = diagnose(network, vectors())
     assert kinds(diagnosis) == ["growing_variance", "exploding_gradient", "dominant_class"]
@@ -107,7 +107,7 @@ def test_two_hundred_dense_relu_blocks_without_norm() -> None:
     assert growth.cure.schemes == ("skipinit", "fixup", "nf_resnet")
 
 
-def test_activations_that_overflow_are_told_with_their_block() -> None:
+def test_overflow_is_reported_with_its_block() -> None:
     network = nl.convert(narrow(300), "none")
     inputs, targets = vectors()
     table = nl.probe(network, (inputs, targets), ["signal"]).signal
@@ -120,7 +120,7 @@ def test_activations_that_overflow_are_told_with_their_block() -> None:
     assert found.evidence["block"] == first + 1
 
 
-def test_a_signal_that_fades() -> None:
+def test_fading_signal() -> None:
     network = nl.convert(narrow(40), Scheme("halved", (RemoveNorms(), ScaleSums(0.5))))
     found = diagnose(network, vectors()).findings[0]
     assert found.kind == "fading_signal"
@@ -147,7 +147,7 @@ class PostNorm(nn.Module):
 
 
 def test_a_deep_post_norm_network_loses_its_gradient() -> None:
-    """A norm behind a sum of two equal variances divides the skip path's gradient by √2, 40 times."""
+    """A norm after a sum of two equal variances divides the skip path's gradient by √2, 40 times."""
     torch.manual_seed(0)
     found = diagnose(PostNorm(40, 64), vectors(features=64)).findings
     assert [finding.kind for finding in found] == ["vanishing_gradient"]
@@ -157,7 +157,7 @@ def test_a_deep_post_norm_network_loses_its_gradient() -> None:
     assert healthy.healthy, str(healthy)
 
 
-def test_bert_is_well_in_its_first_weights() -> None:
+def test_bert_is_healthy_at_initialization() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(
@@ -170,7 +170,7 @@ def test_bert_is_well_in_its_first_weights() -> None:
     assert not diagnosis.missed
 
 
-def test_one_class_that_is_always_predicted() -> None:
+def test_dominant_class() -> None:
     network = nl.convert(narrow(4), "skipinit")
     with torch.no_grad():
         network.classifier.bias[3] = 20.0
@@ -188,7 +188,7 @@ def test_one_class_that_is_always_predicted() -> None:
     assert found.where == ("classifier",)
 
 
-def test_zeroing_the_classifier_is_a_cure_of_its_own() -> None:
+def test_zeroing_the_classifier_is_a_cure() -> None:
     torch.manual_seed(0)
     model = dense(4, 50, in_features=50)
     with torch.no_grad():
@@ -214,7 +214,7 @@ def test_statistics_over_few_examples(examples: int, norm: str, found: int) -> N
     assert diagnosis.findings[0].cure.schemes == ("skipinit", "fixup", "group_norm")
 
 
-def test_a_multiplier_that_is_stuck_because_all_its_branch_is_zero() -> None:
+def test_a_multiplier_of_a_zero_branch_is_stuck() -> None:
     network = nl.convert(wide_resnet(10, 1), "skipinit")
     nn.init.zeros_(network.blocks[1].conv2.weight)
     diagnosis = diagnose(network, images())
@@ -223,7 +223,7 @@ def test_a_multiplier_that_is_stuck_because_all_its_branch_is_zero() -> None:
     assert diagnosis.findings[0].evidence["dead"] == 1
 
 
-def test_a_branch_whose_relu_passes_nothing() -> None:
+def test_dead_branch_after_a_closed_relu() -> None:
     torch.manual_seed(0)
     network = nl.convert(narrow(3, branch_layers=2), "none")
     nn.init.zeros_(network.blocks[2].branch.linear2.weight)
@@ -234,7 +234,7 @@ def test_a_branch_whose_relu_passes_nothing() -> None:
     assert diagnosis.findings[0].where == ("blocks.2",)
 
 
-def test_a_branch_that_training_left_shut() -> None:
+def test_branch_that_never_grew_in_training() -> None:
     torch.manual_seed(0)
     network = nl.convert(narrow(6), "skipinit")
     multipliers = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
@@ -245,7 +245,7 @@ def test_a_branch_that_training_left_shut() -> None:
     assert diagnosis.findings[0].where == ("blocks.4",)
 
 
-def test_multipliers_that_the_optimizer_does_not_hold() -> None:
+def test_multipliers_missing_in_the_optimizer() -> None:
     torch.manual_seed(0)
     network = nl.convert(narrow(4), "skipinit")
     held = [one for name, one in network.named_parameters() if not name.endswith("multiplier")]
@@ -255,7 +255,7 @@ def test_multipliers_that_the_optimizer_does_not_hold() -> None:
     assert diagnosis.findings[0].evidence["shut"] == 4
 
 
-def test_a_rate_that_is_too_large() -> None:
+def test_diverging_learning_rate() -> None:
     torch.manual_seed(0)
     network = nl.convert(narrow(12), "none")
     diagnosis = diagnose(network, vectors(), optimizer=SGD(network.parameters(), lr=1.0))
@@ -264,7 +264,7 @@ def test_a_rate_that_is_too_large() -> None:
 
 
 @pytest.mark.parametrize("policy", ["all", "guidelines", "weights"])
-def test_what_the_optimizer_decays(policy: str) -> None:
+def test_weight_decay_policies(policy: str) -> None:
     torch.manual_seed(0)
     model = wide_resnet(10, 1)
     groups = nl.param_groups(model, lr=0.01, weight_decay=5e-4, policy=policy)
@@ -279,7 +279,7 @@ def test_what_the_optimizer_decays(policy: str) -> None:
     assert diagnosis.findings[0].evidence["gamma_down"] == len(down)
 
 
-def test_network_and_optimizer_are_left_as_they_were() -> None:
+def test_network_and_optimizer_are_unchanged() -> None:
     torch.manual_seed(0)
     model = wide_resnet(10, 1).eval()
     optimizer = SGD(nl.param_groups(model, lr=0.1, weight_decay=5e-4), lr=0.1, momentum=0.9)
@@ -300,7 +300,7 @@ def test_network_and_optimizer_are_left_as_they_were() -> None:
         assert torch.equal(after["state"][key]["momentum_buffer"], buffers["momentum_buffer"])
 
 
-def test_a_diagnosis_is_plain_data_and_words() -> None:
+def test_diagnosis_as_data_and_text() -> None:
     network = nl.convert(narrow(30), "none")
     diagnosis = diagnose(network, vectors(), optimizer=SGD(network.parameters(), lr=1e-12))
     data = json.loads(json.dumps(diagnosis.to_dict()))
@@ -316,8 +316,8 @@ def test_a_diagnosis_is_plain_data_and_words() -> None:
         assert finding.cure.words in words
 
 
-def test_what_is_no_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected a batch of two, \(inputs, targets\), got Tensor"):
+def test_a_batch_is_inputs_and_targets() -> None:
+    with pytest.raises(ValueError, match=r"targets are needed: pass \(inputs, targets\)"):
         diagnose(narrow(2), vectors()[0])
     with pytest.raises(ValueError, match="got tuple of 3"):
         diagnose(narrow(2), (*vectors(), 1))

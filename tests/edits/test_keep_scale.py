@@ -15,7 +15,6 @@ import normless as nl
 from normless.conversion import scheme_of
 from normless.edits import KeepScale, RemoveNorms
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
-from normless.probes import signal_table
 from normless.schemes import parse_scheme
 
 SCHEMES = ["none", "skipinit", "zeroinit", "regularized_skipinit", "rezero", "sqrt2", "remove_branches"]
@@ -108,7 +107,7 @@ def test_the_stream_of_a_pre_activation_network(scheme: str, growth: float) -> N
     grown, first = [], []
     for seed in range(3):
         torch.manual_seed(seed)
-        table = signal_table(nl.convert(wide_resnet(22, 4), scheme), torch.randn(8, 3, 32, 32))
+        table = nl.probe(nl.convert(wide_resnet(22, 4), scheme), torch.randn(8, 3, 32, 32), ["signal"]).signal
         stream = table["sum_second_moment"].to_numpy()
         # Projections, with which every third block starts, begin a stream anew.
         grown += [stream[block] / stream[block - 1] for block in (1, 2, 4, 5, 7, 8)]
@@ -120,12 +119,12 @@ def test_the_stream_of_a_pre_activation_network(scheme: str, growth: float) -> N
 def test_the_stream_of_a_v1_network() -> None:
     """Behind the stem's ReLU 1/2, which branches of zero keep and option A halves at both of its places."""
     torch.manual_seed(0)
-    table = signal_table(nl.convert(resnet_cifar(20), "skipinit"), torch.randn(32, 3, 32, 32))
+    table = nl.probe(nl.convert(resnet_cifar(20), "skipinit"), torch.randn(32, 3, 32, 32), ["signal"]).signal
     measured = table["sum_second_moment"].to_numpy()
     expected = [0.5] * 3 + [0.25] * 3 + [0.125] * 3
     assert measured == pytest.approx(expected, rel=0.25)
     branches = nl.convert(resnet_cifar(20), "skipinit(alpha=1)")
-    first = signal_table(branches, torch.randn(32, 3, 32, 32))["branch_second_moment"].to_numpy()[0]
+    first = nl.probe(branches, torch.randn(32, 3, 32, 32), ["signal"]).signal["branch_second_moment"].to_numpy()[0]
     assert first == pytest.approx(1, rel=0.35)
 
 
@@ -134,7 +133,10 @@ def test_doubling_of_networks_without_normalization_stays() -> None:
     torch.manual_seed(0)
     for scheme in ("none", without("none")):
         net = nl.convert(dense(8, 400, in_features=400, relu=False), scheme)
-        ratios = signal_table(net, torch.randn(200, 400))["sum_second_moment"].pct_change().to_numpy()[1:] + 1
+        ratios = (
+            nl.probe(net, torch.randn(200, 400), ["signal"]).signal["sum_second_moment"].pct_change().to_numpy()[1:]
+            + 1
+        )
         assert ratios == pytest.approx([2.0] * 7, rel=0.1)
 
 

@@ -16,7 +16,6 @@ from normless.edits import BranchMultiplier, PredictedVariance, RemoveNorms, Sta
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.activation import ScaledActivation
-from normless.probes import signal_table
 from normless.signal.stream import Stream
 
 FREE = "nf_resnet(multiplier=False)"
@@ -54,7 +53,7 @@ def test_the_signal_of_a_wide_resnet_follows_the_recursion() -> None:
     for seed in range(5):
         torch.manual_seed(seed)
         model = wrapped(wide_resnet(16, 8))
-        table = signal_table(nl.convert(model, FREE), torch.randn(16, 3, 16, 16))
+        table = nl.probe(nl.convert(model, FREE), torch.randn(16, 3, 16, 16), ["signal"]).signal
         skip = np.array([1, 1.04, 1, 1.04, 1, 1.04])
         ratios.append(np.stack([table["skip_variance"] / skip, table["sum_variance"] / (skip + 0.04)]))
         ratios.append(np.stack([table["branch_variance"] / 0.04]))
@@ -63,7 +62,7 @@ def test_the_signal_of_a_wide_resnet_follows_the_recursion() -> None:
 
 
 def test_the_signal_of_a_dense_network_follows_the_recursion() -> None:
-    table = signal_table(nl.convert(dense(20, 600, in_features=300), FREE), torch.randn(500, 300))
+    table = nl.probe(nl.convert(dense(20, 600, in_features=300), FREE), torch.randn(500, 300), ["signal"]).signal
     recursion = 1 + 0.04 * np.arange(20)
     assert np.allclose(table["skip_variance"], recursion, rtol=0.06)
     assert np.allclose(table["branch_variance"], 0.04, rtol=0.06)
@@ -83,7 +82,7 @@ def test_the_signal_of_a_cifar_resnet_follows_the_rectified_recursion() -> None:
     measured, branches = [], []
     for seed in range(5):
         torch.manual_seed(seed)
-        table = signal_table(nl.convert(wrapped(resnet_cifar(20)), FREE), torch.randn(16, 3, 16, 16))
+        table = nl.probe(nl.convert(wrapped(resnet_cifar(20)), FREE), torch.randn(16, 3, 16, 16), ["signal"]).signal
         measured.append(table["skip_variance"])
         branches.append(table["branch_variance"] / 0.04)
     assert np.allclose(np.mean(measured, axis=0), expected, rtol=0.1)
@@ -119,7 +118,7 @@ def test_an_activation_that_is_not_homogeneous_is_given_the_divided_input() -> N
     assert isinstance(block.relu1, ScaledActivation)
     assert block.relu1.scale == pytest.approx(1.04**-0.5)
     assert isinstance(block.relu2, nn.SiLU)
-    table = signal_table(edited(wrapped(model), *EDITS), torch.randn(32, 3, 16, 16))
+    table = nl.probe(edited(wrapped(model), *EDITS), torch.randn(32, 3, 16, 16), ["signal"]).signal
     assert np.allclose(table["branch_variance"], 0.04, rtol=0.3)
     assert nl.residual_map(net).norms == {}
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.train import TrainConfig, train, trained_network
-from normless.train.assembly import clipped_parameters
+from normless.train import RunDirectory, RunResult, TrainConfig, train, trained_network
+from normless.train.image_task import ImageTask
 
 
 def parameter(weight: list[list[float]] | list[float], gradient: list[list[float]] | list[float]) -> nn.Parameter:
@@ -129,12 +129,12 @@ SHORT = TrainConfig(
 )
 
 
-def test_training_clips_all_but_the_classifier() -> None:
+def test_training_clips_all_but_the_classifier(tmp_path: Path) -> None:
     network, x = nl.convert(wide_resnet(10, 1), "nf_resnet"), torch.randn(2, 3, 8, 8)
-    chosen = clipped_parameters(TrainConfig(clip=0.01), network, x)
+    task = ImageTask(TrainConfig(clip=0.01), RunDirectory(tmp_path, TrainConfig, RunResult))
+    chosen = task.clipped_parameters(network, nl.residual_map(network, x))
     left = [name for name, p in network.named_parameters() if not any(p is one for one in chosen)]
     assert left == ["classifier.weight", "classifier.bias"]
-    assert clipped_parameters(TrainConfig(), network, x) == ()
 
 
 def test_a_clipped_run_moves_less(tmp_path: Path) -> None:

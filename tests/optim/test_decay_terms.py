@@ -14,8 +14,7 @@ import normless as nl
 from normless.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.models import resnet, transformer
 from normless.optim import param_groups
-from normless.train.config import TrainConfig
-from normless.train.translation.config import TranslationConfig
+from normless.train.config import TrainConfig, TranslationConfig
 
 TERMS = [*POLICIES, *GROUPS, *SHORT]
 

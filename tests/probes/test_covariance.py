@@ -1,4 +1,4 @@
-"""What examples have in common: against explicit pairs, closed forms and the predictions."""
+"""Covariance of examples, compared with explicit pairs, closed forms and predictions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import dense, wide_resnet
-from normless.probes import signal_table
-from normless.probes.forward.covariance import ExampleCovariance, covariance_of_examples, covariance_table
+from normless.probes.forward.covariance import ExampleCovariance, covariance_of_examples
 from normless.probes.hooks.observe import observe
 from normless.probes.hooks.watcher import Watcher
 from normless.residual import ResidualBlock
@@ -37,18 +36,22 @@ def test_one_example_has_no_pair() -> None:
     assert np.isnan(covariance)
 
 
-def test_predicted_correlation_of_an_unnormalized_network_climbs_with_the_measured_one() -> None:
+def test_predicted_and_measured_correlation_of_an_unnormalized_network_grow_alike() -> None:
     tables = []
     for seed in range(3):
         torch.manual_seed(seed)
-        tables.append(covariance_table(nl.convert(dense(12, 500, in_features=500), "none"), torch.randn(200, 500)))
+        tables.append(
+            nl.probe(
+                nl.convert(dense(12, 500, in_features=500), "none"), torch.randn(200, 500), ["covariance"]
+            ).covariance
+        )
     measured = np.mean([table["sum_correlation"] for table in tables], axis=0)
     predicted = np.mean([table["predicted_sum_correlation"] for table in tables], axis=0)
     assert np.all(np.diff(measured) > 0)
     assert np.allclose(measured, predicted, atol=0.03)
 
 
-def test_the_two_sides_of_a_sum_as_it_is_made() -> None:
+def test_both_sides_of_a_sum() -> None:
     model = wide_resnet(10, 1)
     x = torch.randn(4, 3, 8, 8)
     watcher = ExampleCovariance()
@@ -62,13 +65,14 @@ def test_the_two_sides_of_a_sum_as_it_is_made() -> None:
     assert watcher.table()["skip_branch_covariance"][1] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_network_without_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no residual block"):
-        covariance_table(nn.Linear(3, 3), torch.ones(2, 3))
+def test_a_network_without_blocks_has_no_rows_and_is_reported() -> None:
+    measured = nl.probe(nn.Linear(3, 3), torch.ones(2, 3), ["covariance"])
+    assert measured.covariance.empty
+    assert [item.reason for item in measured.missed] == ["it has no residual block"]
 
 
 class ChannelPairs(Watcher):
-    """Keeps a few channels of a few examples on every skip path, for averages over draws."""
+    """Stores a few channels of a few examples on every skip path, for averages over draws."""
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         self.__dict__.setdefault("skips", []).append(skip[:4, :6].double().clone())
@@ -110,7 +114,7 @@ def test_skipinit_equation_1_and_appendix_c_covariance() -> None:
 
 def test_skipinit_appendix_c_covariance_on_one_draw_at_every_depth() -> None:
     """skipinit/appendix-c-covariance: correlation 1/π and covariance l/π at every depth, over one draw's channels."""
-    table = covariance_table(dense(30, 1000), torch.randn(300, 100))
+    table = nl.probe(dense(30, 1000), torch.randn(300, 100), ["covariance"]).covariance
     assert np.allclose(table["skip_correlation"], 1 / pi, atol=0.05)
     assert np.allclose(table["branch_correlation"], 1 / pi, atol=0.06)
     assert np.allclose(table["skip_covariance"] / table["block"], 1 / pi, atol=0.05)
@@ -128,7 +132,9 @@ def test_skipinit_appendix_c_batch_statistics_at_large_and_small_batches() -> No
     """
     measured, predicted = {}, {}
     for batch in (8, 512):
-        tables = [signal_table(dense(4, 600, in_features=600), torch.randn(batch, 600)) for _ in range(10)]
+        tables = [
+            nl.probe(dense(4, 600, in_features=600), torch.randn(batch, 600), ["signal"]).signal for _ in range(10)
+        ]
         names = ["norm_mean_square", "norm_variance", "predicted_norm_mean_square", "predicted_norm_variance"]
         scaled = np.mean([table[names].div(table["block"], axis=0).to_numpy() for table in tables], axis=0).mean(0)
         measured[batch], predicted[batch] = scaled[:2], scaled[2:]

@@ -1,4 +1,4 @@
-"""The update that diverges, located where it can be computed by hand."""
+"""The diverging update, where it is known in closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 from normless.divergence import has_diverged
 from normless.models import wide_resnet
 from normless.probes.updates.divergence import Descent, DivergingUpdate, find_divergence
-from normless_papers.probes.landscape import loss_along, moments_along
+from normless_papers.probes.loss_landscape import loss_along, moments_along
 
 
 class Point(nn.Module):
@@ -37,7 +37,7 @@ def plain_sgd(model: nn.Module, rate: float) -> Optimizer:
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.5, 20), st.floats(1.05, 4))
-def test_on_a_parabola_the_update_is_where_the_closed_form_has_it(start: float, rate: float) -> None:
+def test_on_a_parabola_the_update_is_that_of_the_closed_form(start: float, rate: float) -> None:
     # w² is minimized by w ← (1 - 2η)w, so that the loss of step k is w₀²(1 - 2η)^(2k).
     one = torch.ones(1, dtype=torch.float64)
     data = [(one, one)] * 60
@@ -81,11 +81,11 @@ def test_a_network_that_starts_beyond_the_limit_has_no_update() -> None:
 
 
 @pytest.mark.parametrize(("loss", "diverged"), [(999.0, False), (1001.0, True), (float("nan"), True)])
-def test_a_loss_diverges_above_a_thousand_nats_or_where_it_is_no_number(loss: float, diverged: bool) -> None:
+def test_a_loss_above_1000_nats_or_nan_has_diverged(loss: float, diverged: bool) -> None:
     assert has_diverged(loss) is diverged
 
 
-def test_the_network_and_the_random_state_stay_as_they_were() -> None:
+def test_network_and_random_state_are_unchanged() -> None:
     model = nn.Sequential(wide_resnet(10, 1), nn.Dropout(0.5)).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     data = [(torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))) for _ in range(3)]

@@ -12,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from normless.probes import probe
 from normless.probes.backward.logits import (
-    CLASS_COLUMNS,
     LogitGradientMatrix,
     LogitGradients,
     agreement,
-    logit_gradients,
 )
 from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 
+COLUMNS = (
+    *("class", "mean_logit", "logit_deviation", "predicted_share", "target_share"),
+    *("mean_abs_gradient", "gradient_share", "bias_gradient", "agreement", "favoured"),
+)
 ONE = ResidualMap((), stem_layers=(Layer("", "weight"),))
 
 
@@ -41,7 +44,7 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
     np.testing.assert_allclose(table.pivot(index="example", columns="class", values="logit"), z.numpy())
     assert table[table["is_target"]]["class"].tolist() == targets.tolist()
     classwise = by_class.table()
-    assert tuple(classwise.columns) == CLASS_COLUMNS
+    assert tuple(classwise.columns) == COLUMNS
     np.testing.assert_allclose(classwise["mean_logit"], z.mean(0).numpy())
     np.testing.assert_allclose(classwise["logit_deviation"], z.numpy().std(0), atol=1e-9)
     np.testing.assert_allclose(classwise["bias_gradient"], g.mean(0), atol=1e-9)
@@ -58,7 +61,7 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
 
 def test_the_bias_gradient_is_that_of_the_classifiers_bias() -> None:
     model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randint(0, 4, (6,))
-    table = logit_gradients(model, x, targets, residual_map=ONE)
+    table = probe(model, (x, targets), ["logits"], residual_map=ONE).logits
     assert model.bias.grad is None
     F.cross_entropy(model(x), targets).backward()
     assert model.bias.grad is not None
@@ -71,31 +74,33 @@ def test_tokens_and_pixels_count_as_examples() -> None:
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    tokens = logit_gradients(nn.Linear(3, 4), x, targets, loss=loss, by_example=True, residual_map=ONE)
+    tokens = probe(nn.Linear(3, 4), (x, targets), ["logit_matrix"], loss=loss, residual_map=ONE).logit_matrix
     assert len(tokens) == 2 * 5 * 4
     assert tokens[tokens["is_target"]]["class"].tolist() == targets.flatten().tolist()
     assert tokens.groupby("example")["gradient"].sum().abs().max() < 1e-5
     images, labels = torch.randn(2, 3, 4, 4), torch.randint(0, 6, (2, 4, 4))
-    pixels = logit_gradients(nn.Conv2d(3, 6, 1), images, labels, class_axis=1, by_example=True, residual_map=ONE)
+    pixels = probe(
+        nn.Conv2d(3, 6, 1), (images, labels), ["logit_matrix(class_axis=1)"], residual_map=ONE
+    ).logit_matrix
     assert len(pixels) == 2 * 16 * 6
     assert pixels[pixels["is_target"]]["class"].tolist() == labels.flatten().tolist()
     assert pixels.groupby("example")["gradient"].sum().abs().max() < 1e-5
 
 
-def test_targets_that_are_no_classes_have_no_share() -> None:
+def test_target_share_is_nan_for_targets_other_than_classes() -> None:
     model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randn(6, 4).softmax(1)
-    assert logit_gradients(model, x, targets, residual_map=ONE)["target_share"].isna().all()
-    assert not logit_gradients(model, x, targets, by_example=True, residual_map=ONE)["is_target"].any()
+    assert probe(model, (x, targets), ["logits"], residual_map=ONE).logits["target_share"].isna().all()
+    assert not probe(model, (x, targets), ["logit_matrix"], residual_map=ONE).logit_matrix["is_target"].any()
 
 
 def test_one_sign_gives_agreement_1_and_cancelling_ones_0() -> None:
-    # Two classes, logits 0: a target drawn evenly cancels, one class for all agrees.
+    # Two classes, logits 0: balanced targets cancel, equal targets agree.
     model, x = nn.Linear(2, 2), torch.randn(4, 2)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     even, one = torch.tensor([0, 1, 0, 1]), torch.zeros(4, dtype=torch.long)
-    assert agreement(logit_gradients(model, x, even, residual_map=ONE)) == pytest.approx(0, abs=1e-7)
-    assert agreement(logit_gradients(model, x, one, residual_map=ONE)) == pytest.approx(1)
+    assert agreement(probe(model, (x, even), ["logits"], residual_map=ONE).logits) == pytest.approx(0, abs=1e-7)
+    assert agreement(probe(model, (x, one), ["logits"], residual_map=ONE).logits) == pytest.approx(1)
 
 
 def by_class_and_matrix(scheme: str, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,4 +1,4 @@
-"""Which networks let the examples of a batch influence one another, each known from how it is written."""
+"""Dependence between the examples of a batch, on networks with known dependence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import normless as nl
 
 
 class Code(nn.Module):
-    """Forward code alone."""
+    """A function as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Code(nn.Module):
 
 
 class Shuffled(nn.Module):
-    """Examples shuffled, run through a layer, and put back, or not."""
+    """Shuffles examples, applies a layer, and optionally restores the order."""
 
     def __init__(self, *, restored: bool) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool, batch: 
     assert [module.path for module in found.modules] == ["1"] * mixes
 
 
-def test_shuffled_and_put_back_is_not_mixed() -> None:
+def test_shuffling_and_restoring_the_order_is_no_mixing() -> None:
     inputs = torch.randn(4, 8)
     assert not nl.mixes_examples(Shuffled(restored=True), inputs)
     (culprit,) = nl.mixes_examples(Shuffled(restored=False), inputs).modules
@@ -120,7 +120,7 @@ def test_shuffled_and_put_back_is_not_mixed() -> None:
     assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["layer.1"]
 
 
-def test_modules_behind_code_that_mixes_are_judged_too() -> None:
+def test_modules_after_mixing_code_are_judged_too() -> None:
     found = nl.mixes_examples(Nested(), torch.randn(4, 8))
     assert [module.path for module in found.modules] == ["", "inner.0", "inner.3"]
     assert "its own forward code" in found.modules[0].reason
@@ -144,7 +144,7 @@ def test_a_multiplier_at_zero_does_not_hide_a_norm() -> None:
     assert frozen.state == ("norm",)
 
 
-def test_a_network_that_insists_on_its_precision_is_measured_in_it() -> None:
+def test_a_network_with_fixed_precision_is_measured_in_it() -> None:
     class Single(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -158,8 +158,8 @@ def test_a_network_that_insists_on_its_precision_is_measured_in_it() -> None:
 
 
 @pytest.mark.parametrize(("single", "said"), [(True, True), (False, False)])
-def test_what_may_be_rounding_is_told_apart_in_double_precision(single: bool, said: bool) -> None:
-    """A trace of the mean, 10⁻⁶ of it: mixing, which a network that insists on its precision leaves in doubt."""
+def test_double_precision_separates_mixing_from_rounding(single: bool, said: bool) -> None:
+    """The mean times 10⁻⁶ is mixing, and undecided for a network with fixed precision."""
 
     class Faint(nn.Module):
         def __init__(self) -> None:
@@ -177,7 +177,7 @@ def test_what_may_be_rounding_is_told_apart_in_double_precision(single: bool, sa
 
 @dataclass
 class Answer:
-    """What a model may return instead of a tensor."""
+    """An output that is no tensor."""
 
     logits: Tensor
     loss: Tensor
@@ -238,7 +238,7 @@ STEPS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
 
 
 class Steps(nn.Module):
-    """x + f(x) for every step f in turn; what one does is never lost behind another."""
+    """x + f(x) for every step f in turn, so that no step hides another."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class Steps(nn.Module):
     batch=st.integers(3, 7),
     seed=st.integers(0, 2**16),
 )
-def test_exactly_the_steps_that_mix_are_named(names: list[str], batch: int, seed: int) -> None:
+def test_exactly_the_mixing_steps_are_named(names: list[str], batch: int, seed: int) -> None:
     torch.manual_seed(seed)
     found = nl.mixes_examples(Steps(names), torch.randn(batch, 6))
     assert [module.path for module in found.modules] == [
@@ -267,7 +267,7 @@ def test_exactly_the_steps_that_mix_are_named(names: list[str], batch: int, seed
 @settings(max_examples=40, deadline=None)
 @given(batch=st.integers(2, 9), data=st.data())
 def test_every_pair_of_examples_is_covered(batch: int, data: st.DataObject) -> None:
-    """A single example that a single other one depends on."""
+    """One example depends on one other."""
     source = data.draw(st.integers(0, batch - 1))
     target = data.draw(st.integers(0, batch - 1))
     weights = torch.eye(batch)
@@ -276,7 +276,7 @@ def test_every_pair_of_examples_is_covered(batch: int, data: st.DataObject) -> N
     assert bool(found) is (source != target)
 
 
-def test_nothing_is_disturbed_whatever_happens() -> None:
+def test_state_is_restored_after_errors_too() -> None:
     class Failing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -319,8 +319,8 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     assert nl.mixes_examples(Code(lambda x: (x - x.mean(0)) @ weights), inputs)
 
 
-def test_kernels_that_round_by_chance_are_no_influence() -> None:
-    """Rounding that differs from pass to pass, as of sums in no fixed order, drawn here from its own source."""
+def test_nondeterministic_rounding_is_no_influence() -> None:
+    """Rounding that differs from pass to pass, as in sums without fixed order, from a separate random source."""
 
     class Rounded(nn.Module):
         def __init__(self, *, mixing: bool) -> None:
@@ -337,12 +337,12 @@ def test_kernels_that_round_by_chance_are_no_influence() -> None:
     assert [module.path for module in nl.mixes_examples(Rounded(mixing=True), inputs).modules] == [""]
 
 
-def test_the_answer_reads_as_a_sentence() -> None:
+def test_result_as_text() -> None:
     model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
     assert str(nl.mixes_examples(model, torch.randn(3, 5))).splitlines() == [
         "An example's output depends on other examples of the batch, through 1 module:",
         "  1: BatchNorm1d normalizes by statistics of several examples",
-        "Buffers that keep a trace of the examples: 1.",
+        "Buffers that depend on the examples: 1.",
     ]
     alone = str(nl.mixes_examples(model.eval(), torch.randn(3, 5)))
     assert alone == "No example's output depends on another example of the batch."
@@ -362,12 +362,12 @@ def test_the_answer_reads_as_a_sentence() -> None:
         ),
     ],
 )
-def test_what_cannot_be_measured_is_refused(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> None:
+def test_errors(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nl.mixes_examples(model, *inputs)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_networks_are_measured_as_they_were_written() -> None:
+def test_compiled_networks_are_measured_uncompiled() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)))
     assert [module.path for module in nl.mixes_examples(model, torch.randn(3, 5)).modules] == ["1"]

@@ -1,4 +1,4 @@
-"""The mixing of examples in whole networks: libraries' and converted ones, sequences, experts."""
+"""Mixing of examples in networks of libraries, converted networks, sequences and experts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normless.residual.classify import NORMS
 
 
 class SequenceFirst(nn.Module):
-    """A transformer whose layers see (T, B, C), the batch on axis 1, or on axis 0 if it is made to mix."""
+    """A transformer whose layers see (T, B, C), the batch on axis 1, or on axis 0, where it mixes."""
 
     def __init__(self, *, mixing: bool) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_batch_norms_mix_in_training_only(norm: Callable[[int], nn.Module], trai
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch", [3, 4, 6])
 def test_sequences(model: nn.Module, culprits: list[str], training: bool, batch: int) -> None:
-    """Six tokens, also where there are six examples, so that the axes are told apart by more than their length."""
+    """Six tokens, with six examples too, so that the axes do not differ in length only."""
     found = nl.mixes_examples(model.train(training), torch.randn(batch, 6, 8))
     assert [module.path for module in found.modules] == culprits
 
@@ -121,7 +121,7 @@ def test_schemes_that_keep_batch_statistics_mix_through_every_norm(scheme: str) 
 
 @pytest.mark.parametrize("name", ["test_vit", "swin_micro"])
 def test_vision_transformers_do_not_mix(name: str) -> None:
-    """Swin folds its windows into the batch; stochastic depth drops whole examples, each by its own draw."""
+    """Swin folds its windows into the batch; stochastic depth drops whole examples, each independently."""
     if name == "test_vit":
         model, side = timm.create_model(name, drop_path_rate=0.5), 160
     else:
@@ -160,7 +160,7 @@ def test_tokens_masks_and_outputs_of_bert() -> None:
 
 
 class Experts(nn.Module):
-    """Every token goes to one expert; how many others go there with it changes how its sums are rounded."""
+    """Every token goes to one expert; the number of tokens there changes the rounding of its sums."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
         super().__init__()

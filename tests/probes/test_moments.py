@@ -14,12 +14,11 @@ from scipy.stats import kurtosis
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
+from normless.probes import probe
 from normless.probes.forward.moments import (
     CHANNEL_COLUMNS,
     ChannelMoments,
     GradientMoments,
-    channel_moments,
-    gradient_moments,
 )
 from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
@@ -42,7 +41,7 @@ def test_channel_moments_are_those_of_numpy(
 ) -> None:
     torch.manual_seed(seed)
     model, x = conv_chain(inputs, channels, inplace=inplace), torch.randn(examples, inputs, side, side + 1)
-    row = channel_moments(model, x, residual_map=CHAIN).iloc[0]
+    row = probe(model, x, ["activations"], residual_map=CHAIN).activations.iloc[0]
     with torch.no_grad():
         y = model[0](x).double().numpy()
     mean, variance = np.abs(y.mean(axis=(0, 2, 3))), y.var(axis=(0, 2, 3))
@@ -63,31 +62,31 @@ def test_channel_moments_are_those_of_numpy(
 
 def test_tokens_have_their_channels_last() -> None:
     model, x = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.randn(4, 7, 3)
-    table = channel_moments(model, x, residual_map=CHAIN)
+    table = probe(model, x, ["activations"], residual_map=CHAIN).activations
     with torch.no_grad():
         y = model[0](x).numpy()
     assert table["variance"][0] == pytest.approx(y.var(axis=(0, 1)).mean(), rel=1e-5)
 
 
-def test_a_shut_relu_is_dead_and_its_layer_always_off() -> None:
+def test_a_closed_relu_is_dead_and_its_layer_always_off() -> None:
     model = conv_chain(1, 4)
     nn.init.constant_(model[0].bias, 0.0)
     with torch.no_grad():
         model[0].bias[:3] = -100.0
     x = torch.randn(2, 1, 5, 5)
-    assert channel_moments(model, x, residual_map=CHAIN)["always_off"][0] == 0.75
-    shut = channel_moments(model, x, kind="activation", residual_map=CHAIN)
+    assert probe(model, x, ["activations"], residual_map=CHAIN).activations["always_off"][0] == 0.75
+    shut = probe(model, x, ["activations(kind='activation')"], residual_map=CHAIN).activations
     assert list(shut["layer"]) == ["1"]
     assert shut["dead"][0] == 0.75
 
 
 def test_double_outputs_are_not_overwritten_and_huge_ones_do_not_overflow() -> None:
     model, x = conv_chain(1, 2).double(), torch.randn(2, 1, 5, 5, dtype=torch.float64)
-    told: list[Tensor] = []
-    model.register_forward_hook(lambda _, __, y: told.append(y.detach().clone()))
-    channel_moments(model, x, residual_map=CHAIN)
-    assert torch.equal(told[0], model(x))
-    wide = channel_moments(conv_chain(1, 2), 1e30 * torch.randn(2, 1, 5, 5), residual_map=CHAIN)
+    outputs: list[Tensor] = []
+    model.register_forward_hook(lambda _, __, y: outputs.append(y.detach().clone()))
+    probe(model, x, ["activations"], residual_map=CHAIN)
+    assert torch.equal(outputs[0], model(x))
+    wide = probe(conv_chain(1, 2), 1e30 * torch.randn(2, 1, 5, 5), ["activations"], residual_map=CHAIN).activations
     assert np.isfinite(wide["variance"]).all()
     assert (wide["variance"] > 1e55).all()
 
@@ -96,7 +95,7 @@ def test_every_call_of_a_shared_layer_is_a_row() -> None:
     linear = nn.Linear(3, 3)
     model, x = nn.Sequential(linear, linear), torch.randn(8, 3)
     found = ResidualMap((), stem_layers=(Layer("0", "weight"), Layer("0", "weight", call=1)))
-    table = channel_moments(model, x, residual_map=found)
+    table = probe(model, x, ["activations"], residual_map=found).activations
     assert list(table["call"]) == [0, 1]
     with torch.no_grad():
         expected = [float(y.var(0, correction=0).mean()) for y in (linear(x), linear(linear(x)))]
@@ -105,7 +104,7 @@ def test_every_call_of_a_shared_layer_is_a_row() -> None:
 
 def test_gradient_moments_are_those_of_autograd() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
-    table = gradient_moments(model, x, targets).set_index("parameter")
+    table = probe(model, (x, targets), ["gradients"]).gradients.set_index("parameter")
     F.cross_entropy(model.train()(x), targets).backward()
     assert list(table.index) == [name for name, _ in model.named_parameters()]
     for name, parameter in model.named_parameters():
@@ -128,20 +127,20 @@ def test_a_sparse_gradient_is_measured_and_unmeasured_parameters_have_no_row() -
     model[1].weight.requires_grad_(False)
     found = ResidualMap((), stem_layers=(Layer("1", "weight", parameters=("1.weight", "1.bias")),))
     tokens = torch.tensor([0, 2, 2])
-    table = gradient_moments(model, tokens, torch.tensor([0, 1, 1]), residual_map=found)
+    table = probe(model, (tokens, torch.tensor([0, 1, 1])), ["gradients"], residual_map=found).gradients
     assert list(table["parameter"]) == ["0.weight", "1.bias"]
     assert table["order"].isna().tolist() == [True, False]
     assert list(table["layer"]) == ["0", "1"]
 
 
-def test_one_pass_feeds_both_and_leaves_the_network_as_it_was() -> None:
+def test_one_pass_measures_both_and_leaves_the_network_unchanged() -> None:
     model, x, targets = wide_resnet(10, 1).eval(), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
     channels, gradients = ChannelMoments(), GradientMoments()
     observe(model, [channels, gradients], x, targets)
-    pd.testing.assert_frame_equal(channels.table(), channel_moments(model, x))
-    pd.testing.assert_frame_equal(gradients.table(), gradient_moments(model, x, targets))
+    pd.testing.assert_frame_equal(channels.table(), probe(model, x, ["activations"]).activations)
+    pd.testing.assert_frame_equal(gradients.table(), probe(model, (x, targets), ["gradients"]).gradients)
     assert tuple(channels.table().columns) == CHANNEL_COLUMNS
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -173,7 +172,10 @@ def test_understanding_bn_figure_2_gradients_are_larger_and_heavier_tailed(
     and 20 without and 3.4 to 3.8 with norm.
     """
     (x, targets) = batches(1, 16, 16)[0]
-    rows = [gradient_moments(model, x, targets).query("order == 55").iloc[0] for model in (bare, normalized)]
+    rows = [
+        probe(model, (x, targets), ["gradients"]).gradients.query("order == 55").iloc[0]
+        for model in (bare, normalized)
+    ]
     assert rows[0]["parameter"] == rows[1]["parameter"] == "blocks.26.conv2.weight"
     assert 20 < rows[0]["norm"] / rows[1]["norm"] < 2000
     assert rows[0]["kurtosis"] > 2 * rows[1]["kurtosis"]
@@ -191,7 +193,9 @@ def test_understanding_bn_figure_3_moments_grow_with_depth_only_without_norm(
     forty times that of the block's second convolution.
     """
     x = batches(1, 16, 16)[0][0]
-    without, with_norm = (channel_moments(model, x).query("8 <= order <= 109") for model in (bare, normalized))
+    without, with_norm = (
+        probe(model, x, ["activations"]).activations.query("8 <= order <= 109") for model in (bare, normalized)
+    )
     for moment in ("abs_mean", "variance"):
         assert decades_in_100_layers(without, moment) > 1.5
         assert abs(decades_in_100_layers(with_norm, moment)) < 0.3

@@ -11,14 +11,14 @@ from normless.probes.forward.moments import ChannelMoments, GradientMoments
 from normless.probes.hooks.observe import observe
 from normless.probes.updates.divergence import find_divergence
 from normless.residual import residual_map
-from normless_papers.probes.classwise import classwise_gradients
+from normless_papers.probes.class_gradients import classwise_gradients
 from normless_papers.probes.histograms import (
     ActivationHistograms,
     OutputGradientHistograms,
     ParameterGradientHistograms,
 )
-from normless_papers.probes.landscape import loss_along, moments_along, steepest_descent
 from normless_papers.probes.largest_rate import largest_stable_rate
+from normless_papers.probes.loss_landscape import loss_along, moments_along, steepest_descent
 
 
 class Attention(nn.Module):
@@ -47,7 +47,7 @@ def network(request: pytest.FixtureRequest) -> tuple[nn.Module, object, Tensor]:
     return torchvision.models.resnet18(num_classes=3), torch.randn(4, 3, 32, 32), torch.randint(0, 3, (4,))
 
 
-def test_one_pass_measures_all_of_it(network: tuple[nn.Module, object, Tensor]) -> None:
+def test_one_pass_measures_everything(network: tuple[nn.Module, object, Tensor]) -> None:
     model, x, targets = network
     given = (x,) if isinstance(x, Tensor) else ()
     named = x if isinstance(x, dict) else {}

@@ -1,4 +1,4 @@
-"""Signal propagation at initialization: measured on real draws, beside closed forms from the papers."""
+"""Signal propagation at initialization, compared with closed forms of the papers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from normless import convert
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.probes import signal_table
+from normless.probes import probe
 
 DEPTH = 100
 
@@ -23,7 +23,7 @@ def worst(ratio: pd.Series) -> float:
 
 
 # One draw of the weights each. A product of a hundred random matrices fluctuates: of the seeds 0 to 5, seed 4
-# strays 14% from 2^d at its worst block; every other quantity stays within 10% for all six.
+# deviates by 14% from 2^d at its worst block; every other quantity stays within 10% for all six.
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dense_networks_follow_the_theory_at_every_depth_to_100(seed: int) -> None:
     """De & Smith, appendices B and C, figures 2 and 5: width 1000, batch 1000, 100 inputs."""
@@ -32,17 +32,17 @@ def test_dense_networks_follow_the_theory_at_every_depth_to_100(seed: int) -> No
     linear = dense(DEPTH, relu=False)
     depth = pd.Series(range(1, DEPTH + 1), dtype=float)
 
-    bare = signal_table(convert(linear, "none"), inputs)
+    bare = probe(convert(linear, "none"), inputs, ["signal"]).signal
     assert worst(bare["sum_variance"] / 2**depth) < 0.10
     assert worst(bare["branch_variance"] / bare["skip_variance"]) < 0.10
 
-    normalized = signal_table(linear, inputs)
+    normalized = probe(linear, inputs, ["signal"]).signal
     assert worst(normalized["skip_variance"] / depth) < 0.10
     assert worst(normalized["branch_variance"]) < 0.10
     assert worst(normalized["norm_variance"] / depth) < 0.10
     assert (normalized["norm_mean_square"] < 1e-3 * depth).all()
 
-    relu = signal_table(dense(DEPTH, relu=True), inputs)
+    relu = probe(dense(DEPTH, relu=True), inputs, ["signal"]).signal
     assert worst(relu["skip_variance"] / depth) < 0.10
     assert worst(relu["branch_variance"]) < 0.10
     assert worst(relu["norm_mean_square"] / (depth / pi)) < 0.10
@@ -55,41 +55,43 @@ def test_dense_networks_follow_the_theory_at_every_depth_to_100(seed: int) -> No
 def test_predictions_are_the_closed_forms(scheme: str, base: float) -> None:
     inputs = torch.randn(200, 400)
     model = convert(dense(12, 400, in_features=400, relu=False), scheme)
-    predicted = signal_table(model, inputs)["predicted_sum_variance"]
-    start = signal_table(model, inputs)["predicted_skip_variance"][0]
+    predicted = probe(model, inputs, ["signal"]).signal["predicted_sum_variance"]
+    start = probe(model, inputs, ["signal"]).signal["predicted_skip_variance"][0]
     assert np.allclose(predicted / start, base ** np.arange(1, 13), rtol=0.05)
 
 
 def test_normalized_prediction_is_the_block_number() -> None:
-    """Means of 20 draws: what the weights of one make of the ReLU's mean strays by √(2/400)/π, 2% of the variance."""
+    """Means of 20 draws: the effect of the ReLU's mean varies between draws by √(2/400)/π, 2% of the variance."""
     inputs = torch.randn(100, 50)
-    draws = [signal_table(dense(12, 400, in_features=50), inputs)["predicted_skip_variance"] for _ in range(20)]
+    draws = [
+        probe(dense(12, 400, in_features=50), inputs, ["signal"]).signal["predicted_skip_variance"] for _ in range(20)
+    ]
     assert np.allclose(np.mean(draws, axis=0), np.arange(1, 13), rtol=0.02)
 
 
 def test_alpha_one_over_root_depth_keeps_the_variance_below_e() -> None:
     """(1 + 1/L)^L < e: the second moment of SkipInit with α = 1/√L at its last block."""
     model = convert(dense(50, 300, in_features=300, relu=False), "skipinit(alpha=1/sqrt(L))")
-    table = signal_table(model, torch.randn(100, 300))
+    table = probe(model, torch.randn(100, 300), ["signal"]).signal
     growth = table["predicted_sum_variance"].iloc[-1] / table["predicted_skip_variance"].iloc[0]
     assert growth == pytest.approx((1 + 1 / 50) ** 50, rel=0.02)
 
 
 @pytest.mark.parametrize("scheme", ["batch_norm", "none", "skipinit", "group_norm"])
-def test_prediction_meets_measurement_in_a_wide_convolutional_network(scheme: str) -> None:
+def test_prediction_of_a_wide_convolutional_network(scheme: str) -> None:
     """Zero padding, strides and 1×1 skip paths included; averaged over five draws of the weights."""
     ratios = []
     for seed in range(5):
         torch.manual_seed(seed)
-        table = signal_table(convert(wide_resnet(10, 8), scheme), torch.randn(16, 3, 12, 12))
+        table = probe(convert(wide_resnet(10, 8), scheme), torch.randn(16, 3, 12, 12), ["signal"]).signal
         ratios.append(table["skip_variance"] / table["predicted_skip_variance"])
         ratios.append(table["sum_variance"] / table["predicted_sum_variance"])
     assert len(table) == 3
     assert np.mean(ratios) == pytest.approx(1, abs=0.08)
 
 
-def test_option_a_is_not_in_the_map_so_nothing_is_predicted_behind_it() -> None:
-    table = signal_table(resnet_cifar(14), torch.randn(4, 3, 8, 8))
+def test_nothing_is_predicted_after_option_a_which_is_not_in_the_map() -> None:
+    table = probe(resnet_cifar(14), torch.randn(4, 3, 8, 8), ["signal"]).signal
     assert table["predicted_skip_variance"].notna().tolist() == [True, True, False, False, False, False]
     assert table["skip_variance"].notna().all()
 
@@ -97,7 +99,7 @@ def test_option_a_is_not_in_the_map_so_nothing_is_predicted_behind_it() -> None:
 def test_measured_values_are_those_of_a_plain_forward_pass() -> None:
     model = wide_resnet(10, 1)
     inputs = torch.randn(5, 3, 8, 8)
-    table = signal_table(model, inputs)
+    table = probe(model, inputs, ["signal"]).signal
     h = model.stem(inputs)
     skip, branch = (
         h,
@@ -112,14 +114,14 @@ def test_measured_values_are_those_of_a_plain_forward_pass() -> None:
     assert table["norm_variance"][0] == pytest.approx(float(channels.var(1, correction=0).mean()), rel=1e-6)
 
 
-def test_measuring_leaves_the_network_as_it_was() -> None:
+def test_measuring_leaves_the_network_unchanged() -> None:
     model = convert(wide_resnet(10, 1), "zeroinit").eval()
     model.blocks[0].conv1.train()
     norms = wide_resnet(10, 1).train()
     state = torch.get_rng_state()
     before = {name: value.clone() for name, value in norms.state_dict().items()}
     for network in (model, norms):
-        signal_table(network, torch.ones(2, 3, 8, 8))
+        probe(network, torch.ones(2, 3, 8, 8), ["signal"])
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.training
     assert model.blocks[0].conv1.training
@@ -127,14 +129,15 @@ def test_measuring_leaves_the_network_as_it_was() -> None:
     assert not any(module._forward_hooks for module in norms.modules())
 
 
-def test_the_network_is_also_put_back_after_an_error() -> None:
+def test_the_network_is_restored_after_an_error() -> None:
     model = wide_resnet(10, 1).eval()
     with pytest.raises(RuntimeError):
-        signal_table(model, torch.ones(2, 5, 8, 8))
+        probe(model, torch.ones(2, 5, 8, 8), ["signal"])
     assert not model.training
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_networks_without_modules_to_measure_at_are_refused() -> None:
-    with pytest.raises(ValueError, match="there is no residual block"):
-        signal_table(nn.Linear(3, 3), torch.ones(2, 3))
+def test_networks_without_blocks_have_no_rows_and_are_reported() -> None:
+    measured = probe(nn.Linear(3, 3), torch.ones(2, 3), ["signal"])
+    assert measured.signal.empty
+    assert [item.reason for item in measured.missed] == ["it has no residual block"]

@@ -1,4 +1,4 @@
-"""Figures 2 and 5 of De & Smith on networks of their kind, at smaller width than 1000 where noted."""
+"""Figures 2 and 5 of De & Smith, at smaller width than 1000 where noted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import dense
-from normless.probes import signal_table
 
 
 class ConvBlock(nn.Module):
@@ -25,7 +24,7 @@ class ConvBlock(nn.Module):
 
 
 class ConvProbe(nn.Module):
-    """Network c of appendix B; kernels 3×3, which the paper does not say."""
+    """Network c of appendix B, with 3×3 kernels (not stated in the paper)."""
 
     def __init__(self, blocks: int, width: int = 100) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ def test_skipinit_figure_2a_linear_without_norm_doubles() -> None:
 
     A product of random matrices strays: the growth per block is compared, whose mean over 50 blocks is 2.00 ± 0.02.
     """
-    table = signal_table(nl.convert(dense(50, relu=False), "none"), torch.randn(1000, 100))
+    table = nl.probe(nl.convert(dense(50, relu=False), "none"), torch.randn(1000, 100), ["signal"]).signal
     growth = (table["skip_variance"].iloc[-1] / table["skip_variance"].iloc[0]) ** (1 / 49)
     assert abs(growth - 2) < 0.02
     assert np.allclose(table["branch_variance"] / table["skip_variance"], 1, atol=0.12)
@@ -53,7 +52,7 @@ def test_skipinit_figure_2a_linear_without_norm_doubles() -> None:
 
 def test_skipinit_figure_2b_linear_with_norm_grows_linearly() -> None:
     """skipinit/figure-2 b: skip variance = moving variance = depth, squared moving mean near 0, branch near 1."""
-    table = signal_table(dense(50, 500, relu=False), torch.randn(500, 100))
+    table = nl.probe(dense(50, 500, relu=False), torch.randn(500, 100), ["signal"]).signal
     assert np.allclose(table["skip_variance"] / table["block"], 1, atol=0.1)
     assert np.allclose(table["norm_variance"] / table["skip_variance"], 1, atol=1e-3)
     assert (table["norm_mean_square"] < 1e-6).all()
@@ -67,7 +66,7 @@ def test_skipinit_figure_2c_convolutional_relu_with_norm() -> None:
     32 images of smoothed noise in place of 100 of CIFAR-10; 16 blocks of width 100.
     """
     images = nn.functional.avg_pool2d(torch.randn(32, 3, 34, 34), 3, 1) * 3
-    table = signal_table(ConvProbe(16), images)
+    table = nl.probe(ConvProbe(16), images, ["signal"]).signal
     depth = table["block"].to_numpy(float)
     line = np.polyfit(depth, table["skip_variance"], 1)
     assert np.allclose(table["skip_variance"], np.polyval(line, depth), rtol=0.15)
@@ -81,7 +80,7 @@ def test_skipinit_figure_2c_convolutional_relu_with_norm() -> None:
 
 def test_skipinit_figure_5_dense_relu_with_norm() -> None:
     """skipinit/figure-5: skip variance d, branch 1, moving variance d(1-1/π), squared moving mean d/π."""
-    table = signal_table(dense(60, 1000), torch.randn(500, 100))
+    table = nl.probe(dense(60, 1000), torch.randn(500, 100), ["signal"]).signal
     depth = table["block"]
     assert np.allclose(table["skip_variance"] / depth, 1, atol=0.1)
     assert np.allclose(table["branch_variance"], 1, atol=0.1)
@@ -92,14 +91,16 @@ def test_skipinit_figure_5_dense_relu_with_norm() -> None:
 def test_fixup_equation_1_doubles_and_its_cures_do_not() -> None:
     """fixup/equation-1: the squared norm grows as 2ˡ; with √½ it stays constant, with Fixup it stays that of x₀.
 
-    He initialization behind ReLU, two layers a branch; eight draws at width 300, whose means stray by 10%.
+    He initialization after ReLU, two layers a branch; means of eight draws at width 300, accurate to 10%.
     """
     growths = {}
     for scheme in ("none", "sqrt2", "fixup"):
         ends = []
         for seed in range(8):
             torch.manual_seed(seed)
-            table = signal_table(nl.convert(dense(10, 300, branch_layers=2), scheme), torch.randn(100, 100))
+            table = nl.probe(
+                nl.convert(dense(10, 300, branch_layers=2), scheme), torch.randn(100, 100), ["signal"]
+            ).signal
             ends.append(np.log2(table["sum_second_moment"].iloc[-1] / table["skip_second_moment"].iloc[0]) / 10)
         growths[scheme] = float(np.mean(ends))
     assert abs(growths["none"] - 1) < 0.05

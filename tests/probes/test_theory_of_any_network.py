@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.probes import predicted_moments, signal_table
+from normless.probes import predicted_moments
 
 
 class Block(nn.Module):
@@ -56,7 +56,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("kind", ["plain", "scale", "dropout", "two"])
 def test_functional_layers_factors_dropout_and_several_branches_are_followed(kind: str) -> None:
-    table = signal_table(Net(kind, kind), torch.randn(400, 50))
+    table = nl.probe(Net(kind, kind), torch.randn(400, 50), ["signal"]).signal
     for side in ("skip", "branch", "sum"):
         assert np.allclose(table[f"predicted_{side}_second_moment"], table[f"{side}_second_moment"], rtol=0.08), side
         assert np.allclose(table[f"predicted_{side}_variance"], table[f"{side}_variance"], rtol=0.08), side
@@ -64,7 +64,7 @@ def test_functional_layers_factors_dropout_and_several_branches_are_followed(kin
 
 @pytest.mark.parametrize("kind", ["gate", "pool"])
 def test_what_is_not_known_is_nan_until_a_norm(kind: str) -> None:
-    table = signal_table(Net("plain", kind, "plain"), torch.randn(64, 50))
+    table = nl.probe(Net("plain", kind, "plain"), torch.randn(64, 50), ["signal"]).signal
     assert table["predicted_skip_variance"].notna().tolist() == [True, True, False]
     assert table["predicted_branch_variance"].notna().tolist() == [True, False, True]
     assert table["predicted_branch_variance"][2] == pytest.approx(table["branch_variance"][2], rel=0.15)
@@ -76,7 +76,7 @@ def test_wide_resnets_under_every_kind_of_norm(scheme: str) -> None:
     ratios: dict[str, list[float]] = {}
     for seed in range(3):
         torch.manual_seed(seed)
-        table = signal_table(nl.convert(wide_resnet(16, 4), scheme), torch.randn(16, 3, 12, 12))
+        table = nl.probe(nl.convert(wide_resnet(16, 4), scheme), torch.randn(16, 3, 12, 12), ["signal"]).signal
         for side in ("skip_variance", "branch_variance", "sum_second_moment", "norm_variance"):
             known = table[table[f"predicted_{side}"].notna()]
             ratios.setdefault(side, []).extend(known[side] / known[f"predicted_{side}"])
@@ -91,7 +91,7 @@ def test_the_stream_of_resnet_v1_is_rectified_again_and_again(scheme: str) -> No
     ratios = []
     for seed in range(5):
         torch.manual_seed(seed)
-        table = signal_table(nl.convert(resnet_cifar(20), scheme), torch.randn(16, 3, 12, 12)).head(3)
+        table = nl.probe(nl.convert(resnet_cifar(20), scheme), torch.randn(16, 3, 12, 12), ["signal"]).signal.head(3)
         ratios.append((table["sum_second_moment"] / table["predicted_sum_second_moment"]).to_numpy())
     assert np.mean(ratios, axis=0) == pytest.approx(np.ones(3), abs=0.06)
 
@@ -112,7 +112,7 @@ class InPlace(nn.Module):
 
 
 def test_sums_and_activations_in_place() -> None:
-    table = signal_table(nn.Sequential(*(InPlace(300) for _ in range(4))), torch.randn(200, 300))
+    table = nl.probe(nn.Sequential(*(InPlace(300) for _ in range(4))), torch.randn(200, 300), ["signal"]).signal
     assert np.allclose(table["predicted_skip_second_moment"], table["skip_second_moment"], rtol=0.05)
     assert np.allclose(table["predicted_sum_second_moment"], table["sum_second_moment"], rtol=0.05)
 
@@ -126,13 +126,13 @@ def test_in_inference_mode() -> None:
 
 
 def test_norm_statistics_are_nan_where_the_block_has_no_norm() -> None:
-    table = signal_table(nl.convert(wide_resnet(10, 1), "none"), torch.randn(4, 3, 8, 8))
+    table = nl.probe(nl.convert(wide_resnet(10, 1), "none"), torch.randn(4, 3, 8, 8), ["signal"]).signal
     assert table["predicted_norm_mean_square"].isna().all()
 
 
 def test_evaluation_uses_the_running_statistics() -> None:
     model = wide_resnet(10, 4)
-    table = signal_table(model, torch.randn(16, 3, 12, 12), training=False)
+    table = nl.probe(model, torch.randn(16, 3, 12, 12), ["signal"], training=False).signal
     assert np.allclose(table["predicted_skip_variance"], table["skip_variance"], rtol=0.15)
 
 
@@ -143,7 +143,7 @@ def test_a_transformer_is_nan_where_attention_is_and_known_behind_norms() -> Non
     found = nl.residual_map(model, x)
     moments = predicted_moments(model, found, x)
     assert [isnan(one.total) for one in moments] == [True, False, True, False]
-    table = signal_table(model, x, found)
+    table = nl.probe(model, x, ["signal"], residual_map=found).signal
     assert table["sum_second_moment"][1] == pytest.approx(moments[1].total, rel=0.25)
     assert isnan(moments[1].skip_variance)
 
@@ -162,7 +162,7 @@ def test_inputs_in_a_dictionary_and_of_whole_numbers() -> None:
             return x + self.two(F.relu(self.one(self.norm(x))))
 
     model = Tokens()
-    table = signal_table(model, {"ids": torch.randint(0, 10, (8, 12))})
+    table = nl.probe(model, {"ids": torch.randint(0, 10, (8, 12))}, ["signal"]).signal
     assert table["predicted_skip_variance"].isna().all()
     assert table["predicted_branch_second_moment"][0] == pytest.approx(table["branch_second_moment"][0], rel=0.2)
 

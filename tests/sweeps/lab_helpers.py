@@ -15,8 +15,7 @@ from normless.sweeps.executors.executor import WorkerDiedError
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.run_types import Kind
 from normless.sweeps.sweep import Sweep, axis_of
-from normless.train.report import Report
-from normless.train.result import EpochRow
+from normless.train.result import EpochRow, Report
 from normless.train.settings import DecayPolicy, Device, Precision, Settings
 
 

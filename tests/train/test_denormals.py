@@ -50,12 +50,12 @@ def _fail_inside() -> None:
 
 
 def test_every_thread_of_a_convolution_that_starts_inside_takes_them_as_zero() -> None:
-    found = subprocess.run([sys.executable, "-c", CONVOLUTION], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "0"
+    done = subprocess.run([sys.executable, "-c", CONVOLUTION], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
 
 
 class _Seen(RunListener[Any, Any]):
-    """Takes down what held at each step."""
+    """Records the setting at each step."""
 
     def __init__(self) -> None:
         self.flushed: list[bool] = []

@@ -1,4 +1,4 @@
-"""Probes along a run: their tables beside it, and a run that is none the wiser."""
+"""Probes along a run: their tables beside it, and a run that they do not change."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def tables(folder: Path, name: str) -> pd.DataFrame:
 def without_seconds(value: Any) -> Any:
     """A nested value without what differs from run to run."""
     if isinstance(value, dict):
-        return {key: without_seconds(held) for key, held in value.items() if "seconds" not in key}
-    return [without_seconds(held) for held in value] if isinstance(value, (list, tuple)) else value
+        return {key: without_seconds(item) for key, item in value.items() if "seconds" not in key}
+    return [without_seconds(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def test_a_measured_run_is_the_run_it_was(tmp_path: Path) -> None:
@@ -58,11 +58,11 @@ def test_a_measured_run_is_the_run_it_was(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     ride = RideAlong(("signal",), every(1))
-    for config, said in (
+    for config, sentence in (
         (replace(CONFIG, micro_batch_size=32), "Probes measure whole batches, but micro_batch_size=32"),
         (replace(CONFIG, compile=True), "leave compile out for a run that is measured"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=sentence):
             train(config, tmp_path / "run", ride_along=ride)
     assert not (tmp_path / "run").exists()
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from normless.conversion import convert
 from normless.data import Batch, load_data
 from normless.models import wide_resnet
-from normless.train import TrainConfig, train
-from normless.train.assembly import augmentation_of, build_network, example_inputs
-from normless.train.objective import accumulate_gradients, count_right, l2_term
+from normless.train import RunDirectory, RunResult, TrainConfig, train
+from normless.train.image_task import ImageTask, augmentation_of, build_network, example_inputs
+from normless.train.objective import accumulate_gradients, count_correct, l2_term
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 
@@ -36,9 +36,11 @@ def batch_of(size: int, *, soft: bool = False) -> Batch:
 def gradients(network: nn.Module, batch: Batch, micro: int | None) -> tuple[list[Tensor], float, int]:
     network.zero_grad()
     wrapped = FABRIC.setup(network)
-    loss, right = accumulate_gradients(FABRIC, wrapped, batch, micro_batch_size=micro, label_smoothing=0.1)
+    config = TrainConfig(batch_size=12, micro_batch_size=micro, label_smoothing=0.1)
+    task = ImageTask(config, RunDirectory(Path(), TrainConfig, RunResult))
+    loss, accuracy = accumulate_gradients(FABRIC, wrapped, task, batch)
     grads = [p.grad.clone() for p in network.parameters() if p.grad is not None]
-    return grads, float(loss), int(right)
+    return grads, float(loss), round(float(accuracy) * len(batch.inputs))
 
 
 @pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "fixup(zero=False)"])
@@ -49,12 +51,12 @@ def test_micro_batches_give_the_gradient_of_the_batch(scheme: str, micro: int, s
     logits = network(batch.inputs)
     whole = F.cross_entropy(logits, batch.targets, label_smoothing=0.1)
     expected = torch.autograd.grad(whole, list(network.parameters()))
-    found, loss, right = gradients(network, batch, micro)
-    for one, other in zip(found, expected, strict=True):
+    accumulated, loss, correct = gradients(network, batch, micro)
+    for one, other in zip(accumulated, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     assert loss == pytest.approx(float(whole.detach()), rel=1e-12)
     labels = batch.targets.argmax(1) if soft else batch.targets
-    assert right == sum(int(row.argmax()) == int(label) for row, label in zip(logits, labels, strict=True))
+    assert correct == sum(int(row.argmax()) == int(label) for row, label in zip(logits, labels, strict=True))
 
 
 def test_batch_norm_does_not_accumulate() -> None:
@@ -65,8 +67,8 @@ def test_batch_norm_does_not_accumulate() -> None:
 
 def test_what_counts_as_right() -> None:
     logits = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
-    assert int(count_right(logits, torch.tensor([0, 1, 1]))) == 2
-    assert int(count_right(logits, torch.tensor([[0.6, 0.4], [0.9, 0.1], [0.3, 0.7]]))) == 1
+    assert int(count_correct(logits, torch.tensor([0, 1, 1]))) == 2
+    assert int(count_correct(logits, torch.tensor([[0.6, 0.4], [0.9, 0.1], [0.3, 0.7]]))) == 1
 
 
 def test_the_l2_terms_gradient_is_the_weight_decay() -> None:

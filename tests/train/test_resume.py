@@ -16,8 +16,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from normless.train import EpochRow, RunListener, RunResult, TrainConfig, train
-from normless.train import execution as execution_module
-from normless.train import run as run_module
+from normless.train import training_run as run_module
 
 STEPS = 5  # 1437 digits in batches of 256
 CONFIG = TrainConfig(
@@ -114,7 +113,7 @@ def test_killed_around_saving(
     tmp_path: Path, uninterrupted: tuple[Path, RunResult], monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     """The tables are written before the checkpoint: their extra rows are not counted twice."""
-    real = execution_module.save_checkpoint
+    real = run_module.save_checkpoint
 
     def interrupted(*arguments: Any) -> None:
         if not before:
@@ -125,7 +124,7 @@ def test_killed_around_saving(
             real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(execution_module, "save_checkpoint", interrupted)
+        patch.setattr(run_module, "save_checkpoint", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(CONFIG, tmp_path)
     assert len(epochs(tmp_path)) == 2
@@ -144,7 +143,7 @@ def test_killed_between_the_last_epoch_and_the_result(
 
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, tmp_path, listeners=[LastEpoch()])
-    monkeypatch.setattr(execution_module, "train_epoch", None)  # nothing is trained any more
+    monkeypatch.setattr(run_module, "train_epoch", None)  # nothing is trained any more
     assert without_seconds(train(CONFIG, tmp_path)) == without_seconds(uninterrupted[1])
 
 
@@ -152,7 +151,7 @@ def test_a_finished_run_returns_what_it_stored(
     uninterrupted: tuple[Path, RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, result = uninterrupted
-    monkeypatch.setattr(run_module, "_assemble", None)  # nothing is even built
+    monkeypatch.setattr(run_module, "assemble", None)  # nothing is even built
     assert train(CONFIG, directory) == result
     assert [asdict(row) for row in result.epochs] == pd.read_parquet(directory / "epochs.parquet").to_dict("records")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from normless.train.assembly import load_config_data
 from normless.train.config import TrainConfig
-from normless.train.run import train
+from normless.train.image_task import load_config_data
+from normless.train.training_run import train
 
 CONFIG = TrainConfig(model="normless:wide_resnet(depth=10, width=1)", data="digits", epochs=1, device="cpu")
 
@@ -25,7 +25,7 @@ def test_the_same_data_is_loaded_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_config_data(CONFIG) is not first
 
 
-def test_a_run_behind_another_has_the_results_it_has_alone(tmp_path: Path) -> None:
+def test_a_run_after_another_has_the_results_it_has_alone(tmp_path: Path) -> None:
     config = replace(CONFIG, data="digits(train=256)", batch_size=64)
 
     def rows(directory: str) -> list[tuple[float, float]]:
@@ -33,4 +33,4 @@ def test_a_run_behind_another_has_the_results_it_has_alone(tmp_path: Path) -> No
 
     alone = rows("alone")
     train(replace(config, seed=5, flip=True, cutout=3, mixup=0.5), tmp_path / "between")
-    assert rows("behind") == alone
+    assert rows("after") == alone

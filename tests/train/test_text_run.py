@@ -23,8 +23,10 @@ from normless.models.text_classifier import TokenNumbers, text_classifier
 from normless.optim import param_groups
 from normless.probes import RideAlong
 from normless.probes.ride_along import every
+from normless.residual import residual_map
 from normless.train import (
     EpochRow,
+    RunDirectory,
     RunDirectoryError,
     RunListener,
     TextConfig,
@@ -32,9 +34,9 @@ from normless.train import (
     train_text,
     trained_text_classifier,
 )
-from normless.train import execution as execution_module
-from normless.train.adam import build_adam
-from normless.train.text.assembly import build_classifier, example_sentences, load_text_data
+from normless.train import training_run as run_module
+from normless.train.task import build_adam
+from normless.train.text_task import TextTask
 
 STEPS = 10
 
@@ -59,8 +61,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (one, other))
     assert first["epoch"] == second["epoch"] == 3
     assert all(torch.equal(value, second["network"][name]) for name, value in first["network"].items())
-    for key, kept in first["optimizer"]["state"].items():
-        assert all(torch.equal(value, second["optimizer"]["state"][key][name]) for name, value in kept.items())
+    for key, moments in first["optimizer"]["state"].items():
+        assert all(torch.equal(value, second["optimizer"]["state"][key][name]) for name, value in moments.items())
     tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (one, other)]
     pd.testing.assert_frame_equal(*tables)
     pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
@@ -154,7 +156,7 @@ train_text(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[K
 def test_a_finished_run_is_read_again_and_another_refused(
     config: TextConfig, uninterrupted: tuple[Path, TextResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_module, "_trained", None)
+    monkeypatch.setattr(run_module, "_trained", None)
     assert train_text(config, uninterrupted[0]) == uninterrupted[1]
     with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.1 here"):
         train_text(replace(config, rate=0.1), uninterrupted[0])
@@ -218,11 +220,12 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
 
 def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
     config = quick(tmp_path, decay_policy="weights+last", weight_decay=0.5, beta2=0.95, epsilon=1e-6)
-    data = load_text_data(config)
-    network, inputs = build_classifier(config, data), example_sentences(config, data)
-    optimizer = build_adam(config, network, inputs)
+    task = TextTask(config, RunDirectory(tmp_path / "run", TextConfig, TextResult))
+    network, (inputs,) = task.build_network(), task.example_inputs()
+    found = residual_map(network, inputs)
+    optimizer = build_adam(config, network, found)
     assert isinstance(optimizer, torch.optim.AdamW)
-    assert type(build_adam(replace(config, decoupled_decay=False), network, inputs)) is torch.optim.Adam
+    assert type(build_adam(replace(config, decoupled_decay=False), network, found)) is torch.optim.Adam
     expected = param_groups(network, lr=3e-3, weight_decay=0.5, policy="weights+last", example_inputs=inputs)
     assert [(group["name"], group["weight_decay"]) for group in optimizer.param_groups] == [
         (group["name"], group["weight_decay"]) for group in expected
@@ -264,12 +267,12 @@ def checkpoint(folder: Path, *, tokenizer: bool) -> Path:
     model = text_classifier(text, classes=2, tokens=TokenNumbers(len(vocabulary), 3, 2, 1))
     model.network.save_pretrained(folder)
     if tokenizer:
-        made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-        made.normalizer = normalizers.Lowercase()
-        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        made.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
+        words_only = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        words_only.normalizer = normalizers.Lowercase()
+        words_only.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        words_only.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
         names = {"unk_token": "[UNK]", "sep_token": "[SEP]", "cls_token": "[CLS]", "pad_token": "[PAD]"}
-        PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
+        PreTrainedTokenizerFast(tokenizer_object=words_only, **names).save_pretrained(folder)
     return folder
 
 
@@ -278,13 +281,14 @@ def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
     config = TextConfig(
         model=f"transformers:{folder}", data="sentiment(train=64, test=20)", longest=12, epochs=1, device="cpu"
     )
-    data = load_text_data(config)
+    task = TextTask(config, RunDirectory(tmp_path / "run", TextConfig, TextResult))
+    data = task.data
     batch = next(data.train_batches(8, seed=0, epoch=0)).inputs
     assert batch.shape[1] == 12
     assert set(batch[:, 0].tolist()) == {2}
     assert (batch == 3).any()
     assert "the 18 tokens of the checkpoint" in data.provenance
-    before = build_classifier(config, data).network.bert.embeddings.word_embeddings.weight
+    before = task.build_network().network.bert.embeddings.word_embeddings.weight
     stored = text_classifier(str(folder)).network.bert.embeddings.word_embeddings.weight
     assert torch.equal(before, stored)
     result = train_text(config, tmp_path / "run")
@@ -303,7 +307,7 @@ def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> Non
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     (
         {"model": "normless:transformer"},
-        "Expected transformers:KIND.*, which tell classes of sentences; got 'normless",
+        "Expected transformers:KIND.*, to classify sentences; got 'normless",
     ),
     ({"model": "bert"}, "Expected transformers:KIND"),
     ({"model": "words.py:nothing"}, "There is no file words.py"),
@@ -312,7 +316,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
     (
         {"model": BERT.replace("embeddings=40", "embeddings=8")},
-        "does not take the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
+        "does not run on the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
     ),
 ]
 
@@ -328,27 +332,5 @@ def test_every_mistake_has_its_sentence_and_leaves_nothing(
 
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     config = quick(tmp_path, model=f"{written(tmp_path)}:deaf")
-    with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for a sentence of sentiment, got 1×"):
+    with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for the longest sentence of .* got 1×"):
         train_text(config, tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
-    path = Path(written(tmp_path))
-    path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
-    config = quick(tmp_path, precision="64-true", epochs=1)
-    path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import sys\n"
-        "from normless.train import TextConfig, train_text\n"
-        f"train_text(TextConfig.from_dict({replace(config, devices=2).to_dict()!r}), sys.argv[1])\n"
-    )
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, tmp_path / "two"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    one = train_text(config, tmp_path / "one")
-    two = pd.read_parquet(tmp_path / "two" / "epochs.parquet").iloc[0]
-    for name in ("training_loss", "training_accuracy", "test_loss", "test_accuracy"):
-        assert two[name] == pytest.approx(getattr(one.epochs[0], name), rel=1e-7), name

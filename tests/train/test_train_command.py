@@ -13,25 +13,25 @@ import yaml
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
-from normless.train import EpochRow, ProgressBar, RunResult, TrainConfig, train
-from normless.train.command import add_arguments, default_directory, run
+from normless.train import TRAIN, EpochRow, ProgressBar, RunResult, TrainConfig, train
+from normless.train.command import default_directory
 from normless.train.directory import RunDirectory
-from normless.train.listener import RunStart
+from normless.train.run_listener import RunStart
 
 FLAGS = ["--model", "normless:wide_resnet(depth=10, width=1)", "--batch-size", "512", "--epochs", "1"]
 
 
 def parser() -> ArgumentParser:
-    made = ArgumentParser(exit_on_error=False)
-    add_arguments(made)
-    return made
+    arguments = ArgumentParser(exit_on_error=False)
+    TRAIN.add_arguments(arguments)
+    return arguments
 
 
 def test_flags_are_the_fields(tmp_path: Path) -> None:
     words = ["--rate", "5e-1", "--flip", "false", "--micro-batch-size", "32", "--schedule", "cosine", "--out", "x"]
     namespace = parser().parse_args(words)
-    made = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
-    assert {name: namespace[name] for name in made.to_dict()} == made.to_dict()
+    config = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
+    assert {name: namespace[name] for name in config.to_dict()} == config.to_dict()
     assert namespace.out == Path("x")
     with pytest.raises(Exception, match="schedule"):
         parser().parse_args(["--schedule", "sideways"])
@@ -39,7 +39,8 @@ def test_flags_are_the_fields(tmp_path: Path) -> None:
 
 def test_yaml_then_flags(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    RunDirectory(tmp_path).begin(TrainConfig(rate=0.25, scheme="skipinit(alpha=1)", dropout=0.5))
+    config = TrainConfig(rate=0.25, scheme="skipinit(alpha=1)", dropout=0.5)
+    RunDirectory(tmp_path, TrainConfig, RunResult).begin(config)
     namespace = parser().parse_args(["--config", str(file), "--dropout", "null"])
     assert (namespace.rate, namespace.scheme, namespace.dropout) == (0.25, "skipinit(alpha=1)", None)
 
@@ -48,14 +49,14 @@ def test_it_prints_one_json_object_and_goes_on_where_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*FLAGS, "--out", str(tmp_path / "run"), "--json"]
-    assert run(parser().parse_args(words)) == 0
+    assert TRAIN.run(parser().parse_args(words)) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed.pop("directory") == str(tmp_path / "run")
     result = RunResult.from_dict(printed)
     assert len(result.epochs) == 1
     config = TrainConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
     assert train(config, tmp_path / "run") == result  # it is the stored one
-    run(parser().parse_args([*words, "--restart"]))
+    TRAIN.run(parser().parse_args([*words, "--restart"]))
     again = RunResult.from_dict({k: v for k, v in json.loads(capsys.readouterr().out).items() if k != "directory"})
     assert again.test_loss == result.test_loss
     assert again.seconds_per_epoch != result.seconds_per_epoch
@@ -66,11 +67,11 @@ def test_it_prints_a_summary(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = [*FLAGS, "--scheme", "none", "--rate", "1e5", "--epochs", "9", "--seed", "1"]
-    assert run(parser().parse_args(words)) == 0
+    assert TRAIN.run(parser().parse_args(words)) == 0
     printed = capsys.readouterr()
     directories = list((tmp_path / "runs").iterdir())
     assert [path.name.rpartition("-")[0] for path in directories] == ["digits-none"]
-    result = RunDirectory(directories[0]).stored_result()
+    result = RunDirectory(directories[0], TrainConfig, RunResult).stored_result()
     assert result is not None
     assert f"diverged in epoch {result.diverged_epoch}, at step {result.diverged_step}" in printed.out
     assert f"{result.test_accuracy:.2%} (the best constant guess: 10.28%)" in printed.out
@@ -78,7 +79,7 @@ def test_it_prints_a_summary(
     assert "epoch" in printed.err
 
 
-def test_the_default_directory_tells_runs_apart() -> None:
+def test_the_default_directory_distinguishes_runs() -> None:
     one, other = TrainConfig(scheme="skipinit(alpha=1)"), TrainConfig(scheme="skipinit(alpha=1)", seed=1)
     assert default_directory(one) == Path("runs") / f"digits-skipinit-{one.hash[:10]}"
     assert default_directory(one) != default_directory(other)

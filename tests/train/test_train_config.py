@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.optim.schedules import SCHEDULES
-from normless.train import TrainConfig
+from normless.train import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train import config as config_module
+from normless.train.command import descriptions
 
 configs = st.builds(
     TrainConfig,
@@ -49,7 +50,7 @@ def test_hash_is_that_of_the_canonical_text() -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TrainConfig)])
-def test_hash_tells_every_setting_but_the_place(field: str) -> None:
+def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
     other: dict[str, Any] = {
         "model": "normless:resnet_cifar(depth=20)",
         "scheme": "fixup",
@@ -89,10 +90,13 @@ def test_it_is_frozen() -> None:
         TrainConfig().rate = 1.0  # type: ignore[misc]
 
 
-def test_every_field_has_its_line() -> None:
-    described = docstring_parser.parse(TrainConfig.__doc__ or "").params
-    assert [parameter.arg_name for parameter in described] == [field.name for field in fields(TrainConfig)]
-    assert all(parameter.description for parameter in described)
+@pytest.mark.parametrize("kind", [TrainConfig, TextConfig, TranslationConfig])
+def test_every_field_has_its_line(kind: type[RunConfig]) -> None:
+    described = descriptions(kind)
+    assert set(described) >= {field.name for field in fields(kind)}
+    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
+    assert own <= {field.name for field in fields(kind)}
+    assert all(described[field.name] for field in fields(kind))
 
 
 def test_schedules_are_those_of_the_table() -> None:
@@ -113,7 +117,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"micro_batch_size": 65, "devices": 2}, "at most the 64 examples of a batch that each process has, got 65"),
     ({"ghost_batch_size": 8, "scheme": "fixup"}, "ghost_batch_size=8 turns scheme batch_norm into ghost batch norm"),
     ({"epochs": 0}, "Expected epochs 1 or more, got 0."),
-    ({"rate": 0}, "Expected rate above 0, got 0.0."),
+    ({"rate": 0}, "Expected rate above 0, got 0."),
     ({"rate": "fast"}, "Expected rate to be a finite number, got 'fast'."),
     ({"rate": float("inf")}, "Expected rate to be a finite number, got inf."),
     ({"momentum": 1.0}, r"Expected momentum in \[0, 1\), got 1.0."),
@@ -124,14 +128,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"warmup_epochs": -1}, "Expected warmup_epochs 0 or more, got -1."),
     ({"warmup_epochs": 5, "epochs": 5}, "Expected warmup_epochs below epochs=5, got 5"),
     ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),
-    ({"warm_start_rate": 0}, "Expected warm_start_rate above 0, got 0.0."),
+    ({"warm_start_rate": 0}, "Expected warm_start_rate above 0, got 0."),
     ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
     ({"max_doublings": -1}, "Expected max_doublings 0 or more, got -1."),
     ({"weight_decay": -1e-4}, "Expected weight_decay 0 or more, got -0.0001."),
     ({"decay_policy": "some"}, "There is no decay policy 'some'; the policies are guidelines, all, weights"),
     ({"scalar_rate_scale": -1}, "Expected scalar_rate_scale 0 or more"),
-    ({"label_smoothing": 1}, r"Expected label_smoothing in \[0, 1\), got 1.0."),
-    ({"dropout": 1}, r"Expected dropout in \[0, 1\), got 1.0."),
+    ({"label_smoothing": 1}, r"Expected label_smoothing in \[0, 1\), got 1."),
+    ({"dropout": 1}, r"Expected dropout in \[0, 1\), got 1."),
     ({"dropout": "much"}, "Expected dropout to be a finite number or null, got 'much'."),
     ({"mixup": -1}, "Expected mixup 0 or more"),
     ({"crop": -1}, "Expected crop 0 or more"),
@@ -151,6 +155,13 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_mistakes_are_sentences(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         TrainConfig(**values)
+
+
+def test_all_mistakes_are_reported_together() -> None:
+    with pytest.raises(ValueError, match=r"Expected epochs 1 or more, got 0\. Expected rate above 0, got -1\.$"):
+        TrainConfig(epochs=0, rate=-1)
+    with pytest.raises(ValueError, match=r"by devices=3\. Expected warmup_epochs below epochs=5, got 5"):
+        TrainConfig(devices=3, warmup_epochs=5, epochs=5)
 
 
 def test_unknown_setting_is_named() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import docstring_parser
 import pytest
 import yaml
 from hypothesis import given
@@ -18,7 +15,7 @@ from hypothesis import strategies as st
 from normless.cli import main
 from normless.optim.schedules import INVERSE_SQUARE_ROOT, SCHEDULES
 from normless.train import TranslationConfig, TranslationResult, train_translation
-from normless.train.translation.config import TranslationSchedule
+from normless.train.config import TranslationSchedule
 
 FLAGS = [
     *("--model", "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre')"),
@@ -48,7 +45,7 @@ def test_translation_configs_survive_yaml_and_json(config: TranslationConfig) ->
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TranslationConfig)])
-def test_the_hash_tells_every_setting_but_the_place(field: str) -> None:
+def test_the_hash_depends_on_every_setting_but_the_place(field: str) -> None:
     other: dict[str, Any] = {
         "model": "normless:transformer(layers=2)",
         "scheme": "fixup",
@@ -64,6 +61,7 @@ def test_the_hash_tells_every_setting_but_the_place(field: str) -> None:
         "device": "cpu",
         "decoupled_decay": True,
         "bleu_every": 2,
+        "devices": 2,
     }
     kind = type(getattr(TranslationConfig(), field))
     changed = replace(TranslationConfig(), **{field: other.get(field, 7 if kind is int else 0.25)})
@@ -78,7 +76,7 @@ SENTENCES = [
     ({"schedule": "polynomial"}, "Expected schedule to be one of inverse_square_root, hold_then_halve"),
     ({"epochs": 1.5}, r"Expected epochs to be a whole number, got 1\.5"),
     ({"source": "de", "target": "de"}, "source and target are both 'de'"),
-    ({"longest": 2000}, "A sentence of longest=2000 tokens is no part of a batch of batch_tokens=512"),
+    ({"longest": 2000}, "A sentence of longest=2000 tokens does not fit into a batch of batch_tokens=512"),
     ({"micro_batch_tokens": 2000}, "Expected micro_batch_tokens to be at most the batch_tokens=512 of a batch, got"),
     ({"batch_size": 5}, "A training run has no setting batch_size; it has model, scheme, data"),
 ]
@@ -90,10 +88,8 @@ def test_every_mistake_in_a_translation_config_has_its_sentence(values: dict[str
         TranslationConfig.from_dict(values)
 
 
-def test_schedules_and_documentation_are_complete() -> None:
+def test_schedules_are_complete() -> None:
     assert set(get_args(TranslationSchedule)) == {INVERSE_SQUARE_ROOT, *SCHEDULES}
-    described = docstring_parser.parse(TranslationConfig.__doc__ or "").params
-    assert [param.arg_name for param in described] == [field.name for field in fields(TranslationConfig)]
 
 
 def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +106,7 @@ def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "holds another run: rate is 0.003 there and 0.5 here" in capsys.readouterr().err
     assert main(["train-translation", "--config", str(tmp_path / "run" / "config.yaml"), "--out", words[-1]]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"{result.test_bleu_greedy:.2f} greedy, {result.test_bleu_beam:.2f} by a beam of 2 (nrefs:1|" in shown
+    assert f"{result.test_bleu_greedy:.2f} greedy, {result.test_bleu_beam:.2f} by beam search (nrefs:1|" in shown
     assert result.outcome in shown
 
 
@@ -130,8 +126,3 @@ def test_a_wrong_model_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(words) == 2
     assert "does not take vocabulary" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_its_help_comes_without_torch() -> None:
-    program = "import sys, normless.train.translation.command; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

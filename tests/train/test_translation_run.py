@@ -1,4 +1,4 @@
-"""Whole translation runs on a few sentences of the grammar: outcomes, resuming, what they leave behind."""
+"""Whole translation runs on a few sentences of the grammar: outcomes, resuming, files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from normless.train import (
     train_translation,
     trained_translator,
 )
-from normless.train import execution as execution_module
+from normless.train import training_run as run_module
 from normless.train.checkpoint import load_weights
 from normless.train.decoding import bleu, translate
 
@@ -74,9 +74,9 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert torch.equal(value, second["network"][name]), name
     moments, others = first["optimizer"]["state"], second["optimizer"]["state"]
     assert list(moments) == list(others)
-    for key, kept in moments.items():
-        assert set(kept) == {"step", "exp_avg", "exp_avg_sq"}
-        assert all(torch.equal(value, others[key][name]) for name, value in kept.items())
+    for key, moment in moments.items():
+        assert set(moment) == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(value, others[key][name]) for name, value in moment.items())
     tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (one, other)]
     pd.testing.assert_frame_equal(*tables)
     pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
@@ -117,9 +117,9 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
     assert data.vocabulary.to_json() == BytePairs.load(directory / "vocabulary.json").to_json()
     assert data.vocabulary.size == result.vocabulary
     assert result.parameters == sum(parameter.numel() for parameter in network.parameters())
-    found = translate(network, data, "test", width=2, longer_by=5)
-    assert (directory / "translations.txt").read_text().splitlines() == found
-    assert bleu(found, data.pairs("test").target).score == result.test_bleu_beam
+    translations = translate(network, data, "test", width=2, longer_by=5)
+    assert (directory / "translations.txt").read_text().splitlines() == translations
+    assert bleu(translations, data.pairs("test").target).score == result.test_bleu_beam
     loss, right, count = 0.0, 0, 0
     with torch.no_grad():
         for source, target in zip(data.pairs("test").source, data.pairs("test").target, strict=True):
@@ -167,7 +167,7 @@ train_translation(TranslationConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1]
 def test_a_finished_translator_is_read_again(
     uninterrupted: tuple[Path, TranslationResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_module, "_trained", None)
+    monkeypatch.setattr(run_module, "_trained", None)
     assert train_translation(CONFIG, uninterrupted[0]) == uninterrupted[1]
 
 
@@ -250,7 +250,7 @@ def test_the_other_direction_has_another_vocabulary_file(tmp_path: Path) -> None
 
 MISTAKES = [
     ({"model": "normless:wide_resnet(depth=10)"}, "does not take vocabulary"),
-    ({"model": "transformer"}, r"Expected normless:transformer\(…\) or FILE\.py:FUNCTION, got 'transformer'"),
+    ({"model": "transformer"}, r"Expected normless:transformer\(…\), FILE\.py:FUNCTION or the folder.*'transformer'"),
     ({"model": "normless:transformer(vocabulary=9)"}, "is the number of byte pairs of the text: leave it out"),
     ({"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
@@ -286,13 +286,13 @@ def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "run").exists()
 
 
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_were_not_asked_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="one process, and torchrun started 2"):
+    with pytest.raises(ValueError, match="Expected 1 processes for devices=1, but 2 runs this"):
         train_translation(CONFIG, tmp_path)
 
 
-def test_runs_of_other_kinds_are_told_apart(uninterrupted: tuple[Path, TranslationResult]) -> None:
+def test_runs_of_other_kinds_are_distinguished(uninterrupted: tuple[Path, TranslationResult]) -> None:
     directory, _ = uninterrupted
     with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.5 here"):
         train_translation(replace(CONFIG, rate=0.5), directory)

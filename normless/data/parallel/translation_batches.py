@@ -20,12 +20,12 @@ SetName = Literal["train", "validation", "test"]
 
 
 class TranslationBatch(NamedTuple):
-    """Some sentence pairs, ready for an encoder-decoder; shorter ones are filled up with padding.
+    """Sentence pairs as an encoder-decoder takes them, padded.
 
     Attributes:
         source: int64 [B, S], each sentence with its end.
-        target: int64 [B, T], what the decoder reads: the start, then the sentence.
-        labels: int64 [B, T], what it should say at each place: the sentence, then its end.
+        target: int64 [B, T], the decoder's input: the start, then the sentence.
+        labels: int64 [B, T], the expected output: the sentence, then its end.
     """
 
     source: Tensor
@@ -33,17 +33,14 @@ class TranslationBatch(NamedTuple):
     labels: Tensor
 
     def parts(self, max_tokens: int) -> list[TranslationBatch]:
-        """The same pairs in order in smaller batches, with one pair or at most ``max_tokens`` tokens of a side.
-
-        Each is as wide as the whole.
-        """
+        """The same pairs in smaller batches as wide as the whole, of one pair or at most ``max_tokens`` per side."""
         width = max(self.source.shape[1], self.target.shape[1])
         split = (torch.split(side, max(1, max_tokens // width)) for side in self)
         return [TranslationBatch(*sides) for sides in zip(*split, strict=True)]
 
     @property
     def label_count(self) -> Tensor:
-        """The number of labels that are no padding, a scalar on the batch's device."""
+        """The number of labels other than padding, a scalar on the batch's device."""
         return (self.labels != SPECIAL_TOKENS.padding).sum()
 
 
@@ -94,9 +91,9 @@ class TranslationData:
         return f"{self.text.provenance}; {self.vocabulary.size} byte pairs{left}"
 
     def pairs(self, name: SetName) -> Pairs:
-        """The sentences of a set as text, in the rows' order; of training, those left out included."""
-        found: Pairs = getattr(self.text, name)
-        return found
+        """The sentences of a set as text, in the order of the rows; of training, with those left out."""
+        pairs: Pairs = getattr(self.text, name)
+        return pairs
 
     def steps_per_epoch(self, max_tokens: int) -> int:
         """Number of training batches in an epoch, the same in each.
@@ -126,23 +123,17 @@ class TranslationData:
             epoch: counted from 0.
             device: of the batches.
             rank: of this process; it receives its consecutive part of every batch.
-            world_size: number of processes; parts differ by at most one sentence.
+            world_size: number of processes; parts differ by at most one sentence, and one without sentences is a
+                sentence without labels.
 
         Raises:
-            ValueError: a sentence is longer than a batch, a batch has fewer sentences than there are processes, the
-                rank does not exist, or seed or epoch is negative.
+            ValueError: a sentence is longer than a batch, the rank does not exist, or seed or epoch is negative.
         """
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be 0 to world_size − 1 = {world_size - 1}, got {rank}.")
         train = self._sets["train"]
         buckets = bucket_epoch(train.lengths, max_tokens, seed=seed, epoch=epoch)
-        fewest = min(map(len, buckets))
-        if fewest < world_size:
-            raise ValueError(
-                f"A batch of at most {max_tokens} tokens has {fewest} of the longest sentences, which {world_size} "
-                "processes cannot share; allow larger batches."
-            )
-        return (train.batch(np.array_split(rows, world_size)[rank], device) for rows in buckets)
+        return (train.part(rows, rank, world_size, device) for rows in buckets)
 
     def evaluation_batches(
         self, name: SetName, max_tokens: int, *, device: torch.device | str = "cpu"
@@ -188,6 +179,14 @@ class _Encoded:
         target = F.pad(labels[:, :-1], (1, 0), value=SPECIAL_TOKENS.start)
         target[target == SPECIAL_TOKENS.end] = SPECIAL_TOKENS.padding
         return TranslationBatch(source.to(device), target.to(device), labels.to(device))
+
+    def part(self, rows: Integers, rank: int, world_size: int, device: torch.device | str) -> TranslationBatch:
+        """The consecutive part of one process; without a sentence of its own, one that has no labels."""
+        own = np.array_split(rows, world_size)[rank]
+        if len(own):
+            return self.batch(own, device)
+        idle = self.batch(rows[:1], device)
+        return idle._replace(labels=torch.full_like(idle.labels, SPECIAL_TOKENS.padding))
 
 
 def _encoded(pairs: Pairs, vocabulary: BytePairs) -> _Encoded:

@@ -1,9 +1,8 @@
-"""Gradients of the loss with respect to the logits: whether one class is favoured whatever the input.
+"""Gradients of the loss with respect to the logits, by class and by example.
 
-An untrained network without normalization puts out nearly the same logits for every example. With cross entropy
-∂L_b/∂z_j = p_bj - y_bj, so that the favoured class j' has a gradient near 1 for every example of another class:
-summed over the batch it grows with the batch, where gradients of varying sign cancel (Bjorck et al., section 3.2,
-figure 4).
+With cross entropy ∂L_b/∂z_j = p_bj - y_bj. An untrained network without normalization gives nearly the same logits
+for every example, so the gradient of the favoured class has one sign for all examples of other classes and its sum
+grows with the batch (Bjorck et al., section 3.2, figure 4).
 """
 
 from __future__ import annotations
@@ -13,67 +12,55 @@ from typing import Any
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from normless.probes.hooks.observe import Loss, observe
-from normless.probes.hooks.watcher import Setting, Watcher
-from normless.residual import ResidualMap
-
-CLASS_COLUMNS = (
-    "class",
-    "mean_logit",
-    "logit_deviation",
-    "predicted_share",
-    "target_share",
-    "mean_abs_gradient",
-    "gradient_share",
-    "bias_gradient",
-    "agreement",
-    "favoured",
-)
+from normless.probes.hooks.watcher import PROBES, Setting, Watcher
 
 
 @dataclass
 class _Logits(Watcher):
     class_axis: int = -1
     _targets: Any = field(default=None, init=False, repr=False)
+    _table: pd.DataFrame = field(default_factory=pd.DataFrame, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Keep the targets beside which logits are reported."""
+        """Store the targets."""
         self._targets = setting.targets
 
-    def rows_of(self, x: Tensor) -> Tensor:
-        """Logits or their gradient as a matrix (N, classes), in float64; N counts tokens or pixels too."""
+    def matrix(self, x: Tensor) -> Tensor:
+        """Logits or their gradient as a matrix (N, classes) in float64; N counts tokens or pixels too."""
         return x.movedim(self.class_axis, -1).flatten(0, -2).double()
 
     def labels(self, rows: int) -> Tensor | None:
-        """The targets, shape (N,), where they are classes."""
+        """The targets, shape (N,), if they are class indices."""
         targets = self._targets
-        whole = isinstance(targets, Tensor) and not targets.is_floating_point() and not targets.is_complex()
-        return targets.flatten() if whole and targets.numel() == rows else None
+        integers = isinstance(targets, Tensor) and not targets.is_floating_point() and not targets.is_complex()
+        return targets.flatten() if integers and targets.numel() == rows else None
+
+    def table(self) -> pd.DataFrame:
+        """The rows of the last batch."""
+        return self._table
 
 
+@PROBES.register("logits")
 @dataclass
 class LogitGradients(_Logits):
-    """By class: the logit, who predicts it, and the gradient ∂L_b/∂z_j over the N examples of a batch.
+    """Logits z_j, predictions and gradients ∂L_b/∂z_j by class j, over the N examples b of a batch.
 
-    `mean_logit` and `logit_deviation` (standard deviation) are over examples; `predicted_share` is the share of
-    examples whose largest logit it is, and the class with the largest is `favoured`; `target_share` of those whose
-    target it is, NaN where targets are no classes. L is the mean of the L_b. `mean_abs_gradient` is (1/N) Σ_b
-    |∂L_b/∂z_j|, `gradient_share` the part that is of the sum over classes, `bias_gradient` (1/N) Σ_b ∂L_b/∂z_j,
-    the gradient of L with respect to a bias of class j, and `agreement` = |bias_gradient| / mean_abs_gradient: 1 if
-    all examples have one sign, near 1/√N if signs are drawn.
+    Columns: `class`; `mean_logit` and `logit_deviation` (standard) over examples; `predicted_share`, the
+    share of examples with the largest logit at j, and `favoured`, the class with the largest such share;
+    `target_share`, NaN where targets are not class indices; `mean_abs_gradient` = (1/N) Σ_b |∂L_b/∂z_j|, with
+    L = (1/N) Σ_b L_b; `gradient_share`, its part of the sum over classes; `bias_gradient` = (1/N) Σ_b ∂L_b/∂z_j, the
+    gradient of a bias of class j; `agreement` = |bias_gradient| / mean_abs_gradient, 1 if all examples have one sign,
+    near 1/√N for random signs (Bjorck et al., section 3.2).
 
     Args:
-        class_axis: the logits' axis of classes; all others count examples.
+        class_axis: the logits' class axis; all other axes count examples.
     """
-
-    _table: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CLASS_COLUMNS), init=False, repr=False)
 
     def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
         """Reduce logits and gradient, shape (…, classes), to numbers per class."""
-        z, g = self.rows_of(logits), self.rows_of(gradient)
+        z, g = self.matrix(logits), self.matrix(gradient)
         classes, total = z.shape[1], g.abs().sum()
         shares = z.argmax(1).bincount(minlength=classes) / len(z)
         labels = self.labels(len(z))
@@ -92,24 +79,21 @@ class LogitGradients(_Logits):
         self._table.insert(0, "class", range(classes))
         self._table["favoured"] = self._table.index == int(shares.argmax())
 
-    def table(self) -> pd.DataFrame:
-        """A row per class; the columns are `CLASS_COLUMNS`."""
-        return self._table
 
-
+@PROBES.register("logit_matrix")
 @dataclass
 class LogitGradientMatrix(_Logits):
-    """∂L_b/∂z_j of every example b and class j, N times the gradient of the mean loss (Bjorck et al., figure 4).
+    """The gradient ∂L_b/∂z_j of every example b and class j, N times that of the mean loss (Bjorck et al., figure 4).
+
+    Columns: `example`, `class`, `logit`, `gradient`, `is_target`.
 
     Args:
-        class_axis: the logits' axis of classes; all others count examples.
+        class_axis: the logits' class axis; all other axes count examples.
     """
 
-    _table: pd.DataFrame = field(default_factory=pd.DataFrame, init=False, repr=False)
-
     def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
-        """Write logits and gradient, shape (…, classes), as rows."""
-        z, g = self.rows_of(logits), self.rows_of(gradient)
+        """Store logits and gradient, shape (…, classes), as rows."""
+        z, g = self.matrix(logits), self.matrix(gradient)
         examples, classes = z.shape
         labels = self.labels(examples)
         self._table = pd.DataFrame(
@@ -124,40 +108,16 @@ class LogitGradientMatrix(_Logits):
         if labels is not None:
             self._table["is_target"] = self._table["class"] == labels.cpu().repeat_interleave(classes).numpy()
 
-    def table(self) -> pd.DataFrame:
-        """A row per example and class: `example`, `class`, `logit`, `gradient`, `is_target`."""
-        return self._table
-
-
-def logit_gradients(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any,
-    *,
-    by_example: bool = False,
-    class_axis: int = -1,
-    loss: Loss = F.cross_entropy,
-    residual_map: ResidualMap | None = None,
-    training: bool = True,
-) -> pd.DataFrame:
-    """What `LogitGradients` measures on one batch, or `by_example` what `LogitGradientMatrix` does.
-
-    The other arguments and errors are those of `observe`.
-    """
-    watcher = LogitGradientMatrix(class_axis) if by_example else LogitGradients(class_axis)
-    observe(model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training)
-    return watcher.table()
-
 
 def agreement(by_class: pd.DataFrame) -> float:
-    """Σ_j |Σ_b ∂L_b/∂z_j| / Σ_jb |∂L_b/∂z_j|: 1 if the gradient does not depend on the example, near 0 if it does.
+    """Σ_j |Σ_b ∂L_b/∂z_j| / Σ_jb |∂L_b/∂z_j|: 1 for gradients independent of the example, near 0 for cancelling ones.
 
     Args:
-        by_class: of `logit_gradients`.
+        by_class: the table of `LogitGradients`.
     """
     return float(by_class["bias_gradient"].abs().sum() / by_class["mean_abs_gradient"].sum())
 
 
 def _shares(labels: Tensor, classes: int) -> Tensor:
-    inside = labels[(labels >= 0) & (labels < classes)]
-    return inside.bincount(minlength=classes) / max(len(labels), 1)
+    valid = labels[(labels >= 0) & (labels < classes)]
+    return valid.bincount(minlength=classes) / max(len(labels), 1)

@@ -13,15 +13,13 @@ from torch import nn
 from normless.arguments import arguments_of
 from normless.probes.forward.readings import Readings
 from normless.probes.forward.theory import BlockMoments, moments_after
-from normless.probes.hooks.block_rows import BlockRows
+from normless.probes.hooks.attach import first_tensor
 from normless.probes.hooks.observe import Loss, observe
-from normless.probes.hooks.watch import first_tensor
-from normless.probes.hooks.watcher import Watcher
+from normless.probes.hooks.watcher import BlockWatcher, Watcher
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
 
 
-class PredictedRows(BlockRows):
+class PredictedRows(BlockWatcher):
     """A watcher in whose table some columns are what the weights alone predict, which a pass leaves empty."""
 
     @abstractmethod
@@ -53,21 +51,3 @@ def measured_tables(
         if isinstance(watcher, PredictedRows):
             watcher.add_predictions(tables[name], moments)
     return value, tables
-
-
-def measured_by_block(
-    watcher: PredictedRows, model: nn.Module, inputs: Any, residual_map: ResidualMap | None, *, training: bool
-) -> pd.DataFrame:
-    """The table of one watcher, the map found where it is not given; arguments are those of `observe`.
-
-    Raises:
-        ValueError: the network has no residual block.
-    """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    if not found.blocks:
-        raise ValueError(
-            f"{type(watcher).__name__} is measured at residual sums, and in this {type(model).__name__} there is no "
-            "residual block."
-        )
-    return measured_tables(model, {"table": watcher}, inputs, residual_map=found, training=training)[1]["table"]

@@ -27,10 +27,10 @@ from normless.probes.forward.layer_moments import FUNCTIONS, Moments, activated,
 from normless.probes.forward.layouts import fitted, per_axis
 from normless.probes.forward.readings import INPUTS, Readings
 from normless.probes.forward.weight_moments import weighted_moments
+from normless.probes.hooks.attach import first_tensor
 from normless.probes.hooks.channels import channel_axis
 from normless.probes.hooks.observe import observe
-from normless.probes.hooks.preserve_state import undisturbed
-from normless.probes.hooks.watch import first_tensor
+from normless.probes.hooks.preserve_state import preserve_state
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import NORMS
 
@@ -92,7 +92,7 @@ def moments_after(
     model: nn.Module, residual_map: ResidualMap, readings: Readings, *, training: bool
 ) -> list[BlockMoments]:
     """What `predicted_moments` predicts, where a pass in the same mode was watched by `readings` already."""
-    with undisturbed(model, training=training):
+    with preserve_state(model, training=training):
         walk = _Walk(model, residual_map, readings, training)
         walk.along(residual_map.stem_layers)
         return [walk.block(block) for block in residual_map.blocks]

@@ -1,1 +1,1 @@
-"""How a pass through a network is watched: places, hooks, and a network that is left as it was."""
+"""How passes through a network are observed: hooks, positions, restored state."""

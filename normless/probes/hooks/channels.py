@@ -11,10 +11,10 @@ _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention
 
 
 def channel_axis(module: nn.Module, x: Tensor) -> int:
-    """Which axis of a layer's input or output holds its channels: 1 for images, the last for tokens.
+    """The channel axis of a layer's input or output: 1 for images, the last for tokens.
 
-    Linear layers and layer norms work on the last axis, convolutions and batch norms on axis 1; of other layers the
-    length of their `weight` tells, and where it does not, or a name ends in `2d`, it is axis 1.
+    It is the last for linear layers and layer norms, and 1 for convolutions, batch norms and modules named `…2d`. For
+    other layers it is the axis that alone has the length of their `weight`, or else 1.
     """
     first, last = min(1, x.dim() - 1), x.dim() - 1
     if isinstance(module, _FIRST) or type(module).__name__.endswith("2d"):

@@ -1,8 +1,8 @@
-"""The update that makes a network diverge, located.
+"""The update with which the training of a network diverges.
 
-A network has diverged when the loss of a minibatch is above 1000 nats or not finite; none has been seen to recover
-(Bjorck et al., section 3.4). The update before is responsible: along it, on the batch that made it, the loss and the
-channels' moments can be followed (`loss_along`, `moments_along`; figures 5 and 6).
+Training has diverged when a minibatch loss is above 1000 nats or not finite; no run recovered from that (Bjorck et
+al., section 3.4). The last update before is responsible: `loss_along` and `moments_along` of `normless_papers.probes`
+follow loss and channel moments along it (figures 5 and 6).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -19,13 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.arguments import arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes.hooks.observe import Loss
-from normless.probes.hooks.watch import logits_of
+from normless.probes.hooks.observe import Loss, compute_logits
+from normless.probes.hooks.preserve_state import preserve_random_state
 
 Batch = tuple[Any, Any]
-"""Inputs, as a network's forward takes them, and the targets of the loss."""
+"""Inputs, as a network's forward takes them, and targets of the loss."""
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""
 
@@ -38,14 +36,14 @@ def momentum_sgd(model: nn.Module, rate: float) -> Optimizer:
 
 @dataclass(frozen=True)
 class DivergingUpdate:
-    """The last update before the loss exploded.
+    """The last update before the loss diverged.
 
     Attributes:
-        step: which update it is, from 1; it was made on the step-th batch.
+        step: its number from 1, also that of its batch.
         model: a copy of the network with the weights before the update.
-        inputs: of the batch that made it.
-        targets: of that batch.
-        direction: what it added to every parameter, by qualified name.
+        inputs: of the batch.
+        targets: of the batch.
+        direction: the change of every parameter, by qualified name.
     """
 
     step: int
@@ -57,12 +55,12 @@ class DivergingUpdate:
 
 @dataclass(frozen=True)
 class Descent:
-    """How the loss went until the batches ended or it exploded.
+    """The losses of a training until the batches ended or it diverged.
 
     Attributes:
-        losses: of each minibatch, before its update; if the network diverged, the last is the loss that shows it.
-        diverged: whether it did.
-        update: what made it diverge; None where it did not, or where it had before the first update.
+        losses: of each minibatch before its update; the last one is the diverged loss, if any.
+        diverged: whether the training diverged.
+        update: the last update; None if the training did not diverge, or did before the first update.
     """
 
     losses: tuple[float, ...]
@@ -79,52 +77,50 @@ def find_divergence(
     loss: Loss = F.cross_entropy,
     limit: float = LOSS_LIMIT,
 ) -> Descent:
-    """Train a copy of a network until a minibatch loss diverges, and keep the update that was responsible.
+    """Train a copy of a network until a minibatch loss diverges, and return the responsible update.
 
     Args:
-        model: a network; neither it nor torch's random state is changed.
-        batches: inputs and targets; the run ends with the last.
+        model: a network; neither it nor the random states are changed.
+        batches: inputs and targets; the training ends with the last.
         rate: the learning rate.
         optimizer: from the network and the rate to an optimizer of its parameters.
         loss: (logits, targets) to a scalar.
-        limit: the loss above which the network has diverged, in nats.
+        limit: the loss, in nats, above which the training has diverged.
 
     Raises:
-        ValueError: the network returns no tensor that could be its logits.
+        ValueError: the network returns no tensor that can serve as logits.
     """
     losses: list[float] = []
-    made: list[Batch] = []
+    latest: list[Batch] = []
 
-    def kept() -> Iterator[Batch]:
+    def remembered() -> Iterator[Batch]:
         for batch in batches:
-            made[:] = [*made[-1:], batch]
+            latest[:] = [*latest[-1:], batch]
             yield batch
 
     with trained_copy(model) as network:
         trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
         before, after = _copies(trained), _copies(trained)
-        for value in descend(network, kept(), optimizer(network, rate), loss=loss, limit=limit):
+        for value in descend(network, remembered(), optimizer(network, rate), loss=loss, limit=limit):
             losses.append(value)
             if not has_diverged(value, limit):
                 before, after = after, _copies(trained)
-    if not losses or not has_diverged(losses[-1], limit):
-        return Descent(tuple(losses), diverged=False)
-    if len(losses) == 1:
-        return Descent(tuple(losses), diverged=True)
-    _restore(network, trained, before)
+    diverged = bool(losses) and has_diverged(losses[-1], limit)
+    if not diverged or len(losses) == 1:
+        return Descent(tuple(losses), diverged)
+    with torch.no_grad():
+        for name, value_before in before.items():
+            trained[name].copy_(value_before)
+    network.zero_grad(set_to_none=True)
     direction = {name: after[name] - start for name, start in before.items()}
-    inputs, targets = made[0]
-    return Descent(
-        tuple(losses), diverged=True, update=DivergingUpdate(len(losses) - 1, network, inputs, targets, direction)
-    )
+    inputs, targets = latest[0]
+    return Descent(tuple(losses), diverged, DivergingUpdate(len(losses) - 1, network, inputs, targets, direction))
 
 
 @contextmanager
 def trained_copy(model: nn.Module) -> Iterator[nn.Module]:
-    """A copy of a network in training mode, to be trained in the body; then torch's random state is put back."""
-    tensors = chain(model.parameters(), model.buffers())
-    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+    """A copy of a network in training mode for the body to train; random states are restored afterwards."""
+    with preserve_random_state(model):
         yield deepcopy(model).train()
 
 
@@ -136,37 +132,27 @@ def descend(
     loss: Loss = F.cross_entropy,
     limit: float = LOSS_LIMIT,
 ) -> Iterator[float]:
-    """Train a network in place, one step per batch; yields each batch's loss once its step is made.
+    """Train a network in place, one step per batch, and yield each batch's loss after its step.
 
-    Ends with the first loss that has diverged, for which no step is made.
+    A diverged loss is the last; no step is made for it.
 
     Raises:
-        ValueError: the network returns no tensor that could be its logits.
+        ValueError: the network returns no tensor that can serve as logits.
     """
     for inputs, targets in batches:
-        positional, named = arguments_of(inputs)
         optimizer.zero_grad()
         with torch.enable_grad():
-            logits = logits_of(model(*positional, **named))
-            if logits is None:
-                raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-            value = loss(logits, targets)
+            value = loss(compute_logits(model, inputs), targets)
             number = float(value.detach())
-            if not has_diverged(number, limit):
+            diverged = has_diverged(number, limit)
+            if not diverged:
                 value.backward()  # type: ignore[no-untyped-call]
-        if has_diverged(number, limit):
-            yield number
-            return
-        optimizer.step()
+        if not diverged:
+            optimizer.step()
         yield number
+        if diverged:
+            return
 
 
 def _copies(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
-
-
-def _restore(network: nn.Module, parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, value in values.items():
-            parameters[name].copy_(value)
-    network.zero_grad(set_to_none=True)

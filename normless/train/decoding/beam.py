@@ -1,4 +1,4 @@
-"""Beam search: the most probable beginnings side by side (Wu et al. 2016, section 7)."""
+"""Beam search (Wu et al. 2016, section 7)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from normless.data import SPECIAL_TOKENS
 from normless.lifting import evaluating
-from normless.train.decoding.hypothesis import Hypothesis
-from normless.train.decoding.prefixes import Prefixes, length_limits, only_end
+from normless.train.decoding.prefixes import Hypothesis, Prefixes, length_limits, only_end
 
 
 def length_penalty(length: int, strength: float) -> float:
     """((5 + length) / 6)^strength, by which a log probability is divided (Wu et al. 2016, Eq. 14).
 
-    ``length`` counts the end, so that of an empty sentence is 1, and its penalty too.
+    ``length`` counts the end token: an empty sentence has length 1 and penalty 1.
     """
     return float(((5 + length) / 6) ** strength)
 
@@ -32,21 +31,19 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Search for the target sentences of the highest score, all at once, in eval mode without gradients.
 
-    Of the continuations of its beginnings a sentence keeps the `width` most probable; those that end are finished.
-    The best is taken when `width` have finished, when none of the others can become better, or at the greatest
-    length, where all end. If the beam is as wide as there are sentences, the search is exhaustive.
+    Each sentence keeps the `width` most probable continuations of its prefixes; those that end are finished. The best
+    is returned once `width` have finished, none of the others can become better, or the length limit is reached.
 
     Args:
         network: with ``encode`` and ``decode``, see `normless.train.decoding.prefixes.EncoderDecoder`.
         source: int64 [B, S], padded.
-        width: beginnings kept for each sentence.
+        width: prefixes of each sentence.
         penalty: strength α of `length_penalty`, 0 for none. Vaswani et al. (2017, section 6.1) take 4 and 0.6.
-        longer_by: a translation may have so many tokens more than its source; then it must end.
-        use_cache: whether to decode each token once, with the network's cache, which is reordered with the beam.
+        longer_by: largest number of tokens by which a translation may exceed its source.
+        use_cache: decode each token once, with the network's cache, which is reordered with the beam.
 
     Returns:
-        The best hypothesis of each of the B sentences. Where the network's logits are not numbers it is empty, with
-        log probability −∞.
+        The best hypothesis of each of the B sentences; empty, with log probability −∞, where the logits are NaN.
 
     Raises:
         TypeError: the network cannot encode and decode.
@@ -67,7 +64,7 @@ def beam_search(
 
 @dataclass
 class _Finished:
-    """How many hypotheses of a sentence have ended, and the best of them."""
+    """The number of finished hypotheses of a sentence, and the best of them."""
 
     best: Hypothesis
     count: int = 0
@@ -79,12 +76,12 @@ class _Finished:
 
 
 class _Search:
-    """The beams of the sentences that are not decided yet.
+    """The beams of the undecided sentences.
 
     Attributes:
-        rows: [B] which sentence each of them is.
-        beams: [B, K] log probability of each beginning, −∞ for one that is none.
-        finished: of every sentence what has ended.
+        rows: [B] indices of the sentences.
+        beams: [B, K] log probability of each prefix, −∞ for an unused one.
+        finished: hypotheses of every sentence.
     """
 
     def __init__(self, prefixes: Prefixes, *, width: int, penalty: float, limits: Tensor) -> None:
@@ -96,33 +93,33 @@ class _Search:
         nothing = Hypothesis([], -torch.inf, -torch.inf)
         self.finished = [_Finished(nothing) for _ in range(len(limits))]
         prefixes.keep(self.rows.repeat_interleave(width))
-        # All beams of a sentence begin alike, so only one of them counts.
+        # All prefixes of a sentence start equal, so only one of them counts.
         self.beams = torch.full((len(limits), width), -torch.inf, device=limits.device)
         self.beams[:, 0] = 0.0
 
     def step(self) -> None:
-        """Put one token behind every beginning, and drop the sentences that are decided."""
+        """Append one token to every prefix, and drop the decided sentences."""
         sentences, width = self.beams.shape
         following = self._prefixes.next_log_probabilities()
         at_limit = self._prefixes.tokens.shape[1] > self._limits
         following = only_end(following, at_limit.repeat_interleave(width))
         vocabulary = following.shape[1]
         candidates = (self.beams[:, :, None] + following.view(sentences, width, vocabulary)).flatten(1)
-        # At most `width` candidates end, one for each beginning, so as many again hold enough that go on.
+        # At most `width` candidates end, one for each prefix, so twice as many contain `width` that go on.
         values, places = candidates.topk(min(2 * width, candidates.shape[1]), dim=1)
         beams, tokens = places // vocabulary, places % vocabulary
         ends = tokens == SPECIAL_TOKENS.end
         self._finish(values[:, :width], beams[:, :width], ends[:, :width])
 
-        self.beams, kept = values.masked_fill(ends, -torch.inf).topk(width, dim=1)
+        self.beams, selected = values.masked_fill(ends, -torch.inf).topk(width, dim=1)
         going = (~self._decided(at_limit)).nonzero()[:, 0]
         first = torch.arange(sentences, device=going.device)[:, None] * width
-        self._prefixes.keep((first + beams.gather(1, kept))[going].flatten())
-        self._prefixes.append(tokens.gather(1, kept)[going].flatten())
+        self._prefixes.keep((first + beams.gather(1, selected))[going].flatten())
+        self._prefixes.append(tokens.gather(1, selected)[going].flatten())
         self.rows, self.beams, self._limits = self.rows[going], self.beams[going], self._limits[going]
 
     def _finish(self, values: Tensor, beams: Tensor, ends: Tensor) -> None:
-        """Take what ended among the candidates [B, K]: their log probabilities and which beginning it was."""
+        """Record the candidates [B, K] that ended, by log probability and prefix."""
         chosen = (ends & (values > -torch.inf)).nonzero()
         if not len(chosen):
             return
@@ -139,7 +136,7 @@ class _Search:
             self.finished[row].add(Hypothesis(tokens, value, score))
 
     def _decided(self, at_limit: Tensor) -> Tensor:
-        """Which of the sentences [B] have their best hypothesis for certain, or as many as the beam is wide."""
+        """Which of the sentences [B] have their best hypothesis for certain, or `width` of them."""
         done = [self.finished[row] for row in self.rows.tolist()]
         best = self.beams.new_tensor([finished.best.score for finished in done])
         enough = torch.tensor([finished.count >= self._width for finished in done], device=best.device)

@@ -40,16 +40,16 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
     require_sacrebleu()
     from sacrebleu.metrics.bleu import BLEU
 
-    # The corpus counts as not tokenized, whatever its sentences end in: that is what the signature says.
+    # force: the corpus is not tokenized, whatever its sentences end in, as the signature says.
     metric = BLEU(force=True)
-    found = metric.corpus_score(list(translations), [list(references)])
-    # Rounding lifts the mean of four times 100 above it.
-    score = min(100.0, float(found.score))
-    return Bleu(score, tuple(map(float, found.precisions)), float(found.bp), str(metric.get_signature()))
+    result = metric.corpus_score(list(translations), [list(references)])
+    # By rounding, the geometric mean of four times 100 exceeds 100.
+    score = min(100.0, float(result.score))
+    return Bleu(score, tuple(map(float, result.precisions)), float(result.bp), str(metric.get_signature()))
 
 
 def require_sacrebleu() -> None:
-    """See that BLEU can be computed, before hours are spent on what it is to be of.
+    """Check, before hours of training, that BLEU can be computed.
 
     Raises:
         ModuleNotFoundError: sacrebleu is not installed.

@@ -7,31 +7,30 @@ from torch import Tensor, nn
 
 from normless.data import SPECIAL_TOKENS
 from normless.lifting import evaluating
-from normless.train.decoding.hypothesis import Hypothesis
-from normless.train.decoding.prefixes import Prefixes, length_limits, only_end
+from normless.train.decoding.prefixes import Hypothesis, Prefixes, length_limits, only_end
 
 
 def greedy_search(
     network: nn.Module, source: Tensor, *, longer_by: int = 50, use_cache: bool = True
 ) -> list[Hypothesis]:
-    """Take the most probable token until it is the end, for all sentences at once, in eval mode without gradients.
+    """Append the most probable token until it is the end, for all sentences, in eval mode without gradients.
 
     Args:
         network: with ``encode`` and ``decode``, see `normless.train.decoding.prefixes.EncoderDecoder`.
         source: int64 [B, S], padded.
-        longer_by: a translation may have so many tokens more than its source (Vaswani et al. 2017, section 6.1); then
-            it must end.
-        use_cache: whether to decode each token once, with the network's cache.
+        longer_by: largest number of tokens by which a translation may exceed its source (Vaswani et al. 2017, section
+            6.1).
+        use_cache: decode each token once, with the network's cache.
 
     Returns:
-        One hypothesis for each of the B sentences; its score is its log probability. Where the network's logits are
-        not numbers the sentence ends, with log probability −∞.
+        One hypothesis for each of the B sentences, scored by its log probability. A NaN logit ends a sentence, with
+        log probability −∞.
 
     Raises:
         TypeError: the network cannot encode and decode.
         ValueError: `longer_by` is negative.
     """
-    found: dict[int, Hypothesis] = {}
+    hypotheses: dict[int, Hypothesis] = {}
     with evaluating(network):
         prefixes = Prefixes(network, source, use_cache=use_cache)
         rows = torch.arange(len(source), device=source.device)
@@ -45,9 +44,9 @@ def greedy_search(
             for row, sentence, value in zip(
                 rows[ends].tolist(), prefixes.tokens[ends, 1:].tolist(), total[ends].tolist(), strict=True
             ):
-                found[row] = Hypothesis(sentence, value, value)
+                hypotheses[row] = Hypothesis(sentence, value, value)
             going = (~ends).nonzero()[:, 0]
             prefixes.keep(going)
             prefixes.append(tokens[going])
             rows, limits, total = rows[going], limits[going], total[going]
-    return [found[row] for row in range(len(source))]
+    return [hypotheses[row] for row in range(len(source))]

@@ -1,8 +1,8 @@
-"""The beginnings of target sentences, and what an encoder-decoder says comes next."""
+"""Prefixes of target sentences, and an encoder-decoder's probabilities of their next tokens."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,29 +11,43 @@ from torch.utils._pytree import tree_map_only
 from normless.data import SPECIAL_TOKENS
 
 
-class EncoderDecoder(Protocol):
-    """A network that reads its source once and then tells the next target token, again and again.
+class Hypothesis(NamedTuple):
+    """A finished target sentence.
 
-    Memory and cache are tensors with the batch first, in tuples, lists or dictionaries as the network likes.
+    Attributes:
+        tokens: without start and end.
+        log_probability: Σ log p (nats) of its tokens and of the end, each given those before it and the source.
+        score: by which the search ranks: the log probability, divided by the length penalty if any.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+
+
+class EncoderDecoder(Protocol):
+    """A network that encodes the source once and decodes the target token by token.
+
+    Memory and cache are tensors with the batch first, in any nesting of tuples, lists and dictionaries.
     """
 
     def encode(self, source: Tensor) -> Any:
-        """Of source [B, S] the memory."""
+        """The memory of source [B, S]."""
 
     def decode(self, tokens: Tensor, memory: Any, cache: Any = None) -> tuple[Tensor, Any]:
-        """Of tokens [B, T] that follow those in the cache: logits [B, T, vocabulary], and the cache with them."""
+        """Logits [B, T, vocabulary] of tokens [B, T] that follow those in the cache, and the extended cache."""
 
 
 class Prefixes:
-    """N beginnings of target sentences, at first only the start of each.
+    """N prefixes of target sentences, initially the start token of each.
 
     Args:
         network: a module with ``encode`` and ``decode``, see `EncoderDecoder`.
         source: int64 [N, S].
-        use_cache: whether to decode the last token alone, with the network's cache; else every token anew.
+        use_cache: decode the last token alone, with the network's cache; else every token anew.
 
     Raises:
-        TypeError: the network has no such methods.
+        TypeError: the network lacks one of these methods.
     """
 
     def __init__(self, network: nn.Module, source: Tensor, *, use_cache: bool = True) -> None:
@@ -49,9 +63,9 @@ class Prefixes:
         self.tokens = source.new_full((len(source), 1), SPECIAL_TOKENS.start)
 
     def next_log_probabilities(self) -> Tensor:
-        """log p of each token to come next [N, vocabulary], in single precision at least.
+        """log p of each next token [N, vocabulary], in single precision at least; −∞ for NaN.
 
-        Padding and start come never; so does what is not a number.
+        Padding and start are excluded.
         """
         tokens = self.tokens if self._cache is None else self.tokens[:, -1:]
         logits, cache = self._network.decode(tokens, self._memory, self._cache)
@@ -63,7 +77,7 @@ class Prefixes:
         return log_probabilities
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with the prefixes at some rows [M], in this order; a row may come several times."""
+        """Select the prefixes at rows [M], in this order; a row may occur several times."""
         if len(rows) == len(self.tokens) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
             return
 
@@ -74,12 +88,12 @@ class Prefixes:
         self._memory, self._cache = tree_map_only(Tensor, select, (self._memory, self._cache))
 
     def append(self, tokens: Tensor) -> None:
-        """Put one token [N] behind each prefix."""
+        """Append one token [N] to each prefix."""
         self.tokens = torch.cat([self.tokens, tokens[:, None]], 1)
 
 
 def length_limits(source: Tensor, longer_by: int) -> Tensor:
-    """The most tokens [N] of each translation, its end not counted: those of the source [N, S], and some more.
+    """The largest number of tokens [N] of each translation, without its end: that of source [N, S] plus `longer_by`.
 
     Raises:
         ValueError: `longer_by` is negative.
@@ -90,6 +104,6 @@ def length_limits(source: Tensor, longer_by: int) -> Tensor:
 
 
 def only_end(log_probabilities: Tensor, rows: Tensor) -> Tensor:
-    """The log probabilities [N, vocabulary], of which the chosen rows (bool [N]) keep the end's only."""
+    """The log probabilities [N, vocabulary], −∞ for all tokens but the end in the selected rows (bool [N])."""
     end = torch.arange(log_probabilities.shape[1], device=rows.device) == SPECIAL_TOKENS.end
     return log_probabilities.masked_fill(rows[:, None] & ~end, -torch.inf)

@@ -8,10 +8,8 @@ from math import e, log10, sqrt
 import pandas as pd
 from worlds.world import World, given
 
-from normless_papers.understanding_bn.conditioning import Changes
-from normless_papers.understanding_bn.densities import Densities
-from normless_papers.understanding_bn.linear_networks import Systems
-from normless_papers.understanding_bn.random_matrices import Law, Products
+from normless_papers.understanding_bn.one_layer_training import Systems
+from normless_papers.understanding_bn.random_matrices import Law
 
 SIZE, RUNS = 1000, 5
 
@@ -25,23 +23,26 @@ def law(distance: float, beyond: float, moment: float, slope: float, large: floa
     """Theorem 1: distances, and its other numbers as multiples of what it says."""
     factors = (1, 2, 3)
     distances = pd.DataFrame({"factors": factors, "run": 0, "distance": distance, "beyond_edge": beyond})
-    return Law(
-        SIZE,
-        distances,
-        {count: moment * (count + 1) for count in factors},
-        {count: -slope * count / (count + 1) for count in factors},
-        large,
-    )
+    rows: list[tuple[str, int, float, float]] = [("upper_edge_for_large_M", 1000, large, 1001 * e)]
+    rows += [("mean of s⁴", count, moment * (count + 1), count + 1.0) for count in factors]
+    rows += [("behaviour_at_zero", count, -slope * count / (count + 1), -count / (count + 1)) for count in factors]
+    return Law(SIZE, distances, pd.DataFrame(rows, columns=["quantity", "factors", "value", "predicted"]))
 
 
-def products(heaviness: Callable[[int], float], largest: Callable[[int], float], distance: float) -> Products:
+def products(heaviness: Callable[[int], float], largest: Callable[[int], float], distance: float) -> pd.DataFrame:
     """Figure 8: the same in every run."""
     rows = [
         {"factors": count, "run": run, "heaviness": heaviness(count), "largest": largest(count), "distance": distance}
         for count in (1, 2, 4, 8)
         for run in range(RUNS)
     ]
-    return Products(SIZE, pd.DataFrame(rows))
+    return pd.DataFrame(rows).assign(size=SIZE)
+
+
+def changes(condition: list[float], distance: list[float]) -> pd.DataFrame:
+    """Section 4: by two gains, and by two distributions of the entries."""
+    rows = [{"change_of_log10_condition": one} for one in condition] + [{"distance": one} for one in distance]
+    return pd.DataFrame(rows).assign(size=SIZE)
 
 
 def extremes(quantity: str, value: Callable[[int], float]) -> pd.DataFrame:
@@ -59,9 +60,10 @@ def curves(*, right: bool) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["factors", "edge", "first_x", "last_x", "largest_rise", "deviation"])
 
 
-def densities(integral: float, near: list[float], deviation: float) -> Densities:
+def densities(integral: float, near: list[float], deviation: float) -> pd.DataFrame:
     """Figure 10."""
-    return Densities(pd.DataFrame({"factors": (1, 2, 3), "integral": integral, "density_at_1e-8": near}), deviation)
+    table = pd.DataFrame({"factors": (1, 2, 3), "integral": integral, "density_at_1e-8": near})
+    return table.assign(deviation_from_marchenko_pastur=deviation)
 
 
 def systems(deviation: float, steps: list[float], largest: list[float], ratio: list[float]) -> Systems:
@@ -75,7 +77,7 @@ def systems(deviation: float, steps: list[float], largest: list[float], ratio: l
             "predicted_gradient_ratio": [4.0, 16.0, 64.0],
         }
     )
-    return Systems(deviation, deviation, deviation, table)
+    return Systems(pd.DataFrame([dict.fromkeys(("loss", "minimum", "decoupling"), deviation)]), table)
 
 
 def stranded(count: int) -> float:
@@ -105,8 +107,7 @@ WORLDS: dict[str, World] = {
         extremes("largest", lambda count: sqrt(edge(count))), extremes("largest", stranded)
     ),
     "understanding-bn/scale-and-distribution-do-not-matter": given(
-        Changes(SIZE, {"he": 0.0, "0.1": 1e-12}, {"uniform": 1 / SIZE, "signs": 1 / SIZE}),
-        Changes(SIZE, {"he": 0.5, "0.1": 2.0}, {"uniform": 0.2, "signs": 0.3}),
+        changes([0.0, 1e-12], [1 / SIZE, 1 / SIZE]), changes([0.5, 2.0], [0.2, 0.3])
     ),
     "understanding-bn/proposition-1": given(
         systems(1e-14, [10.0, 40.0, 160.0], [1 / 4, 1 / 16, 1 / 64], [4.0, 16.0, 64.0]),

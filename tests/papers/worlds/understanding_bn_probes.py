@@ -9,8 +9,8 @@ import pandas as pd
 from worlds.world import World, given
 
 from normless_papers.published import published_as
-from normless_papers.understanding_bn.networks import Measured
-from normless_papers.understanding_bn.passes import HISTOGRAM_LAYERS, READING_LAYERS
+from normless_papers.understanding_bn.initial_pass import HISTOGRAM_LAYERS, READING_LAYERS
+from normless_papers.understanding_bn.initializations import Measured
 
 DRAWS = 5
 Rows = Sequence[Mapping[str, Any]]
@@ -73,9 +73,9 @@ def sums(name: str, *, reverse: bool = False) -> Measured:
     return Measured(pd.DataFrame(rows))
 
 
-def identity(deviation: float, violations: int) -> pd.DataFrame:
+def identity(deviation: float, violations: int) -> Measured:
     """Equation (4)."""
-    return pd.DataFrame({"deviation": [deviation] * 3, "violations": violations, "parameters": 2304})
+    return measured([{"deviation": deviation, "violations": violations, "parameters": 2304}])
 
 
 def pairs(share: float, rank: float, variation: float) -> dict[str, float]:

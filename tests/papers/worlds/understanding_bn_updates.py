@@ -12,9 +12,9 @@ from worlds.world import World
 from normless.sweeps.laboratory import Laboratory
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.published import published_as
-from normless_papers.understanding_bn.divergence import Divergence
-from normless_papers.understanding_bn.noise import StepNoise
-from normless_papers.understanding_bn.steps import LongestSteps, StableRates
+from normless_papers.understanding_bn.diverging_update import Divergence
+from normless_papers.understanding_bn.initializations import Measured
+from normless_papers.understanding_bn.minibatch_noise import StepNoise
 
 PAPER = "understanding-bn"
 THRESHOLD = published_as(f"{PAPER}/figure-5").rows[0]["value"]
@@ -61,19 +61,24 @@ def _figure_6_opposite(_: Path) -> Divergence:
     return Divergence(len(DRAWS), 20, (3, 3), (table, table))
 
 
-def _longest(ratio: float) -> LongestSteps:
-    columns = pd.MultiIndex.from_product([(1, 5), (False, True)], names=["minibatch", "batch_norm"])
-    rows = [[step for _ in (1, 5) for step in (1e-3, 1e-3 * ratio * (1 + 0.01 * draw))] for draw in DRAWS]
-    return LongestSteps(pd.DataFrame(rows, columns=columns))
+def _longest(ratio: float) -> Measured:
+    rows = [
+        {"batch_norm": kind, "draw": draw, "minibatch": minibatch, "step": step}
+        for minibatch in (1, 5)
+        for draw in DRAWS
+        for kind, step in ((False, 1e-3), (True, 1e-3 * ratio * (1 + 0.01 * draw)))
+    ]
+    return Measured(pd.DataFrame(rows))
 
 
-def _stable(with_norm: float, without: float, *, first: bool, ten: bool) -> StableRates:
+def _stable(with_norm: float, without: float, *, first: bool, ten: bool) -> Measured:
     """Without reduction: as the paper's own set-up would have it."""
-    tables = []
-    for largest in (with_norm, without):
-        row = {"largest": largest, "smallest_diverging": 2 * largest, "first_stable": first, "ten_diverged": ten}
-        tables.append(pd.DataFrame([row for _ in DRAWS]))
-    return StableRates(*tables, reduction="")
+    rows = [
+        {"batch_norm": kind, "draw": draw, "largest": largest, "first_stable": first, "ten_diverged": ten}
+        for kind, largest in ((True, with_norm), (False, without))
+        for draw in DRAWS
+    ]
+    return Measured(pd.DataFrame(rows))
 
 
 def _noise(batch_exponent: float, rate_exponent: float, excess: float, bias: float) -> StepNoise:
@@ -103,10 +108,13 @@ def _parts_of_the_layer(deviation: float, folder: Path) -> Any:
     return [replace(one, deviation=deviation) for one in _measured("equation-1", folder)]
 
 
-def _class_sums(deviation: float) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"batch_norm": kind, "deviation": deviation, "parameters": 110} for kind in (False, True) for _ in DRAWS]
-    )
+def _class_sums(deviation: float) -> Measured:
+    rows = [
+        {"batch_norm": kind, "draw": draw, "deviation": deviation, "parameters": 110}
+        for kind in (False, True)
+        for draw in DRAWS
+    ]
+    return Measured(pd.DataFrame(rows))
 
 
 WORLDS: dict[str, World] = {

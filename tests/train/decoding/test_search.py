@@ -53,8 +53,8 @@ def test_a_beam_as_wide_as_all_sentences_is_exhaustive(
 ) -> None:
     model = HashedLanguage(5, seed, sharpness)
     # Two tokens of content, at most 3 + 1 of them: 31 sentences in all.
-    found = beam_search(model, padded(sources), width=31, penalty=strength, longer_by=1)
-    for source, hypothesis in zip(sources, found, strict=True):
+    hypotheses = beam_search(model, padded(sources), width=31, penalty=strength, longer_by=1)
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
         tokens, total, score = exhaustive(model, [*source, END], len(source) + 2, strength)
         assert hypothesis.tokens == tokens
         assert hypothesis.log_probability == pytest.approx(total)
@@ -89,9 +89,9 @@ def test_beams_are_those_of_a_plain_loop(
     sources: list[list[int]], seed: int, width: int, strength: float, ending: float
 ) -> None:
     model = HashedLanguage(7, seed, ending=ending)
-    found = beam_search(model, padded(sources), width=width, penalty=strength, longer_by=6)
+    hypotheses = beam_search(model, padded(sources), width=width, penalty=strength, longer_by=6)
     expected = [plain_beam(model, [*source, END], len(source) + 7, width, strength) for source in sources]
-    assert [hypothesis.tokens for hypothesis in found] == expected
+    assert [hypothesis.tokens for hypothesis in hypotheses] == expected
 
 
 def test_beams_stay_wide_when_several_end_at_once() -> None:
@@ -99,9 +99,9 @@ def test_beams_stay_wide_when_several_end_at_once() -> None:
     sources = [[3, 4], [5], [], [4, 4]]
     for seed in range(12):
         model = HashedLanguage(7, seed, sharpness=0.2)
-        found = beam_search(model, padded(sources), width=6, penalty=3.0, longer_by=6)
+        hypotheses = beam_search(model, padded(sources), width=6, penalty=3.0, longer_by=6)
         expected = [plain_beam(model, [*source, END], len(source) + 7, 6, 3.0) for source in sources]
-        assert [hypothesis.tokens for hypothesis in found] == expected
+        assert [hypothesis.tokens for hypothesis in hypotheses] == expected
 
 
 @settings(deadline=None)
@@ -158,7 +158,7 @@ def test_a_batch_is_its_sentences(sources: list[list[int]], seed: int) -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_transformer_says_the_same_with_and_without_its_cache(norm: str) -> None:
+def test_a_transformer_decodes_the_same_with_and_without_its_cache(norm: str) -> None:
     network = transformer(13, layers=2, width=16, heads=2, feed_forward=32, norm=norm).double()  # type: ignore[arg-type]
     with torch.no_grad():
         network.classifier.weight.mul_(4.0)
@@ -168,23 +168,23 @@ def test_a_transformer_says_the_same_with_and_without_its_cache(norm: str) -> No
         assert [one.tokens for one in cached] == [one.tokens for one in anew]
         assert [one.score for one in cached] == pytest.approx([one.score for one in anew], rel=1e-9)
         for row, hypothesis in zip(source, cached, strict=True):
-            said = torch.tensor([[START, *hypothesis.tokens, END]])
+            tokens = torch.tensor([[START, *hypothesis.tokens, END]])
             network.eval()
-            logits = network(row[None, row != PADDING], said[:, :-1]).log_softmax(-1)
-            total = logits.gather(2, said[:, 1:, None]).sum().item()
+            logits = network(row[None, row != PADDING], tokens[:, :-1]).log_softmax(-1)
+            total = logits.gather(2, tokens[:, 1:, None]).sum().item()
             assert hypothesis.log_probability == pytest.approx(total, rel=1e-9)
 
 
 def test_the_network_stays_in_its_mode_and_has_no_gradients() -> None:
     model = HashedLanguage(6, 0).train()
     model.dropout.eval()
-    found = beam_search(model, padded([[4]]), longer_by=2)
-    assert found == beam_search(model.eval(), padded([[4]]), longer_by=2)
+    hypotheses = beam_search(model, padded([[4]]), longer_by=2)
+    assert hypotheses == beam_search(model.eval(), padded([[4]]), longer_by=2)
     assert not model.dropout.training
     assert model.table.grad is None
 
 
-def test_a_network_that_has_diverged_says_nothing() -> None:
+def test_a_diverged_network_translates_to_nothing() -> None:
     model = HashedLanguage(6, 0)
     nn.init.constant_(model.table, math.nan)
     nothing = Hypothesis([], -math.inf, -math.inf)

@@ -1,0 +1,262 @@
+"""A whole run of any kind: it starts or resumes, trains epoch by epoch, saves each, and ends with a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from normless.data import TextData, TranslationData
+from normless.probes import RideAlong
+from normless.train.assembly import Training, assemble, make_fabric
+from normless.train.checkpoint import load_checkpoint, restored, save_checkpoint
+from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
+from normless.train.curve_files import Curves
+from normless.train.denormals import denormals_flushed
+from normless.train.directory import RunDirectory
+from normless.train.image_task import ImageTask
+from normless.train.loop import train_epoch
+from normless.train.measuring import check_measurable
+from normless.train.outcome import has_plateaued
+from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult
+from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
+from normless.train.task import EpochTraining, Task
+from normless.train.text_task import TextTask
+from normless.train.translation_task import TranslationTask
+
+TASKS: Mapping[type[RunConfig], type[Task[Any]]] = {
+    TrainConfig: ImageTask,
+    TextConfig: TextTask,
+    TranslationConfig: TranslationTask,
+}
+
+
+class _Options(TypedDict, total=False):
+    resume: bool
+    on_epoch: Callable[[Any], None] | None
+    listeners: Sequence[RunListener[Any, Any]]
+    ride_along: RideAlong | None
+
+
+@overload
+def train(config: TrainConfig, directory: Path | str, **options: Unpack[_Options]) -> RunResult: ...
+@overload
+def train(config: TextConfig, directory: Path | str, **options: Unpack[_Options]) -> TextResult: ...
+@overload
+def train(config: TranslationConfig, directory: Path | str, **options: Unpack[_Options]) -> TranslationResult: ...
+def train(
+    config: RunConfig,
+    directory: Path | str,
+    *,
+    resume: bool = True,
+    on_epoch: Callable[[Any], None] | None = None,
+    listeners: Sequence[RunListener[Any, Any]] = (),
+    ride_along: RideAlong | None = None,
+) -> TrainingResult[Any]:
+    """Carry out a run in a directory and return its result.
+
+    An interrupted run resumes after its last finished epoch; on the CPU it ends with the same weights, bit for bit,
+    as an uninterrupted one. A finished run is not trained again: its stored result is returned. Divergence is a
+    result and not an error. The caller's random state stays as it is.
+
+    Args:
+        config: what to train; a `TrainConfig`, `TextConfig` or `TranslationConfig`.
+        directory: for the run's files; made if missing.
+        resume: resume the run in the directory; else the files of a run in it are removed first.
+        on_epoch: called with the row of every finished epoch.
+        listeners: informed of starts, steps, epochs and ends, by the first process alone.
+        ride_along: probes that measure passes of the training, in the first process; their tables go to `probes/`
+            in the directory, a file per epoch. The run's weights and results are the same as without.
+
+    Raises:
+        RunDirectoryError: the directory holds another run.
+        ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
+        DataNotFoundError: the data is not available.
+        ModuleNotFoundError: a package for this kind of run is not installed.
+    """
+    if ride_along is not None:
+        check_measurable(config)
+    place = _place(directory, type(config))
+    fabric = make_fabric(config)
+    every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    if not fabric.is_global_zero:
+        every, ride_along = [], None
+    with _own_state(config, fabric, place, resume=resume):
+        if isinstance(config, TrainConfig) and config.epochs_until_plateau:
+            return _train_until_plateau(config, fabric, place, every, ride_along)
+        result: TrainingResult[Any] = _train_once(config, fabric, place, every, ride_along)
+        return result
+
+
+# One function carries out all kinds of runs; these are its names from when there were three.
+train_text = train
+train_translation = train
+
+
+@contextmanager
+def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], *, resume: bool) -> Iterator[None]:
+    """Check the directory, or clear it, and give the run its own random state and default dtype; flush denormals.
+
+    The caller's generators and default dtype are restored.
+
+    Raises:
+        RunDirectoryError: the directory holds another run.
+    """
+    if resume:
+        place.check(config)
+    elif fabric.is_global_zero:
+        place.clear()
+    fabric.barrier()
+    before = torch.get_default_dtype()
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), denormals_flushed():
+        if config.precision == "64-true":
+            torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def _train_until_plateau(
+    config: TrainConfig,
+    fabric: Fabric,
+    place: RunDirectory[Any, Any],
+    listeners: Sequence[RunListener[Any, Any]],
+    ride_along: RideAlong | None,
+) -> RunResult:
+    """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
+    for doublings in range(config.max_doublings + 1):
+        attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
+        result = _train_once(attempt, fabric, place.training(config, attempt.epochs), listeners, ride_along)
+        if result.plateaued or result.outcome == "diverged":
+            break
+    whole: RunResult = replace(result, doublings=doublings, config_hash=config.hash)
+    if fabric.is_global_zero:
+        place.store_result(whole)
+    return whole
+
+
+def _train_once(
+    config: RunConfig,
+    fabric: Fabric,
+    place: RunDirectory[Any, Any],
+    listeners: Sequence[RunListener[Any, Any]],
+    ride_along: RideAlong | None,
+) -> Any:
+    """Carry out one training, or what is left of it; the result of a finished one is read again."""
+    result = place.stored_result()
+    if result is None:
+        training = assemble(TASKS[type(config)](config, place), fabric, ride_along)
+        if fabric.is_global_zero:
+            place.begin(config)
+            training.task.save_data()
+        result = _trained(training, listeners)
+        if fabric.is_global_zero:
+            place.store_result(result)
+        fabric.barrier()
+    for listener in listeners:
+        listener.on_end(result)
+    return result
+
+
+def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> TrainingResult[Any]:
+    """Go through the remaining epochs."""
+    task, fabric, place = training.task, training.fabric, training.task.directory
+    finished = load_checkpoint(fabric, place.checkpoint, training.network, training.optimizer)
+    steps = task.steps_per_epoch
+    curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
+    for listener in listeners:
+        listener.on_start(RunStart(task.config, steps, tuple(curves.rows)))
+    try:
+        for epoch in range(finished, task.config.epochs):
+            trained = train_epoch(training, epoch, listeners)
+            curves.add_losses(trained.losses)
+            row = None if trained.diverged is not None else _row(training, epoch + 1, trained)
+            if row is not None:
+                curves.add_epoch(row)
+            curves.write()
+            if training.measuring is not None:
+                training.measuring.write(epoch + 1)
+            if row is None:
+                return _result(training, curves, trained)
+            save_checkpoint(fabric, place.checkpoint, training.network, training.optimizer, epoch + 1)
+            for listener in listeners:
+                listener.on_epoch(row)
+        return _result(training, curves, None)
+    finally:
+        curves.close()
+
+
+def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
+    """The row of a finished epoch, counted from 1."""
+    row: Any = training.task.RESULT.ROW
+    return row(
+        epoch=epoch,
+        rate=trained.lr,
+        training_loss=trained.loss,
+        training_accuracy=trained.accuracy,
+        seconds=trained.seconds,
+        **training.task.epoch_metrics(epoch, trained, training.fabric, training.module),
+    )
+
+
+def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> TrainingResult[Any]:
+    """The result of a finished or diverged training."""
+    task, rows, steps = training.task, curves.rows, len(curves.losses)
+    if rows:
+        seconds = sum(row.seconds for row in rows) / len(rows)
+    else:
+        assert diverged is not None
+        seconds = diverged.seconds / len(diverged.losses) * task.steps_per_epoch
+    return task.RESULT(
+        seconds_per_epoch=seconds,
+        steps=steps,
+        parameters=sum(p.numel() for p in training.network.parameters() if p.requires_grad),
+        diverged_epoch=None if diverged is None else len(rows) + 1,
+        diverged_step=None if diverged is None else steps,
+        plateaued=None if diverged is not None else has_plateaued([row.training_loss for row in rows]),
+        data=task.data.provenance,
+        config_hash=task.config.hash,
+        epochs=tuple(rows),
+        **task.final_metrics(rows, diverged is not None, training.fabric, training.module),
+    )
+
+
+def trained_network(directory: Path | str) -> nn.Module:
+    """The network of an image run after its last finished epoch, on the CPU, in evaluation mode.
+
+    Raises:
+        RunDirectoryError: the directory holds no run, or one that finished no epoch.
+    """
+    return _network_and_data(directory, TrainConfig)[0]
+
+
+def trained_text_classifier(directory: Path | str) -> tuple[nn.Module, TextData]:
+    """The network of a text run, as `trained_network`, and its data."""
+    return _network_and_data(directory, TextConfig)
+
+
+def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationData]:
+    """The network of a translation run, as `trained_network`, and its data; `decoding.translate` takes both."""
+    return _network_and_data(directory, TranslationConfig)
+
+
+def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tuple[nn.Module, Any]:
+    place = _place(directory, config_type)
+    config = place.stored_config()
+    place.check_trained()
+    with torch.random.fork_rng(devices=[]):
+        task = TASKS[config_type](config, place)
+        network = task.build_network()
+    return restored(network, place.checkpoint), task.data
+
+
+def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
+    return RunDirectory(Path(directory), config_type, TASKS[config_type].RESULT)

@@ -1,0 +1,204 @@
+"""The training of an encoder-decoder on parallel text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from normless.conversion import convert
+from normless.data import (
+    SPECIAL_TOKENS,
+    SetName,
+    TranslationBatch,
+    TranslationData,
+    joint_vocabulary,
+    load_parallel_text,
+)
+from normless.models import build_model
+from normless.schemes import parse_scheme
+from normless.spec import parse_call
+from normless.train.atomic_write import replaced
+from normless.train.config import TranslationConfig
+from normless.train.decoding import Bleu, bleu, translate
+from normless.train.decoding.bleu import require_sacrebleu
+from normless.train.directory import VOCABULARY_FILE
+from normless.train.evaluation import Evaluation, evaluate_tokens
+from normless.train.objective import count_correct_tokens, token_cross_entropy
+from normless.train.outcome import chance_accuracy, finished_outcome
+from normless.train.pretrained import load_saved, saved_folder, stored_vocabulary
+from normless.train.result import TranslationResult, TranslationRow
+from normless.train.task import EpochTraining, Task, check_logits
+from normless.train.versions import versions_of
+
+
+class TranslationTask(Task[TranslationConfig]):
+    """An encoder-decoder, by Adam on the cross entropy per token."""
+
+    RESULT = TranslationResult
+
+    data: TranslationData
+
+    def load_data(self) -> TranslationData:
+        """The parallel text that the configuration names, in a vocabulary."""
+        require_sacrebleu()
+        config = self.config
+        named = {"source": config.source, "target": config.target}
+        languages: dict[str, Any] = {name: language for name, language in named.items() if language is not None}
+        text = load_parallel_text(config.data, root=config.data_root, **languages)
+        vocabulary = stored_vocabulary(config, self.directory) or joint_vocabulary(text, config.vocabulary)
+        data = TranslationData(text, vocabulary, longest=config.longest)
+        total = config.epochs * data.steps_per_epoch(config.batch_tokens)
+        if config.warmup_steps >= total:
+            raise ValueError(
+                f"Expected warmup_steps below the {total} steps of epochs={config.epochs}, got "
+                f"{config.warmup_steps}: the warm-up is part of the training."
+            )
+        return data
+
+    def save_data(self) -> None:
+        """Write the vocabulary."""
+        with replaced(self.directory.vocabulary) as part:
+            self.data.vocabulary.save(part)
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Source [B, S] and target [B, T] of the first training batch."""
+        batch = next(self.train_batches(0))
+        return batch.source, batch.target
+
+    def build_network(self) -> nn.Module:
+        """The converted network before training, on the CPU, a pure function of the configuration and the text.
+
+        The global generator is seeded with the configuration's seed.
+
+        Raises:
+            ValueError: there is no such network or scheme, the network's text sets what the data decides, or it does
+                not translate.
+        """
+        config, size = self.config, self.data.vocabulary.size
+        torch.manual_seed(config.seed)
+        folder = saved_folder(config.model)
+        scheme = parse_scheme(config.scheme)
+        network = build_model(_fitted_to(config.model, size)) if folder is None else load_saved(config, folder)
+        if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
+            raise ValueError(
+                f"{config.model} is no network that translates: that has encode(source) and "
+                "decode(tokens, memory, cache), as normless:transformer."
+            )
+        if folder is None:
+            return convert(network, scheme, *self.example_inputs())
+        highest = [torch.full_like(tokens[:1], size - 1) for tokens in self.example_inputs()]
+        advice = f"Put the {VOCABULARY_FILE} of the network into its folder."
+        check_logits(config, network, highest, size, f"sentences of {size} byte pairs", advice)
+        return network
+
+    @property
+    def warmup(self) -> int:
+        """The steps over which the learning rate first rises linearly."""
+        return self.config.warmup_steps
+
+    def micro_batches(self, batch: TranslationBatch) -> list[TranslationBatch]:
+        """A batch in parts of at most so many tokens."""
+        limit = self.config.micro_batch_tokens
+        return [batch] if limit is None else batch.parts(limit)
+
+    def count(self, targets: Tensor) -> Tensor:
+        """The number of labels that are no padding, a scalar."""
+        return (targets != SPECIAL_TOKENS.padding).sum()
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross entropy (nats) per token, with label smoothing."""
+        smoothing = self.config.label_smoothing
+        if self.config.devices == 1:
+            return token_cross_entropy(logits, targets, label_smoothing=smoothing)
+        # The part of a process may be without labels, whose mean would be NaN.
+        total = token_cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+        return total / self.count(targets).clamp(min=1)
+
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of tokens with the largest logit."""
+        return count_correct_tokens(logits, targets)
+
+    def epoch_metrics(
+        self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """Loss, accuracy and, if due, BLEU on the validation set."""
+        validation = self._evaluated("validation", fabric, network)
+        every = self.config.bleu_every
+        due = epoch == self.config.epochs or (every is not None and epoch % every == 0)
+        return {
+            "validation_loss": validation.loss,
+            "validation_accuracy": validation.accuracy,
+            "validation_bleu": self._scored("validation", fabric, network)[0].score if due else None,
+        }
+
+    def final_metrics(
+        self, rows: Sequence[TranslationRow], diverged: bool, fabric: Fabric, network: nn.Module
+    ) -> dict[str, Any]:
+        """Loss, accuracy and BLEU on the test set, the outcome, and what identifies the text; write translations."""
+        test = self._evaluated("test", fabric, network)
+        greedy, _ = self._scored("test", fabric, network)
+        beam, translations = self._scored("test", fabric, network, width=self.config.beam_width)
+        if fabric.is_global_zero:
+            with replaced(self.directory.translations) as part:
+                part.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+        labels = torch.cat(
+            [one.labels.flatten() for _, one in self.data.evaluation_batches("test", self.config.batch_tokens)]
+        )
+        labels = labels[labels != SPECIAL_TOKENS.padding]
+        return {
+            "outcome": "diverged" if diverged else finished_outcome(test.accuracy, labels),
+            "test_bleu_greedy": greedy.score,
+            "test_bleu_beam": beam.score,
+            "bleu_signature": beam.signature,
+            "test_loss": test.loss,
+            "test_accuracy": test.accuracy,
+            "chance_accuracy": chance_accuracy(labels),
+            "validation_loss": rows[-1].validation_loss if rows else None,
+            "validation_bleu": rows[-1].validation_bleu if rows else None,
+            "vocabulary": self.data.vocabulary.size,
+            "data_checksum": self.data.text.checksum,
+            "seed": self.config.seed,
+            "versions": versions_of("numpy", "tokenizers", "sacrebleu"),
+        }
+
+    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> Evaluation:
+        return evaluate_tokens(fabric, network, self.data, name, self.config.batch_tokens)
+
+    def _scored(self, name: SetName, fabric: Fabric, network: nn.Module, width: int = 1) -> tuple[Bleu, list[str]]:
+        """BLEU of the translations of a set, by greedy or by beam search, and these."""
+        with fabric.autocast():
+            translations = translate(
+                network,
+                self.data,
+                name,
+                width=width,
+                penalty=self.config.length_penalty,
+                longer_by=self.config.longer_by,
+                device=fabric.device,
+                rank=fabric.global_rank,
+                world_size=fabric.world_size,
+            )
+        return bleu(translations, self.data.pairs(name).target), translations
+
+
+def _fitted_to(model: str, vocabulary: int) -> str:
+    """The text of a model with the size of its vocabulary."""
+    source, separator, call = model.strip().partition(":")
+    if not separator:
+        raise ValueError(
+            f"Expected normless:transformer(…), FILE.py:FUNCTION or the folder of a saved network, got {model!r}."
+        )
+    name, arguments = parse_call(call)
+    if "vocabulary" in arguments:
+        raise ValueError(
+            f"{model} sets vocabulary, which is the number of byte pairs of the text: leave it out there, and limit "
+            "that number by the setting vocabulary of the run."
+        )
+    if arguments.get("padding", SPECIAL_TOKENS.padding) != SPECIAL_TOKENS.padding:
+        raise ValueError(f"{model} sets padding, but the token that fills up sentences is {SPECIAL_TOKENS.padding}.")
+    fitted = {**arguments, "vocabulary": vocabulary}
+    return f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in fitted.items())})"

@@ -1,0 +1,134 @@
+"""The contribution of each class to the gradients of the parameters (Bjorck et al., appendix L, figures 20 and 21).
+
+The gradient with respect to the logits is set to zero for all classes but one and propagated back through the
+network, once for each class. Backpropagation is linear, so the gradients of the classes add up to the whole gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless.arguments import arguments_of
+from normless.probes import Loss, as_function, layer_table, parameter_positions, require_known, trainable_parameters
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+Gradients = dict[str, Tensor]
+COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")
+
+
+class ClassOptions(TypedDict, total=False):
+    """Keyword arguments that `for_each_class` and the tables share."""
+
+    classes: Sequence[int] | None
+    class_axis: int
+    loss: Loss
+    training: bool
+
+
+def for_each_class(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    visit: Callable[[int, float, Gradients], None],
+    *,
+    parameters: Sequence[str] | None = None,
+    classes: Sequence[int] | None = None,
+    class_axis: int = -1,
+    loss: Loss = F.cross_entropy,
+    training: bool = True,
+) -> None:
+    """One forward pass, and one backward pass for each class with the other classes' logit gradients at zero.
+
+    The network is left as it was; only one class's gradients are in memory at a time.
+
+    Args:
+        model, inputs, targets, loss, training: as for `normless.probes.observe`.
+        visit: called for each class with its index, the share of examples that predict it, and the gradients by
+            the parameters' qualified names; zero where a parameter has no influence.
+        parameters: qualified names; every trainable one if None. Those near the logits cost less.
+        classes: indices along the axis of classes; all if None.
+        class_axis: the logits' axis of classes.
+
+    Raises:
+        ValueError: a parameter or class that the network does not have, no trainable parameter, or no logits.
+    """
+    known = trainable_parameters(model)
+    require_known(parameters, known, "trainable parameter")
+    chosen = {name: known[name] for name in (known if parameters is None else parameters)}
+    with torch.enable_grad(), as_function(model, training=training) as network:
+        logits = network(chosen, inputs)
+        whole = torch.autograd.grad(loss(logits, targets), logits, retain_graph=True)[0]
+        count = logits.shape[class_axis]
+        indices = range(count) if classes is None else classes
+        if any(not 0 <= index < count for index in indices):
+            raise ValueError(f"The logits have the classes 0 to {count - 1}, not {', '.join(map(str, indices))}.")
+        predicted = logits.detach().argmax(class_axis).flatten().bincount(minlength=count).double()
+        shares: list[float] = (predicted / predicted.sum()).tolist()
+        for index in indices:
+            masked = torch.zeros_like(whole)
+            masked.select(class_axis, index).copy_(whole.select(class_axis, index))
+            gradients = torch.autograd.grad(
+                logits, list(chosen.values()), masked, retain_graph=True, materialize_grads=True
+            )
+            visit(index, shares[index], dict(zip(chosen, gradients, strict=True)))
+
+
+def classwise_gradients(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    parameters: Sequence[str] | None = None,
+    *,
+    residual_map: ResidualMap | None = None,
+    **options: Unpack[ClassOptions],
+) -> pd.DataFrame:
+    """The size of every parameter's gradient by class (Bjorck et al., figure 21); arguments as for `for_each_class`.
+
+    Returns:
+        A row per class and parameter: `class`, `parameter`, its `order`, `layer` and `block`, `mean_abs` and `norm`
+        of the gradient's elements, `share`, the part of the sum of `mean_abs` over the classes measured, and
+        `predicted_share`, the share of examples whose largest logit the class is.
+    """
+    positional, named = arguments_of(inputs)
+    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    where, rows = parameter_positions(model, found), []
+
+    def visit(index: int, predicted: float, gradients: Gradients) -> None:
+        for name, gradient in gradients.items():
+            sizes = {"mean_abs": float(gradient.double().abs().mean()), "norm": float(gradient.double().norm())}
+            place = {"parameter": name, **where[name].columns()}
+            rows.append({"class": index} | place | sizes | {"predicted_share": predicted})
+
+    for_each_class(model, inputs, targets, visit, parameters=parameters, **options)
+    table = layer_table(rows, COLUMNS)
+    sums = table.groupby("parameter")["mean_abs"].transform("sum")
+    table["share"] = table["mean_abs"] / sums.where(sums > 0)
+    return table
+
+
+def classwise_elements(
+    model: nn.Module, inputs: Any, targets: Any, parameter: str, **options: Unpack[ClassOptions]
+) -> pd.DataFrame:
+    """The gradient of every element of one parameter by class (Bjorck et al., figure 20); see `for_each_class`.
+
+    Returns:
+        A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and
+        `gradient`.
+    """
+    parts: list[pd.DataFrame] = []
+
+    def visit(index: int, predicted: float, gradients: Gradients) -> None:
+        values = gradients[parameter].double().flatten().cpu().numpy()
+        row = {"class": index, "parameter": parameter, "element": np.arange(len(values)), "gradient": values}
+        parts.append(pd.DataFrame(row))
+
+    for_each_class(model, inputs, targets, visit, parameters=[parameter], **options)
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,205 @@
+"""Singular values of the Jacobian of a network, or of a stack of its layers, on a batch.
+
+For a linear network with random weights they are those of a product of random matrices (`singular_values`); here
+they are measured on real layers, activations included.
+
+In eval mode examples are independent, and the Jacobian of one is ∂output_b/∂input_b; an untrained batch norm is then
+the identity, with its initial running statistics. In training mode a batch norm makes every output of the batch
+depend on every input, so the Jacobian is that of the whole batch, (B·out) × (B·in): statistics held fixed would hide
+the directions in which a channel's mean and scale cannot change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless.probes import preserve_state
+
+# Elements of all Jacobians together: 2 GiB in float64.
+_LARGEST = 2**28
+
+
+def jacobian_spectrum(
+    model: nn.Module,
+    inputs: Tensor,
+    start: str | None = None,
+    stop: str | None = None,
+    *,
+    training: bool = False,
+    dtype: torch.dtype | None = torch.float64,
+    chunk: int = 32,
+) -> pd.DataFrame:
+    """Singular values of ∂(output of ``stop``)/∂(input of ``start``), per example or, where examples mix, per batch.
+
+    Whether they mix is measured: by the gradient of each example's output with respect to the others' inputs. The
+    network and torch's random state are left as they were.
+
+    Args:
+        model: the network; a copy of it runs.
+        inputs: a batch, shape (B, …).
+        start: the module (a path as in `named_modules`) at whose first positional input the Jacobian starts; the
+            network's input if None. Connections to ``stop`` around ``start`` are held fixed.
+        stop: the module at whose output it ends; the network's output if None.
+        training: the mode; dropout draws one mask for the whole Jacobian.
+        dtype: of the copy and its inputs. Singular values below about 1e-7 of the largest are rounding in float32,
+            below 1e-15 in float64. None keeps the network's.
+        chunk: rows of the Jacobian per vectorized backward pass; 1 for operators that cannot be vectorized.
+
+    Returns:
+        One row per singular value, largest first: ``spectrum`` (the example, or 0 for the one of the batch),
+        ``examples`` (1, or B where the examples mix), ``index``, ``singular_value``, ``squared``. Each spectrum has
+        as many rows as the smaller side of its Jacobian.
+
+    Raises:
+        ValueError: no such module, one that does not run exactly once, an input or output that is not one
+            floating-point tensor with a row per example, no path from ``start`` to ``stop``, or Jacobians of more
+            than 2 GiB.
+    """
+    if chunk < 1:
+        raise ValueError(f"Expected a chunk of at least one row, got {chunk}.")
+    network = deepcopy(model) if dtype is None else deepcopy(model).to(dtype)
+    network.requires_grad_(False)
+    entering = inputs.detach()
+    if dtype is not None and entering.is_floating_point():
+        entering = entering.to(dtype)
+    with preserve_state(network, training=training), torch.enable_grad():
+        stack = _run(network, entering, start, stop)
+        mixes = _mixes(stack)
+        _check_size(stack, mixes)
+        # One output of all examples at a time where each reaches only its own input.
+        rows = torch.cat([stack.backward(units) for units in _units(stack, mixes, chunk)])
+    jacobians = rows.flatten(1).unsqueeze(0) if mixes else rows.transpose(0, 1)
+    return _table(torch.linalg.svdvals(jacobians.double()), stack.batch if mixes else 1)
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The two ends of the stack in one graph, a row per example each."""
+
+    entering: Tensor
+    leaving: Tensor
+
+    @property
+    def batch(self) -> int:
+        return len(self.entering)
+
+    @property
+    def outputs(self) -> int:
+        return self.leaving[0].numel()
+
+    def backward(self, cotangents: Tensor) -> Tensor:
+        """Gradients at the input for cotangents (rows, B, out), shape (rows, B, in)."""
+        single = len(cotangents) == 1
+        shaped = cotangents.view(*self.leaving.shape) if single else cotangents.view(-1, *self.leaving.shape)
+        gradients = torch.autograd.grad(
+            self.leaving, self.entering, shaped, retain_graph=True, is_grads_batched=not single
+        )
+        return gradients[0].reshape(len(cotangents), self.batch, -1)
+
+
+def _run(network: nn.Module, inputs: Tensor, start: str | None, stop: str | None) -> _Stack:
+    """Run the network with the input of ``start`` as a leaf of the graph."""
+    starts: list[Tensor] = []
+    stops: list[Any] = []
+
+    def enter(value: Any, place: str) -> Tensor:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            kind = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"Expected a floating-point tensor as {place}, got {kind}.")
+        starts.append(value.detach().requires_grad_())
+        # A clone, since a leaf must not be modified in place.
+        return starts[-1].clone()
+
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return enter(args[0] if args else None, f"the first positional input of {start!r}"), *args[1:]
+
+    def after(_: nn.Module, __: Any, output: Any) -> None:
+        stops.append(output.clone() if isinstance(output, Tensor) else output)
+
+    with ExitStack() as hooks:
+        if start is not None:
+            hooks.callback(_module(network, start).register_forward_pre_hook(before).remove)
+        if stop is not None:
+            hooks.callback(_module(network, stop).register_forward_hook(after).remove)
+        output = network(inputs.clone() if start is not None else enter(inputs, "the network's input"))
+    if stop is None:
+        stops.append(output)
+    for ends, path in ((starts, start), (stops, stop)):
+        if len(ends) != 1:
+            raise ValueError(f"Expected {path!r} to run once, but it ran {len(ends)} times.")
+    entering, leaving = starts[0], stops[0]
+    if not isinstance(leaving, Tensor) or not leaving.is_floating_point() or leaving.dim() < 1:
+        raise ValueError(f"Expected one floating-point tensor as output of the stack, got {type(leaving).__name__}.")
+    if len(entering) != len(leaving) or not len(entering):
+        raise ValueError(
+            f"Expected a row per example at both ends of the stack, got shapes {tuple(entering.shape)} and "
+            f"{tuple(leaving.shape)}."
+        )
+    if not _connected(entering, leaving):
+        raise ValueError(f"Nothing that enters {start or 'the network'!r} reaches {stop or 'the output'!r}.")
+    return _Stack(entering, leaving)
+
+
+def _module(network: nn.Module, path: str) -> nn.Module:
+    try:
+        return network.get_submodule(path)
+    except AttributeError:
+        raise ValueError(f"Expected the path of a module of the network, got {path!r}.") from None
+
+
+def _connected(entering: Tensor, leaving: Tensor) -> bool:
+    if not leaving.requires_grad:
+        return False
+    gradients = torch.autograd.grad(leaving.sum(), entering, retain_graph=True, allow_unused=True)
+    return gradients[0] is not None
+
+
+def _mixes(stack: _Stack) -> bool:
+    """Whether some example's output depends on another's input, by the gradient in a random direction."""
+    for example in range(stack.batch if stack.batch > 1 else 0):
+        cotangent = stack.leaving.new_zeros(1, stack.batch, stack.outputs)
+        cotangent[0, example].normal_()
+        gradient = stack.backward(cotangent)[0]
+        gradient[example] = 0
+        if gradient.any():
+            return True
+    return False
+
+
+def _check_size(stack: _Stack, mixes: bool) -> None:
+    one = stack.outputs * stack.entering[0].numel()
+    elements = one * stack.batch ** (2 if mixes else 1)
+    if elements > _LARGEST:
+        raise ValueError(
+            f"The Jacobians would have {elements:.2g} elements, more than {_LARGEST:.2g}; use fewer examples or "
+            "smaller inputs, or a start or stop with fewer features."
+        )
+
+
+def _units(stack: _Stack, mixes: bool, chunk: int) -> Iterator[Tensor]:
+    """Cotangents (rows, B, out): unit vectors of each output of the batch, or of one output of all examples."""
+    identity = torch.eye(stack.outputs * (stack.batch if mixes else 1), dtype=stack.leaving.dtype)
+    for rows in identity.to(stack.leaving.device).split(chunk):
+        yield rows.view(len(rows), -1, stack.outputs).expand(-1, stack.batch, -1).contiguous()
+
+
+def _table(values: Tensor, examples: int) -> pd.DataFrame:
+    spectra, size = values.shape
+    flat = values.cpu().flatten().numpy()
+    columns = {
+        "spectrum": np.repeat(np.arange(spectra), size),
+        "examples": examples,
+        "index": np.tile(np.arange(size), spectra),
+        "singular_value": flat,
+        "squared": flat**2,
+    }
+    return pd.DataFrame(columns)

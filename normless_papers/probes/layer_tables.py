@@ -1,0 +1,80 @@
+"""Watchers of weight layers: the layers that are measured, and a table of rows from each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
+from normless.residual import Layer, Unresolved
+from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
+from normless_papers.probes.summands import Summands
+
+
+@dataclass
+class LayerTables(Watcher):
+    """Measures some weight layers of a network; a subclass adds rows with `add`.
+
+    Args:
+        layers: paths of the weight layers to measure; None for all.
+
+    Raises:
+        ValueError: when the pass starts, if a path is not that of a weight layer.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    layers: Collection[str] | None = None
+    _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
+    _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
+
+    def on_start(self, setting: Setting) -> None:
+        """Choose the layers."""
+        found = layer_positions(setting.map)
+        require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
+        chosen = {layer.path for layer in found} if self.layers is None else self.layers
+        self._places = {layer: place for layer, place in found.items() if layer.path in chosen}
+        self._tables = []
+
+    def wants(self, layer: Layer) -> bool:
+        """The chosen layers."""
+        return layer in self._places
+
+    def add(self, layer: Layer, numbers: Mapping[str, Any]) -> None:
+        """Add one row of numbers, or one row per element of arrays, of a layer."""
+        columns = self._places[layer].columns() | {"call": layer.call} | dict(numbers)
+        rows = any(np.ndim(value) for value in numbers.values())
+        self._tables.append(pd.DataFrame(columns if rows else [columns]))
+
+    def table(self) -> pd.DataFrame:
+        """All rows, layers in execution order."""
+        table = layer_table(self._tables, self.columns)
+        return table.sort_values("order", kind="stable", ignore_index=True)
+
+
+@dataclass
+class SummandTables(LayerTables):
+    """Measures the summands of the weight gradients of some layers; a subclass defines `on_summands`.
+
+    A layer whose summands are unknown is listed in `missed` with the reason.
+    """
+
+    def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+        """The summands of one layer."""
+        if layer not in self._places:
+            return
+        try:
+            summands = summands_of(module, x, gradient)
+        except UnknownSummandsError as reason:
+            self.missed.append(Unresolved(layer.path, str(reason)))
+        else:
+            self.on_summands(layer, module, summands)
+
+    def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
+        """The summands of one layer's weight gradient."""
+        raise NotImplementedError

@@ -1,0 +1,149 @@
+"""The loss, and any watcher's measurements, at points along a direction in the space of weights.
+
+The loss at θ + t·d is compared with its linear prediction from the gradient at the start, L(θ) + t⟨∇L(θ), d⟩ (Bjorck
+et al., section 3.4 and appendix N, figures 5, 6 and 24): where they differ, the gradient says nothing about a step of
+that length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless.arguments import arguments_of
+from normless.probes import ChannelMoments, Loss, Watcher, as_function, observe, require_known, trainable_parameters
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+Direction = Mapping[str, Tensor]
+"""By the parameters' qualified names, the tensors that a step of length 1 adds to them."""
+
+
+@contextmanager
+def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]:
+    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were.
+
+    Raises:
+        ValueError: the direction has a parameter that the network does not have, or of another shape.
+    """
+    known = dict(model.named_parameters())
+    require_known(list(direction), known, "parameter")
+    for name, part in direction.items():
+        if part.shape != known[name].shape:
+            shapes = tuple(part.shape), tuple(known[name].shape)
+            raise ValueError(f"The direction of {name} has the shape {shapes[0]}, the parameter {shapes[1]}.")
+    originals = {name: known[name].detach().clone() for name in direction}
+    try:
+        with torch.no_grad():
+            for name, part in direction.items():
+                known[name].add_(part, alpha=step)
+        yield
+    finally:
+        with torch.no_grad():
+            for name, original in originals.items():
+                known[name].copy_(original)
+
+
+def steepest_descent(
+    model: nn.Module, inputs: Any, targets: Any, *, loss: Loss = F.cross_entropy, training: bool = True
+) -> dict[str, Tensor]:
+    """The direction -∇L of a batch: a step of length t along it is one of plain gradient descent at the rate t.
+
+    The network is left as it was; arguments and errors are those of `normless.probes.observe`.
+    """
+    gradients, _ = _gradients(model, inputs, targets, loss, training)
+    return {name: -gradient for name, gradient in gradients.items()}
+
+
+def loss_along(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    direction: Direction,
+    points: Sequence[float],
+    *,
+    loss: Loss = F.cross_entropy,
+    training: bool = True,
+) -> pd.DataFrame:
+    """The loss of a batch at θ + t·direction, and its linear prediction from the gradient at θ.
+
+    Args:
+        model, inputs, targets, loss, training: as for `normless.probes.observe`; the network is left as it was.
+        direction: from `steepest_descent`, or the `direction` of a `DivergingUpdate`.
+        points: the t. Along an update 0 is before it and 1 after it; along a descent they are learning rates.
+
+    Returns:
+        A row per point: `point`, `loss` and `predicted_loss` = L(θ) + t⟨∇L(θ), direction⟩.
+
+    Raises:
+        ValueError: a direction of another network, no trainable parameter, or no logits.
+    """
+    gradients, start = _gradients(model, inputs, targets, loss, training)
+    slope = sum(float((gradients[name].double() * part.double()).sum()) for name, part in direction.items())
+    rows = []
+    with torch.no_grad(), as_function(model, training=training) as network:
+        for point in points:
+            with moved(model, direction, point):
+                value = float(loss(network({}, inputs), targets))
+            rows.append({"point": point, "loss": value, "predicted_loss": start + point * slope})
+    return pd.DataFrame(rows, columns=["point", "loss", "predicted_loss"])
+
+
+def observe_along(
+    model: nn.Module,
+    watcher: Watcher,
+    inputs: Any,
+    targets: Any,
+    direction: Direction,
+    points: Sequence[float],
+    *,
+    loss: Loss = F.cross_entropy,
+    residual_map: ResidualMap | None = None,
+    training: bool = True,
+) -> pd.DataFrame:
+    """The concatenated tables of a watcher at θ + t·direction; targets may be None if it needs no gradients.
+
+    Arguments are those of `normless.probes.observe` and `loss_along`.
+
+    Returns:
+        The watcher's columns after `point` and `loss`, the batch's loss at that point, NaN without targets.
+    """
+    positional, named = arguments_of(inputs)
+    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    tables = []
+    for point in points:
+        with moved(model, direction, point):
+            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=found, training=training)
+        table = watcher.table().copy()
+        table.insert(0, "loss", value)
+        table.insert(0, "point", point)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["point", "loss"])
+
+
+def moments_along(
+    model: nn.Module, inputs: Any, targets: Any, direction: Direction, points: Sequence[float], **options: Any
+) -> pd.DataFrame:
+    """The channel moments of every weight layer along a direction (Bjorck et al., figure 6).
+
+    Returns:
+        The columns of `ChannelMoments` after `point` and `loss`; options are those of `observe_along`.
+    """
+    return observe_along(model, ChannelMoments(), inputs, targets, direction, points, **options)
+
+
+def _gradients(
+    model: nn.Module, inputs: Any, targets: Any, loss: Loss, training: bool
+) -> tuple[dict[str, Tensor], float]:
+    """The gradient of the loss by parameter, and the loss."""
+    parameters = trainable_parameters(model)
+    with torch.enable_grad(), as_function(model, training=training) as network:
+        value = loss(network(parameters, inputs), targets)
+        gradients = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
+    return dict(zip(parameters, gradients, strict=True)), float(value.detach())

@@ -1,0 +1,70 @@
+"""The terms of the training objective: the loss on the data and the L2 term of every parameter group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless.probes import Loss, as_function
+
+COLUMNS = ("term", "group", "weight_decay", "value", "share")
+
+
+def loss_terms(
+    model: nn.Module,
+    groups: Iterable[Mapping[str, Any]],
+    inputs: Any,
+    targets: Any,
+    *,
+    loss: Loss = F.cross_entropy,
+    training: bool = True,
+) -> pd.DataFrame:
+    """The loss on a batch and the L2 term Σ λ/2·‖p‖² of every parameter group (ZeroInit, section 4).
+
+    An optimizer that adds λ·p to the gradient minimizes the L2 term; one with decoupled decay, such as AdamW, does
+    not. For layers that start from He's variance 2/fan-in it is λ·Σ outputs, from 2/fan-out λ·Σ inputs (channels,
+    both), and so grows with the number of layers. The network is left as it was.
+
+    Args:
+        model, inputs, targets, loss, training: as for `normless.probes.observe`.
+        groups: parameter groups, as `normless.param_groups` gives them or an optimizer's `param_groups` are: `params`
+            (parameters, or pairs of name and parameter), `weight_decay` λ, and `name` where there is one.
+
+    Returns:
+        A row `data`, then a row `l2` per group: its name or number, its λ, the value and its share in the sum of all.
+
+    Raises:
+        ValueError: a group has no `weight_decay`.
+    """
+    with torch.no_grad(), as_function(model, training=training) as logits:
+        value = float(loss(logits({}, inputs), targets))
+    rows: list[dict[str, Any]] = [{"term": "data", "group": "", "weight_decay": float("nan"), "value": value}]
+    for index, group in enumerate(groups):
+        name = str(group.get("name", index))
+        if "weight_decay" not in group:
+            raise ValueError(
+                f"The parameter group {name} has no weight_decay; pass the groups of normless.param_groups, or those "
+                "of an optimizer, optimizer.param_groups."
+            )
+        decay = float(group["weight_decay"])
+        term = decay / 2 * sum(_square(parameter) for parameter in group["params"]) if decay else 0.0
+        rows.append({"term": "l2", "group": name, "weight_decay": decay, "value": term})
+    whole = sum(row["value"] for row in rows)
+    table = pd.DataFrame(rows)
+    table["share"] = table["value"] / whole if whole else float("nan")
+    return table[list(COLUMNS)]
+
+
+def l2_share(table: pd.DataFrame) -> float:
+    """The share of all L2 terms together, in 0..1, from the table of `loss_terms`."""
+    return float(table.loc[table["term"] == "l2", "share"].sum())
+
+
+def _square(parameter: Tensor | tuple[str, Tensor]) -> float:
+    tensor = parameter if isinstance(parameter, Tensor) else parameter[1]
+    return float(tensor.detach().double().square().sum())

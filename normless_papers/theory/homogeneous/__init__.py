@@ -1,1 +1,0 @@
-"""Positively homogeneous sets of parameters, and the gradients they cannot escape."""

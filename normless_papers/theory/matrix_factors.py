@@ -1,0 +1,123 @@
+"""Square random matrices with independent entries, and how fast the singular values of their products grow.
+
+Theorem 1 takes the size to infinity at a fixed number of factors. For fixed N and M → ∞ the singular values of
+X_M … X_1 behave as exp(λ_i·M), with the Lyapunov exponents
+
+    λ_i = (ψ((N-i+1)/2) + log(2g²/N)) / 2,    i = 1 … N
+
+for Gaussian entries of variance g²/N, ψ the digamma function (Newman 1986). The condition number hence grows
+exponentially, by the factor exp(λ_1 - λ_N) per matrix, for every gain g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite, log, sqrt
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from scipy.special import digamma
+from torch import Tensor
+
+Entries: TypeAlias = Literal["gaussian", "uniform", "signs"]
+"""The distribution of the standardized entries: N(0, 1), uniform in (-√3, √3), or ±1."""
+
+GAINS = MappingProxyType({"xavier": 1.0, "he": sqrt(2.0)})
+"""The g of a standard deviation g/√N in a square layer: Xavier's 2/(N+N) and He's 2/N as variances."""
+
+
+def gain_of(gain: float | str, size: int) -> float:
+    """The number g for which entries have standard deviation g/√N.
+
+    Args:
+        gain: "xavier" (1, as theorem 1 has it), "he" (√2), "standard" (√N: standard Gaussian entries, as the
+            caption of figure 8 has it), or the number itself.
+        size: N.
+
+    Raises:
+        ValueError: another name, or a number that is not positive and finite.
+    """
+    if isinstance(gain, str):
+        if gain == "standard":
+            return sqrt(size)
+        if gain not in GAINS:
+            raise ValueError(f"gain is {', '.join(map(repr, GAINS))}, 'standard' or a number, got {gain!r}.")
+        return GAINS[gain]
+    if not (isfinite(gain) and gain > 0):
+        raise ValueError(f"Expected a positive, finite gain, got {gain}.")
+    return float(gain)
+
+
+def random_factors(
+    size: int, *, entries: Entries = "gaussian", gain: float | str = "xavier", seed: int = 0, run: int = 0
+) -> Iterator[Tensor]:
+    """An infinite sequence of independent N × N matrices, entries independent with mean 0 and deviation g/√N.
+
+    The same seed, run and entries give the same matrices up to the gain; other runs and entries are independent.
+
+    Args:
+        size: N.
+        entries: the distribution of the entries.
+        gain: g, see `gain_of`.
+        seed: of the whole experiment.
+        run: index of the repetition.
+
+    Yields:
+        Tensors of shape (N, N), float64.
+
+    Raises:
+        ValueError: no such entries, no such gain, or a size below 1.
+    """
+    if size < 1:
+        raise ValueError(f"Expected matrices of at least one row, got size {size}.")
+    names = get_args(Entries)
+    if entries not in names:
+        raise ValueError(f"entries is {', '.join(map(repr, names))}, got {entries!r}.")
+    scale = gain_of(gain, size) / sqrt(size)
+    state = np.random.SeedSequence((seed, run, names.index(entries))).generate_state(1, np.uint64)
+    return _draws(size, entries, scale, torch.Generator().manual_seed(int(state[0] >> np.uint64(1))))
+
+
+def _draws(size: int, entries: Entries, scale: float, generator: torch.Generator) -> Iterator[Tensor]:
+    shape = (size, size)
+    while True:
+        if entries == "gaussian":
+            standardized = torch.randn(shape, generator=generator, dtype=torch.float64)
+        elif entries == "uniform":
+            standardized = (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * sqrt(3)
+        else:
+            standardized = 2 * torch.randint(2, shape, generator=generator).double() - 1
+        yield scale * standardized
+
+
+def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:
+    """The N exponents λ_i of products of N × N Gaussian matrices, largest first (natural logarithm per factor).
+
+    Their sum is the mean of log|det X| of one factor.
+
+    Args:
+        size: N.
+        gain: g, a number or a name as in `gain_of`.
+
+    Returns:
+        Shape (N,), float64.
+
+    Raises:
+        ValueError: a size below 1, or an invalid gain.
+    """
+    if size < 1:
+        raise ValueError(f"Expected matrices of at least one row, got size {size}.")
+    freedom = np.arange(size, 0, -1)
+    return torch.from_numpy((digamma(freedom / 2) + log(2 / size)) / 2 + log(gain_of(gain, size)))
+
+
+def condition_growth(size: int) -> float:
+    """λ_1 - λ_N for matrices of size N: the growth per factor of the logarithm of a long product's condition number.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    exponents = lyapunov_exponents(size)
+    return float(exponents[0] - exponents[-1])

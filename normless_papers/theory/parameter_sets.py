@@ -1,0 +1,219 @@
+"""Positively homogeneous networks, and the parameter sets in which a network is positively homogeneous."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless.arguments import arguments_of
+from normless.probes import as_function, map_tensors
+from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
+
+INPUT_COLUMNS = ("factor", "output_norm", "relative_error", "homogeneous")
+SET_COLUMNS = ("set", "place", "block", "layers", "parameters", "output_norm", "relative_error", "homogeneous")
+
+# A power of two, which scales floating point without rounding, and another factor.
+FACTORS = (0.5, 3.0)
+# In units of the machine epsilon: the rounding of a deep network, far below the effect of a bias or a norm.
+_ROUNDINGS = 2000.0
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """A set of parameters that a network may be positively homogeneous in.
+
+    Attributes:
+        place: in the network; `projection` is the union of a layer on the skip path and one on each branch.
+        block: the block's name, empty outside blocks.
+        layers: paths of its weight layers.
+        parameters: qualified names of their weights and biases.
+    """
+
+    place: Place
+    block: str
+    layers: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its layers, joined by a plus."""
+        return " + ".join(self.layers)
+
+
+def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[ParameterSet]:
+    """Parameter sets in which a network without normalization may be positively homogeneous (Fixup, figure 2).
+
+    These are the weight layers through which all of the signal passes, in the stem, between the blocks and in the
+    head (the classifier), and, in blocks with weights on the skip path, one of these with one from each branch. A
+    layer includes its bias, so that a classifier with a nonzero bias is detected.
+
+    Args:
+        residual_map: the network's map.
+        single: also every single weight layer inside a block. Those are p.h. sets where the block has no other
+            path, and serve as the negative case.
+    """
+    sets = [*_single_layers(residual_map.stem_layers, "stem")]
+    for block in residual_map.blocks:
+        sets += _single_layers(block.shared_layers, "shared", block.name)
+        sets += _projections(block)
+        if single:
+            sets += _single_layers(block.branch_layers, "branch", block.name)
+            sets += _single_layers(block.skip_layers, "skip", block.name)
+        sets += _single_layers(block.after_sum, "after_sum", block.name)
+    sets += _single_layers(residual_map.trunk_layers, "trunk")
+    sets += _single_layers(residual_map.head_layers, "head")
+    return sets
+
+
+def input_homogeneity(
+    model: nn.Module, inputs: Any, *, factors: Sequence[float] = FACTORS, training: bool = True
+) -> pd.DataFrame:
+    """Whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
+
+    All floating-point tensors among the inputs are scaled. The network is left as it was; dropout draws the same
+    masks in all passes.
+
+    Args:
+        model, inputs, training: as for `normless.probes.observe`.
+        factors: the a, all positive.
+
+    Returns:
+        One row per factor. `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
+        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding.
+
+    Raises:
+        ValueError: a factor is not positive, or no input is a floating-point tensor.
+    """
+    _check_factors(factors)
+    if not _has_floats(inputs):
+        raise ValueError(
+            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token indices cannot be "
+            "scaled. Test the parameter sets with homogeneous_sets instead."
+        )
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad(), as_function(model, training=training) as logits:
+        plain = logits({}, inputs)
+        for factor in factors:
+            error = _relative_error(logits({}, _scaled(inputs, factor)), plain, factor)
+            rows.append({"factor": factor, **_verdict(plain, error)})
+    return pd.DataFrame(rows, columns=list(INPUT_COLUMNS))
+
+
+def homogeneous_sets(
+    model: nn.Module,
+    inputs: Any,
+    residual_map: ResidualMap | None = None,
+    *,
+    sets: Iterable[ParameterSet] | None = None,
+    factors: Sequence[float] = FACTORS,
+    training: bool = True,
+) -> pd.DataFrame:
+    """Find the positively homogeneous sets: f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
+
+    One forward pass per set and factor. The network is left as it was.
+
+    Args:
+        model, inputs, residual_map, training: as for `normless.probes.observe`.
+        sets: the sets to test; `candidate_sets` of the map if None.
+        factors: the a, all positive.
+
+    Returns:
+        One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
+        `relative_error` over the factors as in `input_homogeneity`, and whether that is rounding.
+
+    Raises:
+        ValueError: a factor is not positive.
+    """
+    _check_factors(factors)
+    positional, named = arguments_of(inputs)
+    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    own = dict(model.named_parameters(remove_duplicate=False))
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad(), as_function(model, training=training) as logits:
+        plain = logits({}, inputs)
+        for one in candidate_sets(found) if sets is None else sets:
+            errors = [
+                _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)
+                for factor in factors
+            ]
+            # NaN if any is, unlike Python's max.
+            worst = float(torch.tensor(errors).max())
+            rows.append({"set": one.name, **vars(one), **_verdict(plain, worst)})
+    return pd.DataFrame(rows, columns=list(SET_COLUMNS))
+
+
+def sets_of(table: pd.DataFrame) -> list[ParameterSet]:
+    """The sets that a table of `homogeneous_sets` found homogeneous."""
+    rows = table[table["homogeneous"]]
+    columns = ("place", "block", "layers", "parameters")
+    return [ParameterSet(*values) for values in rows[list(columns)].itertuples(index=False)]
+
+
+def _single_layers(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
+    """Each weight layer as a set of its own."""
+    for layer in _weight_layers(layers):
+        yield ParameterSet(place, block, (layer.path,), _scaling(layer))
+
+
+def _projections(block: ResidualBlock) -> Iterator[ParameterSet]:
+    """Every union of one weight layer on the skip path and one on each branch."""
+    sides = [_weight_layers(block.skip_layers), *map(_weight_layers, block.branches)]
+    for layers in product(*sides):
+        names = tuple(dict.fromkeys(name for layer in layers for name in _scaling(layer)))
+        yield ParameterSet("projection", block.name, tuple(layer.path for layer in layers), names)
+
+
+def _weight_layers(layers: Iterable[Layer]) -> list[Layer]:
+    """The weight layers on the path of the signal; the first call of a module that runs several times."""
+    weights = (layer for layer in layers if layer.kind == "weight" and not layer.gating and layer.call == 0)
+    return [layer for layer in weights if _scaling(layer)]
+
+
+def _scaling(layer: Layer) -> tuple[str, ...]:
+    """Weights and bias of a layer, without its gain and the scalars that edits add."""
+    last = {name: name.rpartition(".")[2] for name in layer.parameters if name != layer.gamma}
+    scalars = ("multiplier", "layer_scale", "input_bias", "output_bias")
+    return tuple(name for name, own in last.items() if own not in scalars)
+
+
+def _check_factors(factors: Sequence[float]) -> None:
+    if not factors or not all(factor > 0 for factor in factors):
+        raise ValueError(f"Positive homogeneity is defined for factors above 0, got {list(factors)}.")
+
+
+def _has_floats(inputs: Any) -> bool:
+    flags: list[bool] = []
+
+    def look(tensor: Tensor) -> Tensor:
+        flags.append(tensor.is_floating_point())
+        return tensor
+
+    map_tensors(look, inputs)
+    return any(flags)
+
+
+def _scaled(inputs: Any, factor: float) -> Any:
+    return map_tensors(lambda tensor: tensor * factor if tensor.is_floating_point() else tensor, inputs)
+
+
+def _relative_error(scaled: Tensor, plain: Tensor, factor: float) -> float:
+    """‖f(a·) − a·f‖/‖a·f‖ in float64; 0 where both are zero, infinite where only the second is."""
+    expected = factor * plain.double()
+    error, size = float((scaled.double() - expected).norm()), float(expected.norm())
+    if error == 0:
+        return 0.0
+    return error / size if size else float("inf")
+
+
+def _verdict(plain: Tensor, error: float) -> Mapping[str, Any]:
+    rounding = _ROUNDINGS * torch.finfo(plain.dtype).eps
+    return {"output_norm": float(plain.double().norm()), "relative_error": error, "homogeneous": error <= rounding}

@@ -1,0 +1,184 @@
+"""Sizes at initialization: gradients of layer 55 (figure 2), channel moments against depth (figure 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.plots import PLOTS, histogram, new_panels
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, over_draws, replicates, within
+from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
+from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
+
+# The layers over which growth is fitted: without the stem's neighbourhood and the classifier.
+_FITTED = (8, 109)
+_MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
+
+
+def _gradients_of_layer_55(found: Measured) -> list[Check]:
+    without, with_norm = found.both
+    ratio = without["mean_abs"] / with_norm["mean_abs"]
+    return [
+        in_every(
+            "Gradients are larger without batch norm, in every draw (mean |gradient| of the kernel).",
+            ratio > 1,
+            smallest_ratio=ratio.min(),
+            largest_ratio=ratio.max(),
+        ),
+        at_scale(
+            within(
+                "They are about 10² times larger, within half a decade (log₁₀ of the ratio of the means).",
+                decades(ratio),
+                1.5,
+                2.5,
+            ),
+            found.reduction,
+        ),
+        larger(
+            "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).",
+            decades(without["kurtosis"] / with_norm["kurtosis"]),
+            Estimate(0.0),
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-2", basis="measurement", checks=_gradients_of_layer_55)
+def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 2: gradients of layer 55 are about 100 times larger without batch norm, with heavier tails."""
+    setting = Initializations(context, data, batch_size, draws)
+
+    def sizes(draw: Draw) -> pd.DataFrame:
+        gradients = pass_of(draw).gradients
+        return gradients[gradients["parameter"] == WEIGHT_55]
+
+    def quantities(found: Measured) -> dict[str, Estimate | float]:
+        without, with_norm = found.both
+        ratio = without["mean_abs"] / with_norm["mean_abs"]
+        return {
+            "magnitude_ratio_unnormalized_to_normalized": over_draws(ratio),
+            "log10 of that ratio": decades(ratio),
+            "kurtosis without batch norm": over_draws(without["kurtosis"]),
+            "kurtosis with batch norm": over_draws(with_norm["kurtosis"]),
+            "largest |gradient| without batch norm": over_draws(without["max_abs"]),
+            "largest |gradient| with batch norm": over_draws(with_norm["max_abs"]),
+        }
+
+    return setting.evidence(
+        sizes,
+        quantities=quantities,
+        draw=lambda: _histograms(setting.shown(lambda draw: pass_of(draw).gradient_histogram)),
+        remarks=(
+            "Magnitudes are mean absolute values, as in tables 1 and 4.",
+            "The figure shows the first draw; note that its horizontal axes differ.",
+        ),
+        layer=55,
+        parameter=WEIGHT_55,
+    )
+
+
+def _histograms(counts: pd.DataFrame) -> Axes:
+    panels = new_panels(2)
+    for axes, scheme, title in zip(
+        panels, ("none", "batch_norm"), ("Without batch norm", "With batch norm"), strict=True
+    ):
+        histogram(
+            counts[counts["scheme"] == scheme],
+            axes,
+            names="none",
+            log="y",
+            x_marks=[0],
+            title=title,
+            x_label="gradient of a weight of layer 55 (nats per unit)",
+        )
+    return panels[0]
+
+
+def _moments_against_depth(found: Measured) -> list[Check]:
+    without, with_norm = found.both
+    checks = [
+        at_scale(
+            within(
+                "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade (log₁₀).",
+                replicates(without["log10_scale"]),
+                1.5,
+                2.5,
+            ),
+            found.reduction,
+        )
+    ]
+    for name in _MOMENTS.values():
+        growth = replicates(without[f"{name}_decades"])
+        checks += [
+            larger(f"Without batch norm {name} grows by more than a decade over 100 layers.", growth, Estimate(1.0)),
+            larger(
+                f"Almost exponentially: a straight line explains more than 0.8 of the variance of log₁₀ {name} over "
+                "layers.",
+                replicates(without[f"{name}_straightness"]),
+                Estimate(0.8),
+            ),
+            within(
+                f"With batch norm {name} stays relatively constant: its trend is less than half a decade over 100 "
+                "layers.",
+                replicates(with_norm[f"{name}_decades"]),
+                -0.5,
+                0.5,
+            ),
+        ]
+    return checks
+
+
+@artefact("understanding-bn/figure-3", basis="measurement", checks=_moments_against_depth)
+def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 3: without batch norm channel means and variances grow almost exponentially with depth."""
+    setting = Initializations(context, data, batch_size, draws)
+    return setting.evidence(
+        lambda draw: _fits(pass_of(draw).moments),
+        quantities=_growth,
+        draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw).moments)),
+        remarks=(
+            "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
+            "variances zigzag around their constant trend.",
+            "The figure shows the first draw; bands reach one standard deviation over channels.",
+        ),
+        layers=f"{_FITTED[0]} to {_FITTED[1]}",
+        moments="of the weight layers' outputs, before a norm",
+    )
+
+
+def _growth(found: Measured) -> dict[str, Estimate | float]:
+    """The published scale, and the growth of each moment over layers."""
+    without, with_norm = found.both
+    quantities: dict[str, Estimate | float] = {
+        "largest_output_channel_scale": over_draws(10 ** without["log10_scale"])
+    }
+    for name in _MOMENTS.values():
+        for kind, rows in (("without", without), ("with", with_norm)):
+            quantities[f"decades of {name} over 100 layers {kind} batch norm"] = over_draws(rows[f"{name}_decades"])
+        straight = over_draws(without[f"{name}_straightness"])
+        quantities[f"R² of log₁₀ {name} against the layer without batch norm"] = straight
+    return quantities
+
+
+def _fits(moments: pd.DataFrame) -> pd.DataFrame:
+    """Decades over 100 layers of each moment, the R² of the line, and the scale of the largest layer."""
+    rows = moments[moments["order"].between(*_FITTED)]
+    fits: dict[str, float] = {}
+    layers = rows["order"].to_numpy(float)
+    for moment, name in _MOMENTS.items():
+        logarithms = np.log10(rows[moment].to_numpy(float))
+        slope, _ = np.polyfit(layers, logarithms, 1)
+        fits[f"{name}_decades"] = 100 * float(slope)
+        fits[f"{name}_straightness"] = float(np.corrcoef(layers, logarithms)[0, 1] ** 2)
+    scale = np.sqrt(np.square(rows["abs_mean"]) + rows["variance"])
+    fits["log10_scale"] = float(np.log10(scale.max()))
+    return pd.DataFrame([fits])
+
+
+def _moments(first: pd.DataFrame) -> Axes:
+    panels = new_panels(2)
+    means = {"y": "abs_mean", "band": "abs_mean_spread", "y_label": "mean of |channel mean|"}
+    PLOTS["activations"](first, panels[0], title="Channel means", **means)
+    PLOTS["activations"](first, panels[1], title="Channel variances")
+    return panels[0]

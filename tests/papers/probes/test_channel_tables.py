@@ -1,0 +1,251 @@
+"""Tables of parameters, summands and channels, against autograd and what can be computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import normless as nl
+from normless.models import resnet_cifar, wide_resnet
+from normless.nn import scalar_affine
+from normless.probes import observe
+from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
+from normless_papers.probes.channel_contributions import ChannelContributions, contributions, dominance_table
+from normless_papers.probes.channel_pairs import ChannelPairs, effective_rank, rank_one_share
+from normless_papers.probes.layer_summands import UnknownSummandsError
+from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
+from normless_papers.probes.summand_distribution import SummandDistribution, summand_statistics
+
+INPUTS, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
+
+
+def gradient_of(model: nn.Module, name: str) -> Tensor:
+    loss = F.cross_entropy(model(INPUTS), TARGETS)
+    return torch.autograd.grad(loss, [model.get_parameter(name)])[0]
+
+
+class Net(nn.Module):
+    """A convolution after an activation, in two groups."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4) if "norm" in kind else nn.Identity()
+        self.relu = nn.ReLU(inplace="in place" in kind)
+        self.second = nn.Conv2d(4, 6, 3, groups=2)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.first(x))
+        h = torch.relu(h) if "functional" in self.kind else self.relu(h)
+        h = F.avg_pool2d(h, 2) if "pool" in self.kind else h
+        logits: Tensor = self.head(self.second(h).mean((2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize("kind", ["module", "in place", "functional", "norm", "norm in place", "pool"])
+def test_parameters_have_their_gradient_and_the_mean_of_the_channel_they_read(kind: str) -> None:
+    model = Net(kind)
+    watcher = ParameterGradients(["second"])
+    observe(model, [watcher], INPUTS, TARGETS)
+    table = watcher.table()
+    np.testing.assert_allclose(table["gradient"], gradient_of(model, "second.weight").flatten(), rtol=1e-3, atol=1e-7)
+    assert table["in_channel"].tolist() == [c + 2 * (o // 3) for o in range(6) for c in range(2) for _ in range(9)]
+    assert table["out_channel"].tolist() == [o for o in range(6) for _ in range(18)]
+    assert table["offset"].tolist() == list(range(9)) * 12
+    before = model.first(INPUTS)
+    before = F.avg_pool2d(torch.relu(before), 2) if kind == "pool" else before
+    means = before.mean((0, 2, 3)).detach().numpy()
+    np.testing.assert_allclose(table["channel_mean"], means[table["in_channel"]], rtol=1e-4, atol=1e-6)
+
+
+def test_a_transposed_convolution_reads_by_axis_0_of_its_weight() -> None:
+    model = nn.Sequential(nn.ConvTranspose2d(3, 3, 2), nn.Flatten(), nn.Linear(3 * 81, 4))
+    watcher = ParameterGradients(["0"])
+    observe(model, [watcher], INPUTS, TARGETS)
+    table = watcher.table()
+    np.testing.assert_allclose(table["gradient"], gradient_of(model, "0.weight").flatten(), rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(table["channel_mean"], INPUTS.mean((0, 2, 3))[table["out_channel"]], rtol=1e-4)
+
+
+def test_the_mean_before_an_activation_behind_a_sum_is_that_of_the_sum() -> None:
+    model = nl.convert(resnet_cifar(8), "none")
+    watcher = ParameterGradients(["blocks.1.conv1"])
+    observe(model, [watcher], INPUTS, TARGETS)
+    h = torch.relu(model.norm(model.stem(INPUTS)))
+    block = model.blocks[0]
+    total = block.conv2(torch.relu(block.conv1(h))) + h
+    found = watcher.table().drop_duplicates("in_channel")["channel_mean"]
+    np.testing.assert_allclose(found, total.mean((0, 2, 3)).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_in_place_activations_behind_a_sum_do_not_hide_it() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.resnet18(num_classes=4)
+    watcher = ParameterGradients(["layer1.1.conv1"])
+    observe(model, [watcher], torch.randn(2, 3, 32, 32), TARGETS[:2])
+    assert watcher.table()["channel_mean"].min() < 0
+    assert not watcher.missed
+
+
+def test_alignment_is_that_of_the_rows() -> None:
+    watcher = ParameterGradients(["second"])
+    observe(Net("module"), [watcher], INPUTS, TARGETS)
+    table = watcher.table()
+    row = gradient_alignment_table(table).iloc[0]
+    assert row["sum_correlation"] == pytest.approx(np.corrcoef(table["abs_sum"], table["sum_abs"])[0, 1])
+    ranks = table[["abs_sum", "channel_mean"]].rank()
+    assert row["mean_correlation"] == pytest.approx(np.corrcoef(ranks.T)[0, 1])
+    assert row["share_aligned"] == pytest.approx(float((table["abs_sum"] >= table["sum_abs"] / 2).mean()))
+
+
+def test_summands_of_chosen_parameters_are_a_row_each() -> None:
+    model = Net("module")
+    parameters, watcher = ParameterGradients(["second"]), SummandDistribution("second", ["largest", (5, 1, 2, 0)])
+    observe(model, [watcher, parameters], INPUTS, TARGETS)
+    table = watcher.table()
+    assert len(table) == 2 * 4 * 36
+    assert table["position"].max() == 35
+    gradient = gradient_of(model, "second.weight")
+    given = table[table["chosen"] == "given"]
+    assert given["parameter"].unique().tolist() == ["5,1,2,0"]
+    assert given["summand"].sum() == pytest.approx(float(gradient[5, 1, 2, 0]), rel=1e-3)
+    largest = table[table["chosen"] == "largest"]["summand"].sum()
+    assert abs(largest) == pytest.approx(float(gradient.abs().max()), rel=1e-3)
+    statistics = summand_statistics(table).iloc[1]
+    values = given["summand"].to_numpy()
+    assert statistics["input_independence"] == pytest.approx(abs(values.sum()) / np.abs(values).sum(), rel=1e-5)
+    assert 0.5 <= statistics["one_sign_share"] <= 1
+    with pytest.raises(ValueError, match="got 'smallest'"):
+        observe(model, [SummandDistribution("second", ["smallest"])], INPUTS, TARGETS)
+    with pytest.raises(ValueError, match="no weight layer 'third'"):
+        observe(model, [SummandDistribution("third")], INPUTS, TARGETS)
+
+
+def test_a_small_gradient_is_above_a_twentieth_of_the_nonzero_ones() -> None:
+    model = Net("module")
+    watcher = SummandDistribution("second", ["small"])
+    observe(model, [watcher], INPUTS, TARGETS)
+    sizes = np.sort(np.abs(gradient_of(model, "second.weight").numpy()).ravel())
+    alive = sizes[sizes > 0]
+    assert abs(watcher.table()["summand"].sum()) == pytest.approx(float(alive[len(alive) // 20]), rel=1e-3)
+
+
+def test_channel_pairs_are_sums_over_the_kernel() -> None:
+    model = wide_resnet(10, 1).train()
+    watcher = ChannelPairs()
+    observe(model, [watcher], INPUTS, TARGETS)
+    exact = gradient_of(model, "blocks.1.conv1.weight").abs().sum((2, 3))
+    np.testing.assert_allclose(watcher.matrix("blocks.1.conv1.weight"), exact, rtol=1e-3, atol=1e-6)
+    table, structure = watcher.table(), watcher.structure()
+    chosen = table[table["layer"] == "blocks.1.conv1"]
+    assert len(chosen) == exact.numel()
+    assert structure["order"].is_monotonic_increasing
+    assert set(structure["weight"]) == {name for name, one in model.named_parameters() if one.dim() > 1}
+    with pytest.raises(ValueError, match="no gradient of a weight"):
+        watcher.matrix("stem.bias")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 20), st.integers(2, 20), st.integers(0, 1000))
+def test_ranks_are_one_for_an_outer_product_and_scale_free(rows: int, columns: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    outer = np.outer(draw.uniform(0.1, 9, rows), draw.uniform(0.1, 9, columns))
+    assert effective_rank(outer) == pytest.approx(1, abs=1e-6)
+    assert rank_one_share(outer) == pytest.approx(1)
+    matrix = draw.uniform(size=(rows, columns))
+    assert effective_rank(1e-9 * matrix) == pytest.approx(effective_rank(matrix))
+    assert rank_one_share(1e-9 * matrix) == pytest.approx(rank_one_share(matrix))
+    assert 1 <= effective_rank(matrix) <= min(rows, columns)
+    side = min(rows, columns)
+    assert effective_rank(np.eye(side)) == pytest.approx(side)
+    assert np.isnan(effective_rank(np.zeros((rows, columns))))
+    assert np.isnan(rank_one_share(np.full((rows, columns), 0.3)))
+
+
+def test_rank_one_share_without_structure_is_what_is_predicted() -> None:
+    draw = np.random.default_rng(0)
+    shares = [rank_one_share(1 + 0.05 * draw.normal(size=(16, 32))) for _ in range(200)]
+    assert np.mean(shares) == pytest.approx((16 + 32 - 2) / (16 * 32 - 1), rel=0.05)
+
+
+def test_channel_gradients_are_those_of_a_bias() -> None:
+    """Of the norm's β if a norm follows, else of the layer's own bias."""
+    model = Net("norm")
+    watcher = ChannelGradients()
+    observe(model, [watcher], INPUTS, TARGETS)
+    table = watcher.table()
+    assert dict(zip(table["layer"], table["measured_at"], strict=True)) == {
+        "first": "norm", "second": "second", "head": "head",
+    }  # fmt: skip
+    for layer, name in (("first", "norm.bias"), ("second", "second.bias"), ("head", "head.bias")):
+        found = table.loc[table["layer"] == layer, "gradient"]
+        np.testing.assert_allclose(found, gradient_of(model, name), rtol=1e-3, atol=1e-6)
+    assert torch.allclose(gradient_of(model, "first.bias"), torch.zeros(4), atol=1e-6)
+    spread = channel_gradient_spread(table).set_index("layer").loc["head"]
+    sizes = gradient_of(model, "head.bias").abs().double().numpy()
+    assert spread["variation"] == pytest.approx(sizes.std() / sizes.mean(), rel=1e-3)
+    assert spread["decades"] == pytest.approx(np.log10(sizes).std(), rel=1e-3)
+
+
+def test_the_predicted_variation_is_that_of_normal_gradients() -> None:
+    gradient = np.random.default_rng(0).normal(size=100_000)
+    table = pd.DataFrame({"order": 1, "layer": "a", "call": 0, "gradient": gradient})
+    row = channel_gradient_spread(table).iloc[0]
+    assert row["variation"] == pytest.approx(row["predicted_variation"], rel=0.01)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 999),
+)
+def test_contributions_are_those_of_each_channel_by_itself(
+    kernel: int, stride: int, dilation: int, groups: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    module = nn.Conv2d(4, 8, kernel, stride, 1, dilation, groups)
+    x = torch.randn(2, 4, 6, 6)
+    readers = torch.arange(8).reshape(groups, -1)
+    for channel, found in enumerate(contributions(module, x).tolist()):
+        alone = torch.zeros_like(x)
+        alone[:, channel] = x[:, channel]
+        part = module(alone) - module.bias[:, None, None]
+        reading = readers[channel // (4 // groups)]
+        assert found == pytest.approx(float(part[:, reading].abs().mean().detach()), rel=1e-4)
+
+
+def test_contributions_to_a_linear_layer_and_a_scaled_one() -> None:
+    module, x = scalar_affine(nn.Linear(3, 5)), torch.randn(2, 7, 3)
+    module.add_part("multiplier", torch.tensor([0.5]))
+    expected = x[..., None].abs() * 0.5 * module.weight.T.abs()
+    torch.testing.assert_close(contributions(module, x), expected.mean((0, 1, 3)))
+    with pytest.raises(UnknownSummandsError, match="no in-channels"):
+        contributions(nn.ConvTranspose2d(3, 4, 3), torch.randn(2, 3, 4, 4))
+    with pytest.raises(UnknownSummandsError, match="changes its input first"):
+        contributions(nn.Conv2d(3, 4, 3), torch.randn(2, 3, 4, 4), torch.randn(2, 4, 4, 4))
+    image, convolution = torch.randn(3, 4, 4), nn.Conv2d(3, 4, 3)
+    batched = contributions(convolution, image.unsqueeze(0))
+    torch.testing.assert_close(contributions(convolution, image, convolution(image)), batched)
+
+
+def test_few_channels_that_count_are_counted() -> None:
+    model = nn.Sequential(nn.Linear(10, 6))
+    inputs = torch.full((5, 10), 1e-6)
+    inputs[:, 3] = 7.0
+    watcher = ChannelContributions()
+    observe(model, [watcher], inputs)
+    row = dominance_table(watcher.table()).iloc[0]
+    assert row["channels"] == 10
+    assert row["effective_channels"] == pytest.approx(1, rel=1e-4)
+    assert row["top_tenth_share"] == pytest.approx(1, rel=1e-4)

@@ -1,0 +1,138 @@
+"""Gradient sums of whole networks, ours and others', and that measuring them leaves no trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from measured import measured
+from torch import Tensor, nn
+
+import normless as nl
+from normless.models import resnet_cifar, wide_resnet
+from normless.probes import observe
+from normless_papers.probes.gradient_sums import COLUMNS, GradientSums
+
+
+def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    loss = F.cross_entropy(model(inputs), targets)
+    named = [(name, one) for name, one in model.named_parameters() if one.dim() > 1]
+    found = torch.autograd.grad(loss, [one for _, one in named])
+    return {name.removesuffix(".weight"): gradient for (name, _), gradient in zip(named, found, strict=True)}
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "none", "zeroinit(multiplier=False, dropout=0)"])
+def test_every_layer_has_the_gradient_of_autograd(scheme: str) -> None:
+    model = nl.convert(wide_resnet(10, 1), scheme).train()
+    inputs, targets = torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 4])
+    exact = weight_gradients(model, inputs, targets)
+    table = measured(GradientSums(), model, inputs, targets)
+    assert tuple(table.columns) == COLUMNS
+    assert set(table["layer"]) == set(exact)
+    assert table["order"].tolist() == list(range(1, len(exact) + 1))
+    for row in table.to_dict(orient="records"):
+        gradient = exact[row["layer"]]
+        count = row["examples"] * row["positions"]
+        assert row["parameters"] == gradient.numel()
+        assert row["abs_sum"] == pytest.approx(float(gradient.abs().mean()) / count, rel=1e-3)
+        assert row["predicted_for_random_signs"] == pytest.approx(count**-0.5)
+        assert 0 <= row["abs_sum"] <= row["sum_b_abs_sum_xy"] * 1.0001
+        assert row["abs_sum"] <= row["sum_xy_abs_sum_b"] * 1.0001
+        assert max(row["sum_b_abs_sum_xy"], row["sum_xy_abs_sum_b"]) <= row["sum_abs"] * 1.0001
+        assert row["input_independence"] == pytest.approx(row["abs_sum"] / row["sum_abs"])
+
+
+def test_summands_of_random_signs_have_the_predicted_ratio() -> None:
+    """Products of two normals have E|d| = 2/π and deviation 1, so that |Σd|/Σ|d| is √(2/π)/(2/π) · 1/√N."""
+
+    class Random(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(40, 30)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x)
+
+    coefficients = torch.randn(400, 30)
+    table = measured(GradientSums(), Random(), torch.randn(400, 40), coefficients, loss=lambda y, t: (y * t).sum())
+    ratio = table["input_independence"].iloc[0] / table["predicted_for_random_signs"].iloc[0]
+    assert ratio == pytest.approx(np.sqrt(np.pi / 2), rel=0.05)
+
+
+def test_an_input_that_says_nothing_has_one_sign() -> None:
+    table = measured(GradientSums(), nn.Linear(3, 2), torch.ones(8, 3), torch.zeros(8, dtype=torch.long))
+    row = table.iloc[0]
+    assert row["input_independence"] == pytest.approx(1)
+    assert row["parameter_input_independence"] == pytest.approx(1)
+
+
+def test_a_layer_that_runs_twice_is_told_apart() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(torch.relu(self.linear(x)))
+
+    model, inputs, targets = Twice(), torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    table = measured(GradientSums(), model, inputs, targets)
+    assert table["call"].tolist() == [0, 1]
+    assert table["order"].tolist() == [1, 2]
+
+
+def test_networks_of_other_libraries_are_measured() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.resnet18(num_classes=5)
+    inputs, targets = torch.randn(2, 3, 40, 40), torch.tensor([1, 2])
+    exact = weight_gradients(model.train(), inputs, targets)
+    table = measured(GradientSums(), model, inputs, targets)
+    assert set(table["layer"]) == set(exact)
+    for row in table.to_dict(orient="records"):
+        size = float(exact[row["layer"]].abs().mean()) / (row["examples"] * row["positions"])
+        assert row["abs_sum"] == pytest.approx(size, rel=0.02)
+
+
+def test_layers_whose_summands_are_not_known_are_named() -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("test_vit", num_classes=4)
+    watcher = GradientSums()
+    observe(model, [watcher], torch.randn(2, 3, 160, 160), torch.tensor([1, 2]))
+    table = watcher.table()
+    exact = weight_gradients(model.train(), torch.randn(2, 3, 160, 160), torch.tensor([1, 2]))
+    assert {item.path for item in watcher.missed} | set(table["layer"]) >= {name for name in exact if "." in name}
+    tokens = table.set_index("layer").loc["blocks.0.mlp.fc1"]
+    assert (tokens["examples"], tokens["positions"]) == (2, 101)
+
+
+def test_only_the_layers_asked_for_are_measured() -> None:
+    model, inputs, targets = wide_resnet(10, 1), torch.randn(2, 3, 8, 8), torch.tensor([0, 1])
+    table = measured(GradientSums(["blocks.0.conv2"]), model, inputs, targets)
+    assert table["layer"].tolist() == ["blocks.0.conv2"]
+    assert table["order"].tolist() == [3]
+    with pytest.raises(ValueError, match=r"no weight layer 'blocks\.0\.norm1'"):
+        measured(GradientSums(["blocks.0.norm1"]), model, inputs, targets)
+
+
+def test_measuring_gradient_sums_leaves_no_trace() -> None:
+    model = resnet_cifar(8).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    measured(GradientSums(), model, torch.randn(2, 3, 8, 8, generator=torch.Generator()), torch.tensor([0, 1]))
+    assert not model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(bool((parameter.grad == 1).all()) for parameter in model.parameters() if parameter.grad is not None)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_dead_layers_have_no_ratio() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[0].bias.fill_(-100)
+    table = measured(GradientSums(), model, torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    assert table["input_independence"].isna().all()
+    assert table["parameter_input_independence"].isna().all()

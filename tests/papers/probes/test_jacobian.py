@@ -1,0 +1,181 @@
+"""Spectra of Jacobians, against torch's own Jacobians and closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from normless import convert, residual_map
+from normless.models import wide_resnet
+from normless_papers.probes.jacobian import jacobian_spectrum
+from normless_papers.theory.fuss_catalan import cumulative
+
+
+def spectra(table: pd.DataFrame) -> Tensor:
+    rows = [group["singular_value"].to_numpy(float) for _, group in table.groupby("spectrum")]
+    return torch.from_numpy(np.stack(rows))
+
+
+def full_jacobian(module: nn.Module, inputs: Tensor) -> Tensor:
+    """(B, out, B, in), by torch."""
+    jacobian = torch.autograd.functional.jacobian(module, inputs)
+    batch = len(inputs)
+    return jacobian.reshape(batch, -1, batch, inputs[0].numel())
+
+
+def small_network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(3 * 16, 5),
+    ).double()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.integers(1, 7))
+def test_a_linear_layer_has_the_singular_values_of_its_weight(batch: int, inner: int, outer: int, chunk: int) -> None:
+    layer = nn.Linear(inner, outer)
+    table = jacobian_spectrum(layer, torch.randn(batch, inner), chunk=chunk)
+    expected = torch.linalg.svdvals(layer.weight.detach().double())
+    assert table["examples"].eq(1).all()
+    for found in spectra(table):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("chunk", [1, 4, 1000])
+def test_spectra_are_those_of_the_jacobian_by_torch(training: bool, chunk: int) -> None:
+    network, inputs = small_network(), torch.randn(3, 2, 4, 4, dtype=torch.float64)
+    found = jacobian_spectrum(network, inputs, training=training, chunk=chunk)
+    network.train(training)
+    jacobian = full_jacobian(network, inputs)
+    if training:
+        expected = torch.linalg.svdvals(jacobian.reshape(15, -1)).unsqueeze(0)
+    else:
+        expected = torch.linalg.svdvals(torch.stack([jacobian[b, :, b] for b in range(3)]))
+    assert found["examples"].eq(3 if training else 1).all()
+    torch.testing.assert_close(spectra(found), expected)
+    np.testing.assert_allclose(found["squared"], found["singular_value"] ** 2)
+
+
+def test_a_batch_norm_stops_the_mean_and_the_scale_of_every_channel() -> None:
+    """Its Jacobian is (I - 11ᵀ/n - x̂x̂ᵀ/n)/σ per channel: two values of 0 (to ε) and n - 2 of 1/σ."""
+    inputs = torch.randn(12, 3, dtype=torch.float64) * torch.tensor([1.0, 2.0, 4.0])
+    table = jacobian_spectrum(nn.BatchNorm1d(3, eps=1e-14), inputs, training=True)
+    sigma = inputs.std(dim=0, correction=0)
+    expected = torch.cat([torch.zeros(6), (1 / sigma).repeat_interleave(10)]).sort(descending=True).values
+    torch.testing.assert_close(spectra(table)[0], expected, rtol=1e-9, atol=1e-11)
+    alone = jacobian_spectrum(nn.BatchNorm1d(3, eps=1e-14), inputs)
+    torch.testing.assert_close(spectra(alone), torch.ones(12, 3, dtype=torch.float64))
+
+
+def test_without_batch_norm_training_mode_is_per_example_too() -> None:
+    network, inputs = convert(wide_resnet(10, 1), "skipinit"), torch.randn(3, 3, 8, 8)
+    pd.testing.assert_frame_equal(
+        jacobian_spectrum(network, inputs), jacobian_spectrum(network, inputs, training=True)
+    )
+    normalized = jacobian_spectrum(wide_resnet(10, 1), inputs, training=True)
+    assert normalized["examples"].unique().tolist() == [3]
+    assert len(normalized) == 30
+
+
+def test_blocks_are_stacks() -> None:
+    network, inputs = convert(wide_resnet(16, 1), "none"), torch.randn(2, 3, 8, 8)
+    blocks = [block.name for block in residual_map(network).blocks]
+    table = jacobian_spectrum(network, inputs, blocks[4], blocks[5])
+    wide = network.double().eval()
+    entering: list[Tensor] = []
+    hook = wide.get_submodule(blocks[4]).register_forward_pre_hook(lambda _, args: entering.append(args[0]))
+    wide(inputs.double())
+    hook.remove()
+    stack = nn.Sequential(wide.get_submodule(blocks[4]), wide.get_submodule(blocks[5]))
+    jacobian = full_jacobian(stack, entering[0].detach())
+    expected = torch.linalg.svdvals(torch.stack([jacobian[b, :, b] for b in range(2)]))
+    torch.testing.assert_close(spectra(table), expected)
+    tail = jacobian_spectrum(network, inputs, start=blocks[5])
+    assert len(tail) == 2 * 10
+    head = jacobian_spectrum(network, inputs, stop=blocks[0])
+    assert len(head) == 2 * 3 * 64
+
+
+def test_a_deep_linear_network_has_the_limiting_law() -> None:
+    """The stack is a product of Gaussian matrices: theorem 1 of Bjorck et al. 2018."""
+    layers = [nn.Linear(150, 150, bias=False) for _ in range(3)]
+    for layer in layers:
+        nn.init.xavier_normal_(layer.weight)
+    squares = np.sort(jacobian_spectrum(nn.Sequential(*layers), torch.randn(1, 150))["squared"])
+    shares = (np.arange(150) + 0.5) / 150
+    assert np.abs(cumulative(squares, 3) - shares).max() < 0.04
+
+
+def test_a_network_is_left_as_it_was() -> None:
+    network, inputs = small_network().float(), torch.randn(3, 2, 4, 4)
+    network.eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    jacobian_spectrum(network, inputs, training=True)
+    assert torch.equal(state, torch.get_rng_state())
+    assert not network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert next(network.parameters()).dtype == torch.float32
+
+
+def test_precision_is_that_asked_for() -> None:
+    layers = [nn.Linear(40, 40, bias=False) for _ in range(6)]
+    network, inputs = nn.Sequential(*layers), torch.randn(1, 40)
+    product = torch.linalg.multi_dot([layer.weight.detach().double() for layer in reversed(layers)])
+    expected = torch.linalg.svdvals(product)
+    wide = spectra(jacobian_spectrum(network, inputs))[0]
+    narrow = spectra(jacobian_spectrum(network, inputs, dtype=None))[0]
+    torch.testing.assert_close(wide, expected, rtol=1e-6, atol=0)
+    assert abs(float(narrow[0] / expected[0]) - 1) < 1e-5
+    assert abs(float(narrow[-1] / expected[-1]) - 1) > 1e-4
+
+
+class Tokens(nn.Module):
+    """A network whose input cannot have a gradient, and a module that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.shared = nn.ReLU()
+        self.head = nn.Linear(4, 2)
+        self.aside = nn.Linear(4, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedded = self.shared(self.embedding(tokens))
+        self.aside(embedded)
+        return self.head(self.shared(embedded))
+
+
+def test_token_networks_start_behind_their_embedding() -> None:
+    network, tokens = Tokens(), torch.randint(7, (3,))
+    table = jacobian_spectrum(network, tokens, start="head")
+    torch.testing.assert_close(spectra(table)[0], torch.linalg.svdvals(network.head.weight.detach().double()))
+    with pytest.raises(ValueError, match=r"floating-point tensor as the network's input, got torch\.int64"):
+        jacobian_spectrum(network, tokens)
+
+
+def test_stacks_that_are_none_are_refused() -> None:
+    network, tokens = Tokens(), torch.randint(7, (3,))
+    with pytest.raises(ValueError, match="'shared' to run once, but it ran 2 times"):
+        jacobian_spectrum(network, tokens, start="shared")
+    with pytest.raises(ValueError, match="path of a module of the network, got 'tail'"):
+        jacobian_spectrum(network, tokens, start="tail")
+    with pytest.raises(ValueError, match="'head' reaches 'aside'"):
+        jacobian_spectrum(network, tokens, start="head", stop="aside")
+    with pytest.raises(ValueError, match="at least one row, got 0"):
+        jacobian_spectrum(network, tokens, start="head", chunk=0)
+    with pytest.raises(ValueError, match="row per example at both ends"):
+        jacobian_spectrum(nn.Flatten(0), torch.randn(2, 3))
+    with pytest.raises(ValueError, match="fewer examples or smaller inputs"):
+        jacobian_spectrum(nn.Identity(), torch.randn(1, 20_000))

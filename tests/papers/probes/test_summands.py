@@ -1,0 +1,173 @@
+"""The sums over a weight's gradient summands, against every summand made by itself with autograd."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normless.nn import scalar_affine
+from normless.nn.standardized import scaled_std
+from normless_papers.probes import summands
+from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
+
+CONVOLUTIONS = {False: (nn.Conv1d, nn.Conv2d, nn.Conv3d), True: (nn.ConvTranspose1d, nn.ConvTranspose2d)}
+PADDINGS = ("zeros", "circular", "replicate")
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
+    """A convolution of any kind and an input it takes."""
+    axes = draw(st.integers(1, 3))
+    transposed = axes < 3 and draw(st.booleans())
+    groups = draw(st.sampled_from([1, 2, 4]))
+
+    def sides(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(low, high), min_size=axes, max_size=axes)))
+
+    options: dict[str, Any] = {"kernel_size": sides(1, 3), "stride": sides(1, 3), "padding": sides(0, 1)}
+    options |= {"dilation": sides(1, 2), "groups": groups}
+    if not transposed:
+        options["padding_mode"] = draw(st.sampled_from(PADDINGS))
+    module = CONVOLUTIONS[transposed][axes - 1](4, 8, **options)
+    least, most = (3, 4) if transposed else (5, 6)
+    return module, torch.randn(draw(st.integers(1, 3)), 4, *sides(least, most))
+
+
+def brute(module: nn.Module, x: Tensor, weight: Tensor, positions: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The gradient of a random loss by the output, and every summand: (B, positions, *weight)."""
+    y = module(x)
+    gradient = torch.randn_like(y)
+    last = isinstance(module, nn.Linear)
+    rows = []
+    for example, *position in product(range(len(x)), *map(range, positions)):
+        only = torch.zeros_like(y)
+        only[(example, *position) if last else (example, slice(None), *position)] = 1
+        rows.append(torch.autograd.grad(y, weight, gradient * only, retain_graph=True)[0])
+    return gradient, torch.stack(rows).reshape(len(x), -1, *weight.shape)
+
+
+def check(module: nn.Module, x: Tensor, gradient: Tensor, each: Tensor) -> None:
+    found = summands_of(module, x, gradient).sums()
+    torch.testing.assert_close(found.total, each.sum((0, 1)))
+    torch.testing.assert_close(found.sum_abs, each.abs().sum((0, 1)))
+    torch.testing.assert_close(found.sum_b_abs_sum_xy, each.sum(1).abs().sum(0))
+    torch.testing.assert_close(found.sum_xy_abs_sum_b, each.sum(0).abs().sum(0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions(), st.integers(0, 2**16), st.sampled_from([1, 50, 2**20]))
+def test_sums_of_any_convolution_are_those_of_all_its_summands(
+    layer: tuple[nn.Module, Tensor], seed: int, held: int
+) -> None:
+    torch.manual_seed(seed)
+    module, x = layer[0].double(), layer[1].double()
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        # Its summands are told apart by the position of the input.
+        y = module(x)
+        gradient = torch.randn_like(y)
+        rows = []
+        for example, *position in product(range(len(x)), *map(range, x.shape[2:])):
+            only = torch.zeros_like(x)
+            only[(example, slice(None), *position)] = x[(example, slice(None), *position)]
+            rows.append(torch.autograd.grad(module(only), module.weight, gradient)[0])
+        each = torch.stack(rows).reshape(len(x), -1, *module.weight.shape)
+    else:
+        gradient, each = brute(module, x, module.weight, tuple(module(x).shape[2:]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summands, "_HELD", held)
+        check(module, x, gradient, each)
+    assert torch.all(each.sum((0, 1)).abs() <= each.abs().sum((0, 1)) + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 2**16))
+def test_positions_of_a_linear_layer_are_all_axes_between(lengths: list[int], seed: int) -> None:
+    torch.manual_seed(seed)
+    module, x = nn.Linear(3, 2).double(), torch.randn(*lengths, 3).double()
+    gradient, each = brute(module, x, module.weight, tuple(lengths[1:]))
+    check(module, x, gradient, each)
+
+
+def test_a_linear_layer_without_batch_has_one_example() -> None:
+    module, x, gradient = nn.Linear(3, 2), torch.randn(3), torch.randn(2)
+    found = summands_of(module, x, gradient)
+    assert (found.examples, found.positions) == (1, 1)
+    torch.testing.assert_close(found.sums().total, torch.outer(gradient, x))
+    image, by_output = torch.randn(3, 5, 5), torch.randn(4, 5, 5)
+    of_image = summands_of(nn.Conv2d(3, 4, 3, padding="same"), image, by_output)
+    assert (of_image.examples, of_image.gradient.shape[2:]) == (1, (5, 5))
+
+
+@settings(max_examples=30, deadline=None)
+@given(convolutions(), st.data())
+def test_the_summands_of_one_parameter_are_those_of_autograd(
+    layer: tuple[nn.Module, Tensor], data: st.DataObject
+) -> None:
+    module, x = layer[0].double(), layer[1].double()
+    found = summands_of(module, x, torch.randn_like(module(x)))
+    index = tuple(data.draw(st.integers(0, length - 1)) for length in found.shape)
+    of_one = found.of_parameter(index)
+    sums = found.sums()
+    assert of_one.shape == (found.examples, *found.gradient.shape[2:])
+    torch.testing.assert_close(of_one.sum(), sums.total[index])
+    torch.testing.assert_close(of_one.abs().sum(), sums.sum_abs[index])
+    torch.testing.assert_close(of_one.flatten(1).sum(1).abs().sum(), sums.sum_b_abs_sum_xy[index])
+    torch.testing.assert_close(of_one.sum(0).abs().sum(), sums.sum_xy_abs_sum_b[index])
+
+
+def test_parameters_that_are_not_there_are_refused() -> None:
+    found = summands_of(nn.Linear(3, 2), torch.randn(4, 3), torch.randn(4, 2))
+    for index in ((2, 0), (0, -1), (0,), (0, 0, 0)):
+        with pytest.raises(IndexError, match=r"weight of shape \(2, 3\)"):
+            found.of_parameter(index)
+
+
+@pytest.mark.parametrize("make", [scalar_affine, scaled_std])
+def test_of_a_scalar_layer_it_is_the_weight_as_applied(make: Any) -> None:
+    """Multiplier, bias before the layer, standardized weight: all are behind or before what the weight is times."""
+    module = make(nn.Conv2d(3, 4, 3, padding=1))
+    module.add_part("multiplier", torch.tensor([0.5]))
+    module.add_part("input_bias", torch.tensor([0.3]))
+    module.double()
+    module.before = nn.BatchNorm2d(3).double()
+    x = torch.randn(2, 3, 4, 4).double()
+    moved = module.before.running_mean.clone()
+    y = F.conv2d(module.prepared(x), weight := module.folded()[0].detach().requires_grad_(), padding=1)
+    after = module.before.running_mean.clone()
+    gradient = torch.randn_like(y)
+    found = summands_of(module, x, gradient).sums().total
+    torch.testing.assert_close(found, torch.autograd.grad(y, weight, gradient)[0])
+    assert not torch.equal(moved, after)
+    assert torch.equal(module.before.running_mean, after)
+
+
+def test_what_is_not_known_is_said() -> None:
+    x = torch.randn(2, 3, 6, 6)
+    with pytest.raises(UnknownSummandsError, match="a Bilinear is neither a convolution nor a linear layer"):
+        summands_of(nn.Bilinear(3, 3, 2), torch.randn(2, 3), torch.randn(2, 2))
+    with pytest.raises(UnknownSummandsError, match="its forward code changes its input first"):
+        summands_of(nn.Conv2d(3, 4, 3), x, torch.randn(2, 4, 6, 6))
+    with pytest.raises(UnknownSummandsError, match="which its weight does not explain"):
+        summands_of(nn.Linear(3, 2), torch.randn(2, 5, 3), torch.randn(2, 2))
+    dropping = scalar_affine(nn.Linear(3, 2))
+    dropping.before = nn.Dropout(0.5)
+    with pytest.raises(UnknownSummandsError, match="dropout"):
+        summands_of(dropping, torch.randn(2, 3), torch.randn(2, 2))
+    dropping.eval()
+    assert summands_of(dropping, torch.randn(2, 3), torch.randn(2, 2)).examples == 2
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    x, gradient = torch.randn(2, 3, 6, 6).bfloat16(), torch.randn(2, 4, 4, 4).bfloat16()
+    found = summands_of(module, x, gradient).sums()
+    assert found.total.dtype == torch.float32
+    exact = summands_of(module, x.double(), gradient.double()).sums()
+    torch.testing.assert_close(found.sum_abs.double(), exact.sum_abs, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,117 @@
+"""Singular values of long products, against 400-digit arithmetic and exact products."""
+
+from __future__ import annotations
+
+from math import log
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from normless_papers.theory.graded_product import GradedProduct, product_log_singular_values
+from normless_papers.theory.matrix_factors import condition_growth, lyapunov_exponents, random_factors
+
+
+def drawn(size: int, count: int, seed: int = 0) -> list[Tensor]:
+    draws = random_factors(size, seed=seed)
+    return [next(draws) for _ in range(count)]
+
+
+def precise(factors: list[Tensor]) -> Tensor:
+    """Logarithms of the singular values of X_M … X_1, in arithmetic of 400 digits."""
+    with mpmath.workdps(400):
+        product = mpmath.eye(len(factors[0]))
+        for factor in factors:
+            product = mpmath.matrix(factor.tolist()) * product
+        values = mpmath.svd_r(product, compute_uv=False)
+        return torch.tensor([float(mpmath.log(value)) for value in values], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 3), (2, 200), (8, 1), (8, 60), (20, 25)])
+def test_every_singular_value_of_a_long_product_is_right(size: int, count: int) -> None:
+    factors = drawn(size, count)
+    exact = precise(factors)
+    torch.testing.assert_close(product_log_singular_values(factors), exact, rtol=0, atol=1e-11)
+
+
+def test_multiplying_out_is_wrong_where_the_graded_product_is_not() -> None:
+    factors = drawn(20, 25)
+    exact = precise(factors)
+    multiplied = torch.linalg.svdvals(torch.linalg.multi_dot(factors[::-1])).log()
+    assert float((exact[0] - exact[-1]) / log(10)) > 18
+    assert abs(float(multiplied[-1] - exact[-1])) > 1
+    assert abs(float(multiplied[0] - exact[0])) < 1e-12
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 7), st.integers(1, 6), st.integers(0, 10_000))
+def test_short_products_are_those_of_numerical_linear_algebra(size: int, count: int, seed: int) -> None:
+    factors = drawn(size, count, seed)
+    product = torch.eye(size, dtype=torch.float64)
+    for factor in factors:
+        product = factor @ product
+    found = product_log_singular_values(factors).exp()
+    expected = torch.linalg.svdvals(product)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=float(expected[0]) * 1e-13)
+
+
+def test_the_smallest_value_is_the_largest_of_the_inverse_product() -> None:
+    factors = drawn(100, 40)
+    inverse, scale = torch.eye(100, dtype=torch.float64), 0.0
+    for factor in factors:
+        inverse = torch.linalg.solve(factor.T, inverse)
+        scale, inverse = scale + float(inverse.norm().log()), inverse / inverse.norm()
+    smallest = -float(torch.linalg.matrix_norm(inverse, 2).log()) - scale
+    found = product_log_singular_values(factors)
+    assert float(found[-1]) == pytest.approx(smallest, abs=1e-9)
+    assert float(found[0] - found[-1]) / log(10) > 50
+
+
+def test_the_sum_of_the_logarithms_is_that_of_the_determinants() -> None:
+    factors = drawn(60, 80)
+    determinants = sum(float(torch.linalg.slogdet(factor).logabsdet) for factor in factors)
+    assert float(product_log_singular_values(factors).sum()) == pytest.approx(determinants, rel=1e-10)
+
+
+def test_long_products_grow_by_the_lyapunov_exponents() -> None:
+    """Newman 1986; the spread of λ_i over M factors is about 1/√M."""
+    size, count = 6, 200
+    growth = torch.stack([product_log_singular_values(drawn(size, count, seed)) / count for seed in range(10)])
+    torch.testing.assert_close(growth.mean(0), lyapunov_exponents(size), rtol=0, atol=0.05)
+    assert condition_growth(size) == pytest.approx(float((growth[:, 0] - growth[:, -1]).mean()), rel=0.05)
+
+
+def test_lyapunov_exponents_are_the_logarithms_of_chi_variables() -> None:
+    generator = torch.Generator().manual_seed(0)
+    norms = torch.randn(200_000, 5, generator=generator, dtype=torch.float64).square()
+    for index, exponent in enumerate(lyapunov_exponents(5, gain="standard")):
+        measured = norms[:, index:].sum(dim=1).log().mean() / 2
+        assert float(measured) == pytest.approx(float(exponent), abs=0.01)
+
+
+def test_singular_and_scaled_factors() -> None:
+    singular = torch.diag(torch.tensor([2.0, 0.0, 1.0]))
+    huge = torch.eye(3, dtype=torch.float64) * 1e200
+    values = product_log_singular_values([singular, huge, huge])
+    assert values[:2].tolist() == pytest.approx([log(2) + 400 * log(10), 400 * log(10)])
+    assert values[2].isneginf()
+    assert product_log_singular_values([torch.zeros(2, 2)]).isneginf().all()
+
+
+def test_what_cannot_be_multiplied_is_refused() -> None:
+    product = GradedProduct(3)
+    with pytest.raises(ValueError, match=r"shape \(3, 3\), got \(3, 2\)"):
+        product.multiply(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="finite numbers"):
+        product.multiply(torch.full((3, 3), float("nan")))
+    with pytest.raises(ValueError, match="at least one factor"):
+        product_log_singular_values([])
+    with pytest.raises(ValueError, match="size 0"):
+        GradedProduct(0)
+    steep = torch.diag(torch.tensor([1.0, 1e-30], dtype=torch.float64))
+    with pytest.raises(ValueError, match="below 1e-280 times the largest"):
+        product_log_singular_values([steep] * 10)
+    assert float(product_log_singular_values([steep] * 9)[1]) == pytest.approx(-270 * log(10))

@@ -1,0 +1,174 @@
+"""Fixup's theorems 1 and 2: identities per example, bounds without exception."""
+
+from __future__ import annotations
+
+from math import log
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured import measured
+from torch import Tensor, nn
+
+from normless import convert, residual_map
+from normless.models import dense, resnet, resnet_cifar
+from normless.probes import observe
+from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
+from normless_papers.theory.parameter_sets import candidate_sets
+
+
+def batch(size: int = 8, side: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(size, 3, side, side, generator=generator)
+    return images, torch.randint(10, (size,), generator=generator)
+
+
+def excess(table: pd.DataFrame) -> pd.Series:
+    return table["loss"] - table["entropy"]
+
+
+@pytest.mark.parametrize("scheme", ["xavier", "none"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fixup_theorem_1_identity_and_bound_for_every_block_and_example(scheme: str, seed: int) -> None:
+    """fixup/theorem-1: ⟨dl/dx, x⟩ = l − H(p) exactly, hence ‖dl/dx‖ ≥ (l − H(p))/‖x‖ without exception."""
+    torch.manual_seed(seed)
+    network = convert(resnet_cifar(44), scheme)
+    nn.init.zeros_(network.classifier.bias)
+    table = measured(InputGradientBounds(), network, *batch(seed=seed))
+    assert len(table) == 22 * 8
+    # Rounding is that of the logits, not of the loss: where both terms are large their difference is not.
+    scale = table["loss"] + table["entropy"] + 1
+    assert ((table["inner_product"] - excess(table)).abs() < 1e-4 * scale).all()
+    assert (table["gradient_norm"] >= table["bound"] * (1 - 1e-4) - 1e-5).all()
+    assert (table["bound"] > 0).mean() > 0.3
+
+
+def test_fixup_theorem_1_is_nought_equals_nought_at_fixup_initialization() -> None:
+    """fixup/theorem-1: at Fixup initialization l = H = log c, and the gradient below the classifier is zero."""
+    table = measured(InputGradientBounds(), convert(resnet_cifar(20), "fixup"), *batch())
+    assert (table["gradient_norm"] == 0).all()
+    assert table["loss"].to_numpy() == pytest.approx(log(10))
+    assert table["entropy"].to_numpy() == pytest.approx(log(10))
+    assert table["bound"].to_numpy() == pytest.approx(0, abs=1e-12)
+
+
+def test_with_batch_norm_the_identity_does_not_hold() -> None:
+    table = measured(InputGradientBounds(), resnet_cifar(20), *batch())
+    assert ((table["inner_product"] - excess(table)).abs() > 0.1).mean() > 0.5
+
+
+def test_the_measured_numbers_are_those_of_one_example_alone() -> None:
+    """Oracle: each example passed by itself, the gradient taken by hand at the second block's input."""
+    network = convert(dense(3, 12, in_features=5, classes=4), "none").double()
+    inputs, targets = torch.randn(6, 5).double(), torch.randint(4, (6,))
+    table = measured(InputGradientBounds(), network, inputs, targets)
+    for example in range(6):
+        x = network.blocks[0](network.stem(inputs[example : example + 1])).detach().requires_grad_()
+        z = network.classifier(network.blocks[2](network.blocks[1](x)))
+        loss = F.cross_entropy(z, targets[example : example + 1])
+        (gradient,) = torch.autograd.grad(loss, x)
+        row = table[(table["block"] == 2) & (table["example"] == example)].iloc[0]
+        assert row["name"] == "blocks.1"
+        assert row["gradient_norm"] == pytest.approx(float(gradient.norm()))
+        assert row["input_norm"] == pytest.approx(float(x.detach().norm()))
+        assert row["inner_product"] == pytest.approx(float((gradient * x.detach()).sum()))
+        assert row["loss"] == pytest.approx(loss.item())
+        p = z.detach().softmax(1)
+        assert row["entropy"] == pytest.approx(float(-(p * p.log()).sum()))
+        assert row["bound"] == pytest.approx((row["loss"] - row["entropy"]) / row["input_norm"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    depth=st.integers(1, 4),
+    width=st.integers(1, 9),
+    classes=st.integers(2, 5),
+    size=st.integers(1, 5),
+    layers=st.integers(1, 3),
+    soft=st.booleans(),
+)
+def test_the_identity_holds_for_every_shape(
+    depth: int, width: int, classes: int, size: int, layers: int, soft: bool
+) -> None:
+    torch.manual_seed(depth + 10 * width)
+    network = convert(dense(depth, width, classes, 3, branch_layers=layers), "none").double()
+    nn.init.zeros_(network.classifier.bias)
+    targets = torch.rand(size, classes).double().softmax(1) if soft else torch.randint(classes, (size,))
+    inputs = torch.randn(size, 3).double()
+    table = measured(InputGradientBounds(), network, inputs, targets)
+    assert len(table) == (depth + 1) * size
+    assert ((table["inner_product"] - excess(table)).abs() < 1e-8).all()
+    sets = measured(SetGradientBounds(), network, inputs, targets)
+    assert ((sets["inner_product"] - sets["excess"]).abs() < 1e-8).all()
+
+
+def test_activations_that_overwrite_the_sum_do_not_matter() -> None:
+    network = convert(resnet(18), "xavier")
+    for module in network.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = True
+    images, targets = batch(4, 16)
+    table = measured(InputGradientBounds(), network, images, targets, residual_map=residual_map(network, images))
+    assert len(table) == 9 * 4
+    assert ((table["inner_product"] - excess(table)).abs() < 1e-4).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fixup_theorem_2_bound_3_for_each_set_of_figure_2(seed: int) -> None:
+    """fixup/theorem-2: (3) holds for every weight draw and each p.h. set; as an identity ⟨dl/dθ, θ⟩ = mean(l − H)."""
+    torch.manual_seed(seed)
+    network = convert(resnet(18), "none")
+    nn.init.zeros_(network.fc.bias)
+    images, targets = batch(4, 16, seed)
+    table = measured(SetGradientBounds(), network, images, targets)
+    assert len(table) == 8
+    assert table["inner_product"].to_numpy() == pytest.approx(table["excess"].to_numpy(), rel=1e-3, abs=1e-3)
+    assert (table["gradient_norm"] >= table["bound"]).all()
+
+
+def test_fixup_theorem_2_bound_4_in_expectation_over_classifier_weights() -> None:
+    """fixup/theorem-2: (4) holds for the mean over draws of the classifier, 400 of them; not for every one."""
+    network = convert(dense(8, 32, in_features=16), "none")
+    nn.init.zeros_(network.classifier.bias)
+    found = residual_map(network)
+    sets = candidate_sets(found, single=False)[:1]
+    inputs, targets = torch.randn(4, 16), torch.randint(10, (4,))
+    bounds, expected = [], []
+    for _ in range(400):
+        nn.init.normal_(network.classifier.weight, std=32**-0.5)
+        row = measured(SetGradientBounds(sets), network, inputs, targets, residual_map=found).iloc[0]
+        assert row["gradient_norm"] >= row["bound"] - 1e-6
+        bounds.append(row["bound"])
+        expected.append(row["logit_bound"])
+    assert sum(bounds) >= sum(expected)
+    assert any(one < other for one, other in zip(bounds, expected, strict=True))
+
+
+def test_fixup_theorem_2_gradients_of_these_sets_grow_with_depth() -> None:
+    """fixup/theorem-2: as the logits blow up with depth, so do the norms of the sets' gradients."""
+    norms = []
+    for depth in (8, 32, 110):
+        torch.manual_seed(0)
+        table = measured(SetGradientBounds(), convert(resnet_cifar(depth), "xavier"), *batch(4))
+        norms.append(table.set_index("set")["gradient_norm"])
+    for name in ("stem", "classifier"):
+        assert norms[0][name] * 2 < norms[1][name] < norms[2][name] / 2
+
+
+def test_one_pass_feeds_both_and_leaves_nothing() -> None:
+    network = convert(resnet_cifar(8), "xavier")
+    watchers = (InputGradientBounds(), SetGradientBounds())
+    observe(network, watchers, *batch())
+    assert len(watchers[0].table()) == 32
+    assert len(watchers[1].table()) == 2
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert not watchers[0]._values
+
+
+def test_logits_of_tokens_are_refused() -> None:
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="one vector of logits per example"):
+        measured(InputGradientBounds(), network, torch.randn(2, 5, 4), torch.zeros(2, 5, 3))

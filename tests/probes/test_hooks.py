@@ -1,0 +1,291 @@
+"""Watchers receive the tensors that hooks and autograd give, and the network's state is restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import normless as nl
+from normless.models import resnet_cifar, wide_resnet
+from normless.probes.hooks.observe import observe
+from normless.probes.hooks.watcher import Watcher
+from normless.residual import Layer, ResidualBlock
+
+SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "x + f": lambda x, f: x + f,
+    "f + x": lambda x, f: f + x,
+    "f += x": lambda x, f: f.__iadd__(x),
+    "torch.add": torch.add,
+    "f.add_(x)": lambda x, f: f.add_(x),
+}
+
+
+@dataclass
+class Everything(Watcher):
+    """Stores copies of all tensors."""
+
+    sums: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    sum_gradients: dict[str, Tensor] = field(default_factory=dict)
+    layers: list[tuple[Layer, Tensor, Tensor]] = field(default_factory=list)
+    layer_gradients: list[tuple[Layer, Tensor, Tensor]] = field(default_factory=list)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    logits: list[Tensor] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        self.layers.append((layer, x.clone(), y.clone()))
+
+    def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+        self.layer_gradients.append((layer, x.clone(), gradient.clone()))
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        assert block.name not in self.sums
+        self.sums[block.name] = (skip.clone(), torch.stack(branches).sum(0), total.clone())
+
+    def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
+        self.sum_gradients[block.name] = gradient.clone()
+
+    def on_logits(self, logits: Tensor) -> None:
+        self.logits.append(logits.clone())
+
+    def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
+        self.logits.append(gradient.clone())
+
+    def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
+        self.parameters[name] = gradient.clone()
+
+    def on_missed(self, block: ResidualBlock, reason: str) -> None:
+        super().on_missed(block, reason)
+        self.forgotten.append(reason)
+
+
+class Block(nn.Module):
+    """A residual block with a given addition, and an addition of a parameter before it."""
+
+    def __init__(self, width: int, add: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.offset = nn.Parameter(torch.randn(width))
+        self.relu = nn.ReLU()
+        self.add = add
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.add(x, self.second(self.relu(self.first(x) + self.offset)))
+
+
+def stack(*blocks: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), *blocks, nn.Linear(6, 3))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+
+
+def expected_sums(model: nn.Sequential, x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Skip path, branch and total of every block, computed from its layers."""
+    sums = []
+    h = model[0](x)
+    for block in list(model)[1:-1]:
+        branch = block.second(torch.relu(block.first(h) + block.offset))
+        sums.append((h, branch, h + branch))
+        h = sums[-1][2]
+    return sums
+
+
+@pytest.mark.parametrize("way", SUMS)
+def test_operator_sums_give_summands_and_gradients(way: str) -> None:
+    torch.manual_seed(0)
+    model = stack(Block(6, SUMS[way]), Block(6, SUMS[way]))
+    x, targets = batch()
+    watcher = Everything()
+    loss = observe(model, [watcher], x, targets)
+    sums = expected_sums(model, x)
+    totals = [total for _, _, total in sums]
+    h = model[-1](totals[-1])
+    expected = F.cross_entropy(h, targets)
+    gradients = torch.autograd.grad(expected, [*totals, h], retain_graph=True)
+    assert loss == pytest.approx(expected.item(), rel=1e-6)
+    assert list(watcher.sums) == ["1", "2"]
+    for observed, computed in zip(watcher.sums.values(), sums, strict=True):
+        for one, other in zip(observed, computed, strict=True):
+            torch.testing.assert_close(one, other.detach())
+    for name, gradient in zip(("1", "2"), gradients[:2], strict=True):
+        torch.testing.assert_close(watcher.sum_gradients[name], gradient)
+    torch.testing.assert_close(watcher.logits[0], h.detach())
+    torch.testing.assert_close(watcher.logits[1], gradients[-1])
+    assert not watcher.missed
+
+
+def test_one_module_that_runs_twice_makes_two_blocks_and_layers() -> None:
+    torch.manual_seed(0)
+    block = Block(6, SUMS["x + f"])
+    model = stack(block, block)
+    x, targets = batch()
+    watcher = Everything()
+    observe(model, [watcher], x, targets)
+    assert len(watcher.sums) == 2
+    for observed, computed in zip(watcher.sums.values(), expected_sums(model, x), strict=True):
+        torch.testing.assert_close(observed[2], computed[2].detach())
+    calls = [(layer.path, layer.call) for layer, _, _ in watcher.layers if layer.kind == "weight"]
+    assert len(calls) == 6
+    assert len(set(calls)) == 6
+
+
+def test_layers_and_their_gradients_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    model = nl.convert(wide_resnet(10, 1), "skipinit(alpha=1)")
+    x, targets = torch.randn(3, 3, 8, 8), torch.tensor([1, 2, 3])
+    seen: dict[str, list[Tensor]] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            output.retain_grad()
+            seen[name] = [args[0].detach(), output]
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in model.named_modules() if name]
+    F.cross_entropy(model(x), targets).backward()
+    for handle in handles:
+        handle.remove()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    watcher = Everything()
+    observe(model, [watcher], x, targets)
+    assert {layer.path for layer, _, _ in watcher.layers} == {layer.path for layer in nl.residual_map(model).layers()}
+    for layer, entered, left in watcher.layers:
+        torch.testing.assert_close(entered, seen[layer.path][0])
+        torch.testing.assert_close(left, seen[layer.path][1].detach())
+    assert len(watcher.layer_gradients) == len(watcher.layers)
+    for layer, _, gradient in watcher.layer_gradients:
+        torch.testing.assert_close(gradient, seen[layer.path][1].grad)
+    assert watcher.parameters.keys() == expected.keys()
+    for name, gradient in watcher.parameters.items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+def test_torchvisions_in_place_sums_and_activations() -> None:
+    """The branch of `out += identity` is overwritten by the sum, and the sum by the ReLU after it."""
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    model = torchvision.models.resnet18(num_classes=5)
+    x, targets = torch.randn(2, 3, 32, 32), torch.tensor([0, 3])
+    ends: dict[str, Tensor] = {}
+    handles = [
+        module.register_forward_hook(lambda _, args, output, name=name: ends.update({name: output.detach().clone()}))
+        for name, module in model.named_modules()
+        if name.endswith(("bn2", "downsample", "maxpool")) or name.count(".") == 1
+    ]
+    model.train()(x)
+    for handle in handles:
+        handle.remove()
+    watcher = Everything()
+    observe(model, [watcher], x, targets)
+    assert len(watcher.sums) == 8
+    before = ends["maxpool"]
+    for name, (skip, branch, total) in watcher.sums.items():
+        torch.testing.assert_close(branch, ends[f"{name}.bn2"])
+        torch.testing.assert_close(skip, ends.get(f"{name}.downsample", before))
+        torch.testing.assert_close(torch.relu(total), ends[name])
+        before = ends[name]
+
+
+def test_summands_include_multipliers() -> None:
+    torch.manual_seed(0)
+    model = nl.convert(resnet_cifar(8), "skipinit")
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name.endswith("multiplier"):
+            nn.init.constant_(parameter, 0.25)
+    watcher = Everything()
+    observe(model, [watcher], torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))
+    for skip, branch, total in watcher.sums.values():
+        torch.testing.assert_close(skip + branch, total)
+
+
+def test_recomputed_layers_are_observed_once() -> None:
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Block(6, SUMS["x + f"])
+
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.compiler.is_exporting():
+                return self.inner(x)
+            y: Tensor = checkpoint(self.inner, x, use_reentrant=False)
+            return y
+
+    torch.manual_seed(0)
+    model = stack(Recomputed())
+    x, targets = batch()
+    found = nl.residual_map(model, x)
+    watcher = Everything()
+    observe(model, [watcher], x, targets, residual_map=found)
+    assert len(watcher.sums) == 1
+    assert len([layer for layer, _, _ in watcher.layers if layer.kind == "weight"]) == 4
+
+
+def test_additions_missing_in_the_dataflow_are_reported() -> None:
+    class Moody(Block):
+        extra = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.extra:
+                x = x + torch.zeros_like(x)
+            return super().forward(x)
+
+    model = stack(Moody(6, SUMS["x + f"]))
+    x, targets = batch()
+    found = nl.residual_map(model, x)
+    model[1].extra = True
+    watcher = Everything()
+    observe(model, [watcher], x, targets, residual_map=found)
+    assert watcher.forgotten == ["its forward code made 2 additions where its dataflow has 1"]
+    assert watcher.missed[0].path == "1"
+    measured = nl.probe(model, (x, targets), ["signal", "backward"], residual_map=found)
+    assert measured.signal.filter(regex="^(skip|branch|sum)").isna().all(axis=None)
+    assert measured.backward.drop(columns=["block", "name"]).isna().all(axis=None)
+    assert measured.missed == tuple(watcher.missed)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_state_is_restored(fails: bool) -> None:
+    torch.manual_seed(0)
+    model = wide_resnet(10, 1).eval()
+    model.blocks[0].conv1.train()
+    x, targets = torch.randn(4, 5 if fails else 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    model.classifier.weight.grad = torch.ones_like(model.classifier.weight)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    if fails:
+        with pytest.raises(RuntimeError):
+            observe(model, [Everything()], x, targets)
+    else:
+        observe(model, [Everything()], x, targets)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    modes = {name for name, module in model.named_modules() if module.training}
+    assert modes == {"blocks.0.conv1"}
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    assert torch.equal(model.classifier.weight.grad, torch.ones_like(model.classifier.weight))
+    assert all(p.grad is None for name, p in model.named_parameters() if name != "classifier.weight")
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def test_errors_of_observe() -> None:
+    model = wide_resnet(10, 1)
+    x = torch.randn(2, 3, 8, 8)
+    with pytest.raises(ValueError, match="so targets are needed"):
+        observe(model, [Everything()], x)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        observe(model, [Everything()], x, torch.tensor([0, 1]))
