@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 
-from normless.plots import gradient_sums_of_layers, new_axes, sums_of_parameters
+from normless.plots import lines, scheme_ink
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, check, larger, replicates, within
+from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
@@ -53,7 +55,7 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
-        draw=lambda: sums_of_parameters(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
+        draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
         remarks=(
             f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
             "|Σd| = Σ|d|.",
@@ -217,7 +219,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
         Measured(drawn, setting.fewer, setting.reduction),
         setting.setup(layers=list(layers)),
         on=("layer", "batch_norm"),
-        draw=lambda: gradient_sums_of_layers(first, layers, new_axes(width=6.4)),
+        draw=lambda: draw_sums(first, layers),
         remarks=(
             "Measured sums are geometric means over draws: they differ from draw to draw by orders of magnitude "
             "without batch norm. `factor` is Σ|d|/|Σd|, and `factor_of_random_signs` is √N, its order of magnitude "
@@ -225,4 +227,27 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
             "The figure shows the first draw.",
         ),
         reduction=setting.reduction,
+    )
+
+
+SUM_SYMBOLS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_abs_sum_xy": "Σ_b|Σₓ d|", "abs_sum": "|Σd|"}
+
+
+def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
+    """The four sums of some layers side by side: level where summands agree, falling where they cancel."""
+    chosen = sums[sums["order"].isin(list(layers))].sort_values("order")
+    chosen = chosen.assign(name=chosen["scheme"] + " " + chosen["order"].astype(str))
+    table = chosen.melt(["name", "scheme"], list(SUM_SYMBOLS), var_name="sum", value_name="average")
+    return lines(
+        table.assign(place=table["sum"].map(list(SUM_SYMBOLS).index)),
+        x="place",
+        y="average",
+        by="name",
+        inks={str(row["name"]): scheme_ink(str(row["scheme"])) for row in chosen.to_dict("records")},
+        log="y",
+        x_ticks=dict(enumerate(SUM_SYMBOLS.values())),
+        size=(6.4, 3.4),
+        title="Gradient of one summand, by what is summed first",
+        x_label="",
+        y_label="average over parameters",
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import channel_moments_against_depth, new_panels, title_axes, value_histograms
+from normless.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, over_draws, replicates, within
 from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
@@ -83,12 +83,14 @@ def _histograms(counts: pd.DataFrame) -> Axes:
     for axes, scheme, title in zip(
         panels, ("none", "batch_norm"), ("Without batch norm", "With batch norm"), strict=True
     ):
-        value_histograms(
+        histogram(
             counts[counts["scheme"] == scheme],
             axes,
+            names="none",
+            log="y",
+            x_marks=[0],
             title=title,
-            across="gradient of a weight of layer 55 (nats per unit)",
-            logarithmic=True,
+            x_label="gradient of a weight of layer 55 (nats per unit)",
         )
     return panels[0]
 
@@ -176,9 +178,7 @@ def _fits(moments: pd.DataFrame) -> pd.DataFrame:
 
 def _moments(first: pd.DataFrame) -> Axes:
     panels = new_panels(2)
-    titles = ("Channel means", "Channel variances")
-    channel_moments_against_depth(first, panels[0], moment="abs_mean")
-    channel_moments_against_depth(first, panels[1], moment="variance")
-    for axes, title in zip(panels, titles, strict=True):
-        title_axes(axes, title)
+    means = {"y": "abs_mean", "band": "abs_mean_spread", "y_label": "mean of |channel mean|"}
+    PLOTS["activations"](first, panels[0], title="Channel means", **means)
+    PLOTS["activations"](first, panels[1], title="Channel variances")
     return panels[0]

@@ -9,9 +9,10 @@ from math import e
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from torch import nn
 
-from normless.plots import singular_value_histogram
+from normless.plots import histogram
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close, in_every
 from normless_papers.probes import jacobian_spectrum
@@ -117,7 +118,7 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
         Law(size, distance_to_law(values), quantities),
         matrix_setup(context, size, factors, runs),
         on=("quantity",),
-        draw=lambda: singular_value_histogram(values, density_table(factors), of="squares"),
+        draw=lambda: draw_singular_values(values, density_table(factors), of="squares"),
         remarks=(
             "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
             "value itself grows as the root of the paper's. `support` is the mean over runs of the largest s². The "
@@ -214,7 +215,33 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
         measured,
         facts,
         setup,
-        draw=lambda: singular_value_histogram(values, density_table(factors, of="values")),
+        draw=lambda: draw_singular_values(values, density_table(factors, of="values"), of="values"),
         remarks=("The figure is in units of entries of variance 1/N; only the scale of the axis differs.",),
         reduction=matrix_reduction(size),
+    )
+
+
+def draw_singular_values(values: pd.DataFrame, law: pd.DataFrame, ax: Axes | None = None, *, of: str) -> Axes:
+    """Figure 8: histograms of all runs over each other by the number of factors, with the limiting density.
+
+    Args:
+        values: a row per singular value: ``factors``, ``run``, ``unit_squared`` (for entries of variance 1/N).
+        law: of `density_table`.
+        ax: where to draw; a new figure without it.
+        of: ``"squares"`` or ``"values"``.
+    """
+    shown = values["unit_squared"] if of == "squares" else np.sqrt(values["unit_squared"])
+    return histogram(
+        values.assign(shown=shown),
+        ax,
+        x="shown",
+        by="factors",
+        each="run",
+        law=law[law["of"] == of],
+        law_name="limiting density",
+        log="y",
+        x_limits=(0, 1.02 * float(shown.max())),
+        name="factors: {}",
+        title="Products of random matrices",
+        x_label=f"{'squared ' * (of == 'squares')}singular value (entries of variance 1/N)",
     )

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.plots import step_noise_against_batch_size
+from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
@@ -115,7 +115,7 @@ def step_noise(
             draws=draws,
         ),
         on=("quantity",),
-        draw=lambda: step_noise_against_batch_size(drawn),
+        draw=lambda: NOISE(drawn),
         remarks=("In evaluation mode: with the batch's statistics there is no gradient of one example.",),
     )
 
@@ -149,3 +149,16 @@ def _quantities(both: pd.DataFrame) -> pd.DataFrame:
         table.insert(0, "quantity", quantity)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
+
+
+NOISE = Plot(
+    "measured_on_predicted",
+    x="batch_size",
+    measured="noise",
+    by="learning_rate",
+    name="α = {:g}",
+    log="xy",
+    title="Noise of a minibatch step",
+    x_label="minibatch size |B|",
+    y_label="mean ‖step - α∇f‖²; line: α²M/|B|",
+)

@@ -10,11 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.plots import loss_along_direction, new_panels, rate_trials
+from normless.plots import Plot, new_panels
 from normless.probes import descend, find_divergence, momentum_sgd
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, within
 from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
+from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 
@@ -113,8 +114,8 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     for axes, minibatch in zip(panels, (1, 5), strict=True):
         rows = first[first["minibatch"] == minibatch]
         start = rows[rows["point"] == 0].set_index("scheme")["loss"]
-        shown = rows[rows["loss"] < 1e3 * rows["scheme"].map(start)]
-        loss_along_direction(shown, axes, title=f"Minibatch {minibatch}", across="step along -∇L", logarithmic=True)
+        kept = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
+        LOSSES(kept, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
     return panels[0]
 
 
@@ -164,7 +165,7 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
     return setting.evidence(
         search,
         quantities=_stable_rates,
-        draw=lambda: rate_trials(pd.concat(trials)),
+        draw=lambda: TRIALS(pd.concat(trials)),
         remarks=(
             "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
             "geometric means over draws; the resolution of the published ones is unknown.",
@@ -204,3 +205,24 @@ def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
 
 def _geometric(values: pd.Series) -> float:
     return float(np.exp(np.log(values.to_numpy(float)).mean()))
+
+
+def _stable_ranges(trials: pd.DataFrame) -> pd.DataFrame:
+    """A bar from the left end to the largest rate that did not diverge."""
+    stable = trials["rate"].where(~trials["diverged"].astype(bool))
+    largest = trials["rate"] == stable.groupby(trials["scheme"]).transform("max")
+    left = float(trials["rate"].min()) / 2
+    return trials.assign(left=np.where(largest, left, np.nan), right=trials["rate"].where(largest))
+
+
+TRIALS = Plot(
+    "points",
+    _stable_ranges,
+    x="rate",
+    y="scheme",
+    hollow="diverged",
+    error=("left", "right"),
+    log="x",
+    title="Learning rates tolerated",
+    x_label="learning rate (hollow: diverged)",
+)
