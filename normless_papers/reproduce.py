@@ -76,8 +76,8 @@ def reproduce(
             made, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
     except Exception as error:
         made, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
-    own = None if id in published() else entry
-    made = replace(made, entry=own, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
+    unpublished = None if id in published() else entry
+    made = replace(made, entry=unpublished, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
     save(made, axes, out)
     return made
 

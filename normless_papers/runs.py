@@ -292,7 +292,7 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
 
 
 def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
-    """The rows of a summary as `beside_published` draws them: `name`, `measured`, `deviation`, `published`.
+    """The rows of a summary as `BESIDE_PUBLISHED` draws them: `name`, `measured`, `deviation`, `published`.
 
     Args:
         name: of the artefact with the published rows.

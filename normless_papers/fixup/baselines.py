@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, wide_resnet
-from normless.plots import growth_against_block
 from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, observed, worst_agreement
@@ -21,6 +20,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.effort import Effort
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
+from normless_papers.plots import GROWTH
 from normless_papers.runs import Runs
 from normless_papers.seeded_inputs import seeded, training_batch
 
@@ -103,7 +103,7 @@ def sqrt2_scaling(
             "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
             **setup_of(runs, efforts),
         },
-        draw=lambda: growth_against_block(grown.assign(scheme="sqrt2")),
+        draw=lambda: GROWTH(grown.assign(scheme="sqrt2")),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
@@ -170,7 +170,7 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
             "calibrated": f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights",
             **setup_of(runs, efforts),
         },
-        draw=lambda: growth_against_block(grown, up="variance after the sum / that before block 1"),
+        draw=lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
         remarks=(
             "The output of a residual block is read as that of its branch. After the sums the variance grows by "
             "about 1 with every block of a stage, as with batch normalization; the figure shows it.",

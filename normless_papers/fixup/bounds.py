@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
-from normless.plots import gradient_bounds_against_block
+from normless.plots import Plot
 from normless.probes import Watcher, observe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
@@ -114,7 +114,7 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
             "draws of weights": draws,
         },
         on=("quantity",),
-        draw=lambda: gradient_bounds_against_block(tables[0]),
+        draw=lambda: BOUNDS(tables[0]),
     )
 
 
@@ -197,10 +197,28 @@ def theorem_2(
             "draws of weights": draws,
         },
         on=("quantity",),
-        draw=lambda: gradient_bounds_against_block(
-            _numbered(rows), across="set: stem, pairs, classifier", by="the set"
-        ),
+        draw=lambda: BOUNDS(_numbered(rows), x_label="set: stem, pairs, classifier", y_label="‖gradient‖ by the set"),
     )
+
+
+def _measured_and_bound(bounds: pd.DataFrame) -> pd.DataFrame:
+    named = bounds.rename(columns={"gradient_norm": "measured", "bound": "lower bound"})
+    table = named.melt("block", ["measured", "lower bound"], var_name="quantity", value_name="norm")
+    # A bound that is not positive says nothing.
+    return table[table["norm"] > 0]
+
+
+BOUNDS = Plot(
+    "points",
+    _measured_and_bound,
+    x="block",
+    y="norm",
+    by="quantity",
+    summary="median",
+    log="y",
+    title="Gradients cannot be small",
+    y_label="‖gradient‖ by the block's input",
+)
 
 
 def _table(watcher: Watcher, network: nn.Module, inputs: Tensor, targets: Tensor) -> pd.DataFrame:

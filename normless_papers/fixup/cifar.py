@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import accuracy_against_epoch, beside_published, series_ink
+from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.effort import Effort
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.runs import Runs, carry_out, summary, with_published
 
 RATE = 0.1
@@ -76,10 +77,10 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     )
     return runs.evidence(
         measured,
-        lambda: beside_published(
+        lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-1", measured, ("method",), "test_error"),
             title="Batch norm, Xavier, Fixup",
-            across="test error (%)",
+            x_label="test error (%); diamonds: published",
         ),
         on=("method",),
         remarks=(remark,),
@@ -185,10 +186,10 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
         found,
         {data: runs.setup for data, runs in found.items()},
         on=columns,
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-4", measured, columns, "test_error"),
             title="With Mixup and Cutout",
-            across="test error (%)",
+            x_label="test error (%); diamonds: published",
         ),
         remarks=(
             "Parameters of Mixup and Cutout are not printed; α = 1 and squares of half the side (5/8 on SVHN) are "

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from normless.models import resnet, resnet_cifar
-from normless.plots import homogeneity_of_sets
+from normless.plots import QUIET, Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
@@ -65,7 +65,7 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
             "inputs": f"{images} random images of {side}×{side}",
             "factors": ", ".join(map(str, FACTORS)),
         },
-        draw=lambda: homogeneity_of_sets(drawn),
+        draw=lambda: SETS(drawn),
     )
 
 
@@ -109,8 +109,26 @@ def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidenc
             "inputs": f"{images} random images of {side}×{side}",
             "factors": "0.5 and 3",
         },
-        draw=lambda: homogeneity_of_sets(_shown(table)),
+        draw=lambda: SETS(_shown(table)),
     )
+
+
+# An error of exactly 0 is drawn here, below any rounding.
+_EXACT = 1e-9
+
+SETS = Plot(
+    "points",
+    lambda sets: sets.assign(other=~sets["homogeneous"], relative_error=sets["relative_error"].clip(lower=_EXACT)),
+    x="relative_error",
+    y="set",
+    by="homogeneous",
+    hollow="other",
+    inks={"True": series_ink(0), "False": QUIET},
+    log="x",
+    x_limits=(_EXACT / 2, 5),
+    title="Homogeneous sets",
+    x_label="relative error in f(aθ) = a f(θ)",
+)
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import accuracy_against_epoch, beside_published, series_ink
+from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
@@ -22,6 +22,7 @@ from normless_papers.claims import (
 )
 from normless_papers.effort import Effort
 from normless_papers.fixup.cifar import best_rate
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.runs import Runs, carry_out, summary, with_published
 from normless_papers.trained import chance_of, trains
 
@@ -132,10 +133,10 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
         Errors(found["resnet_50"], found["resnet_101"], xavier),
         {name: runs.setup for name, runs in found.items()} | {"Xavier's weights": xavier.setup},
         on=columns,
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-2", measured, columns, "test_error"),
             title="Test errors with and without Mixup",
-            across="top-1 test error (%)",
+            x_label="top-1 test error (%); diamonds: published",
         ),
         remarks=(
             "Of Xavier's weights the best by test accuracy of the rates "

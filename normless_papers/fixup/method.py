@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet, resnet_cifar
-from normless.plots import agreement_of_quantities
 from normless.residual import ResidualMap
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import disturbed, gradients, resnet_by_fixup
 from normless_papers.seeded_inputs import seeded
 
@@ -123,7 +123,7 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
             "written out": f"ResNet-{written_out}, {images} random images of {side}×{side}, float64",
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "Convolutions have no bias of their own; the classifier keeps its own, a number per class, besides the "
             "scalar one before it. No bias stands before the very first convolution, whose input is data.",

@@ -10,7 +10,6 @@ from torch import nn
 
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
-from normless.plots import agreement_of_quantities
 from normless.spec import parse_call
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
@@ -18,6 +17,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.effort import Effort
 from normless_papers.fixup.translation import stable
+from normless_papers.plots import AGREEMENT
 from normless_papers.runs import Runs, carry_out, chosen
 from normless_papers.seeded_inputs import seeded
 from normless_papers.trained import runs_train
@@ -84,7 +84,7 @@ def template(context: Context, *, effort: Effort) -> Evidence:
         ),
         facts=Template(agreements, counts, trained),
         setup={"network": f"{effort.model}, converted by fixup", "L": 5 * layers, "m": WEIGHT_LAYERS, **runs.setup},
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "The paper prints no recipe for the Transformer. Here L counts the residual branches of both stacks, 2 "
             "for each layer of the encoder and 3 of the decoder, and m = 2. Queries and keys are not on the path "

@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 
 from normless.models import dense
-from normless.plots import batch_statistics_against_block, new_panels
+from normless.plots import PLOTS, new_panels
 from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, over_draws, within
@@ -115,6 +115,5 @@ def _panels(tables: dict[int, pd.DataFrame], largest: int) -> Axes:
     smallest = min(tables)
     panels = new_panels(1, 2, width=4.9, height=3.2)
     for axes, batch in zip(panels, (largest, smallest), strict=True):
-        batch_statistics_against_block(tables[batch], axes)
-        axes.set_title(f"Batch size {batch}\n", loc="left", fontsize=11, fontweight="bold", pad=4)
+        PLOTS["signal"](tables[batch], axes, title=f"Batch size {batch}")
     return panels[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normless import residual_map
 from normless.models import dense
-from normless.plots import example_correlation_against_block
+from normless.plots import PLOTS
 from normless.probes import Watcher, observe, probe
 from normless.residual import ResidualBlock
 from normless_papers.artefact import Context, Evidence, artefact
@@ -134,7 +134,7 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
         facts=found,
         setup={**_setup(context, width, batch, draws), "figure": "one draw, ten blocks"},
         on=("quantity",),
-        draw=lambda: example_correlation_against_block(one_draw),
+        draw=lambda: PLOTS["covariance"](one_draw),
     )
 
 
@@ -209,5 +209,5 @@ def covariance(
         ),
         setup={**_setup(context, width, batch, draws), "figure": f"one draw, {deep} blocks of width {deep_width}"},
         on=("quantity",),
-        draw=lambda: example_correlation_against_block(one_draw),
+        draw=lambda: PLOTS["covariance"](one_draw),
     )

@@ -12,11 +12,12 @@ import torch
 from matplotlib.axes import Axes
 
 from normless.models import dense
-from normless.plots import batch_statistics_against_block, growth_against_block, new_panels
+from normless.plots import PLOTS, new_panels
 from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.plots import GROWTH
 from normless_papers.seeded_inputs import seeded, training_batch
 from normless_papers.skipinit.convolutional_network import ConvolutionalNetwork
 
@@ -169,10 +170,9 @@ def _deviates_by(claim: str, ratio: pd.Series, tolerance: float) -> Check:
 
 def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
     panels = new_panels(1, 3, width=4.9, height=3.2)
-    growth_against_block(_growth(tables["a"]), panels[0], up="(a) linear, no norm: variance / that of block 1")
+    GROWTH(_growth(tables["a"]), panels[0], y_label="(a) linear, no norm: variance / that of block 1")
     for name, axes, title in zip("bc", panels[1:], ("(b) linear, batch norm", "(c) ReLU, batch norm"), strict=True):
-        batch_statistics_against_block(tables[name], axes)
-        axes.set_title(f"{title}\n", loc="left", fontsize=11, fontweight="bold", pad=4)
+        PLOTS["signal"](tables[name], axes, title=title)
     return panels[0]
 
 
@@ -231,7 +231,7 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
             "draws of weights": 1,
         },
         on=("quantity",),
-        draw=lambda: batch_statistics_against_block(table),
+        draw=lambda: PLOTS["signal"](table),
         remarks=(
             "The table shows some blocks; checks use all. In one draw of weights of width w the squared mean strays "
             f"by √(2/w) of itself, {100 * sqrt(2 / width):.1f} % here, and its slope may be off by four times that.",

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet_v2
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.multiplier_agreements import blocks_at_start
+from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import Parts, disturbed, scaled
 from normless_papers.seeded_inputs import seeded
 
@@ -114,7 +114,7 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
             "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
     )
 
 

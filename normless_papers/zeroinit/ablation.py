@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import inks_of, new_panels, optima_by_name
+from normless.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.de_smith import ACCURACY, BATCH_SIZE, LOSS, over_batch_sizes, scheme_of, wide_resnet_text
 from normless_papers.effort import Effort
+from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.runs import Runs
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
@@ -68,9 +69,9 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         upper, lower = new_panels(1, 2, width=4.9, height=3.2)
         inks = inks_of({method: scheme_of(method) for method in RUN})
         accuracies, losses = (runs.optima(metric) for metric in (ACCURACY, LOSS))
-        optima_by_name(accuracies, upper, series="method", inks=inks, title="Test accuracy", across="percent")
-        return optima_by_name(
-            losses, lower, series="method", inks=inks, title="Training loss with the L2 term", across="nats"
+        OPTIMA_BY_NAME(accuracies, upper, y="method", inks=inks, title="Test accuracy", x_label="percent")
+        return OPTIMA_BY_NAME(
+            losses, lower, y="method", inks=inks, title="Training loss with the L2 term", x_label="nats"
         )
 
     return runs.evidence(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from normless import param_groups
-from normless.plots import gradient_correlation_against_depth, l2_share_against_depth
+from normless.plots import Plot
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
@@ -91,7 +91,7 @@ def linear_at_init(
             "gradient": "of one random direction of the logits by the stem's output",
             "draws": f"{draws} of weights and direction",
         },
-        draw=lambda: gradient_correlation_against_depth(drawn),
+        draw=lambda: CORRELATIONS(drawn),
         remarks=(
             "Blocks with an identity skip path are the identity. The projecting blocks of a Wide-ResNet read their "
             "skip path after the ReLU that they share with the branch: those are linear in that ReLU's output.",
@@ -199,7 +199,7 @@ def l2_dominates(
             "draws of weights": draws,
             **{f"trained: {name}": value for name, value in shown.setup.items()},
         },
-        draw=lambda: l2_share_against_depth(means),
+        draw=lambda: L2_SHARES(means),
         remarks=(
             "That the optimal rate does not depend on depth is zeroinit/table-3's claim, whose runs these are.",
             *shown.remarks,
@@ -216,3 +216,27 @@ def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
     entropy = float(table.loc[table["term"] == "data", "value"].item())
     decay = float(table.loc[table["term"] == "l2", "value"].sum())
     return {"scheme": "zeroinit", "depth": depth, "cross_entropy": entropy, "l2": decay, "share": l2_share(table)}
+
+
+CORRELATIONS = Plot(
+    "lines",
+    x="depth",
+    y="cosine",
+    summary="median",
+    log="x",
+    y_marks=[0],
+    title="Shattered gradients",
+    y_label="cosine between examples' gradients",
+)
+
+L2_SHARES = Plot(
+    "lines",
+    x="depth",
+    y="share",
+    summary="median",
+    log="x",
+    y_ticks="percent",
+    y_limits=(0, 1),
+    title="The loss at initialization",
+    y_label="share of the L2 term",
+)

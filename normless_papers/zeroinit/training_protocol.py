@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from normless.data import load_data
 from normless.optim import rate_multiplier
-from normless.plots import name_axes, new_axes, scheme_ink
+from normless.plots import lines
 from normless.sweeps import optima
 from normless.train import TrainConfig, build_network, build_optimizer, example_inputs
 from normless_papers.artefact import Context, Evidence, artefact
@@ -105,11 +105,14 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
     }
 
     def draw() -> Axes:
-        axes = new_axes()
-        ink = scheme_ink("batch_norm").light
-        axes.step(range(config.epochs), np.log2(multipliers), where="post", color=ink)
-        name_axes(axes, title="Schedule of the learning rate", across="epoch", up="log₂ of its multiplier")
-        return axes
+        table = pd.DataFrame({"epoch": range(config.epochs), "multiplier": np.log2(multipliers)})
+        return lines(
+            table,
+            x="epoch",
+            y="multiplier",
+            title="Schedule of the learning rate",
+            y_label="log₂ of its multiplier",
+        )
 
     return Evidence(
         measured=pd.DataFrame({"quantity": list(settings), "value": list(settings.values())}),

@@ -38,6 +38,8 @@ class Block(nn.Module):
             return x + self.drop(h)
         if self.kind == "pool":
             return x + F.avg_pool1d(h.unsqueeze(1), 3, 1, 1).squeeze(1)
+        if self.kind == "sorted":
+            return x + h.sort(dim=1).values
         if self.kind == "two":
             return x + h + self.gate(x)
         return x + h
