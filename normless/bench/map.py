@@ -68,10 +68,10 @@ def _measure(name: str, rounds: int) -> dict[str, Any]:
         "map": lambda: residual_map(model, *arguments, **named),
     }
     seconds = seconds_in_turns(runs, rounds)
-    ratios = seconds.div(seconds["export"], axis=0)
-    spread = ratio_table("run", seconds, ratios).set_index("run").loc["map", ["ratio", "lowest", "highest"]]
-    blocks = residual_map(model, *arguments, **named).depth
-    return {"network": name, "blocks": blocks} | seconds.median().to_dict() | spread.to_dict()
+    table = ratio_table("run", seconds, seconds.div(seconds["export"], axis=0)).set_index("run")
+    times = {run: float(table["seconds"][run]) for run in runs}
+    spread = {column: float(table[column]["map"]) for column in ("ratio", "lowest", "highest")}
+    return {"network": name, "blocks": residual_map(model, *arguments, **named).depth} | times | spread
 
 
 def _bert() -> tuple[nn.Module, Inputs]:
