@@ -6,10 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, Plot, new_panels, scheme_ink
-from normless_papers.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates, within
-from normless_papers.probes import ChannelContributions, dominance_table
+from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table
 from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 
