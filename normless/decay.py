@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-GROUPS = (
-    "weights",
-    "gamma_last",
-    "gamma_down",
-    "gamma_stem",
-    "gamma_other",
-    "gains",
-    "layer_scale",
-    "biases",
-    "scalars",
-    "rest",
-)
+GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
+GROUPS = ("weights", *GAMMAS, "gains", "layer_scale", "biases", "scalars", "rest")
 
 POLICIES: Mapping[str, frozenset[str]] = {
     # The guidelines 1 to 4: decay weights, γ_last and γ_others; neither γ_down nor γ_0, nor β, biases and scalars.
@@ -32,7 +22,7 @@ POLICIES: Mapping[str, frozenset[str]] = {
 }
 
 # The roles of a γ as the residual map names them.
-SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GROUPS if name.startswith("gamma_")}
+SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GAMMAS}
 
 Policy = str | Mapping[str, bool | float]
 
@@ -55,14 +45,13 @@ class Decays:
 
 
 def decays_of(policy: Policy, weight_decay: float) -> Decays:
-    """What a policy makes of one λ.
+    """What a policy makes of one λ; what it does not name does not decay.
 
     Args:
         policy: terms joined by ``+``, each a key of `POLICIES`, a name in `GROUPS`, a role of γ (``last``, ``down``,
-            ``stem``, ``other``), or a pattern of parameters' names, which has a dot or an asterisk in it, such as
-            ``*.feed_forward.norm.weight``; all of them decay by λ, the columns of Kim et al., table 2, are
-            ``weights``, ``weights+last`` and so on. Or a mapping from groups, roles and patterns to whether they
-            decay, or to a λ of their own. What is not named does not decay.
+            ``stem``, ``other``), or a pattern of parameters' names with a dot or an asterisk in it, such as
+            ``*.feed_forward.norm.weight``; the columns of Kim et al., table 2, are ``weights``, ``weights+last`` and
+            so on. Or a mapping from groups, roles and patterns to whether they decay, or to a λ of their own.
         weight_decay: λ.
 
     Raises:

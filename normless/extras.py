@@ -29,10 +29,6 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
 
 
 def import_extra(extra: str, what: str, module: str) -> Any:
-    """The module of an extra, imported.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """The module of an extra, imported; errors as in `require_extra`."""
     require_extra(extra, what, module.partition(".")[0])
     return import_module(module)

@@ -50,12 +50,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._own: dict[str, Entry] = {}
 
     def register(self, name: str | None = None) -> Callable[[Entry], Entry]:
-        """A decorator that adds a function or class under a name, by default its own.
+        """A decorator that adds a function or class under a name, by default its own; ValueError if it is taken.
 
         A definition that is executed again, as in a notebook, replaces itself.
-
-        Raises:
-            ValueError: the name is taken.
         """
 
         def add(entry: Entry) -> Entry:
@@ -105,11 +102,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return len(list(iter(self)))
 
     def find(self, name: str) -> Entry:
-        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it.
-
-        Raises:
-            ValueError: there is no such entry, file, module or name in it.
-        """
+        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it."""
         if name in self:
             return self[name]
         if ":" in name:
@@ -134,11 +127,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return found
 
     def make(self, text: str, **given: Any) -> Any:
-        """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given.
-
-        Raises:
-            ValueError: see `find`; or the entry does not take an argument or its value.
-        """
+        """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given."""
         name, arguments = parse_call(text)
         entry = self.find(name)
         assert callable(entry)
@@ -184,11 +173,7 @@ def _same_definition(one: Any, other: Any) -> bool:
 
 
 def module_of_file(path: str | Path) -> ModuleType:
-    """The module of a Python file, executed once per version of the file.
-
-    Raises:
-        ValueError: there is no such file.
-    """
+    """The module of a Python file, executed once per version of the file."""
     file = Path(path).resolve()
     if not file.is_file():
         raise ValueError(f"There is no file {path}.")
@@ -226,9 +211,6 @@ def check_arguments(
         arguments: as read from text.
         function: what they are for.
         given: arguments that do not come from the text and are not checked.
-
-    Raises:
-        ValueError: says what the function takes.
     """
     given = given or {}
     signature = inspect.signature(function).parameters

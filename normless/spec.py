@@ -12,15 +12,10 @@ _OF_FILE = re.compile(r"(.*\.py):(\s*\w+\s*(?:\(.*\))?)\s*", re.DOTALL)
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``name`` or ``name(key=value, …)`` into the name and its keyword arguments.
+    """Split ``name`` or ``name(key=value, …)`` into name and keyword arguments; ValueError for any other form.
 
-    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, stays part of it.
-
-    Values are Python literals; anything else (``1/sqrt(L)``, ``weight``) is kept as a string without spaces.
-    Nothing is ever evaluated.
-
-    Raises:
-        ValueError: the text is not of that form.
+    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, stays part of it. Values are
+    Python literals; anything else (``1/sqrt(L)``, ``weight``) stays a string without spaces. Nothing is evaluated.
     """
     problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
     source, call = _split_source(text)
@@ -38,11 +33,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def format_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """The text that `parse_call` reads as this name and these arguments.
-
-    Raises:
-        ValueError: a value is no Python literal.
-    """
+    """The text that `parse_call` reads as this name and these arguments, whose values are Python literals."""
     for key, value in arguments.items():
         if not _is_literal(value):
             raise ValueError(f"Expected a number, a text, True, False, None or a tuple as {key}, got {value!r}.")

@@ -102,10 +102,7 @@ class ScalarBiases(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class BiasAfterSum(Edit):
-    """A scalar bias, zero, between every residual sum and the activation after it (ZeroInit, section 5).
-
-    For ResNet-V1, in which that activation is on the skip path.
-    """
+    """A scalar bias, zero, before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
 
     def apply(self, surgery: Surgery) -> None:
         """Add one bias per block that has an activation after its sum."""
@@ -121,13 +118,9 @@ def _activation_after_sum(block: ResidualBlock) -> Layer | None:
 
 
 def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, activation: Layer) -> None:
-    """Add b in relu(x + f(x) + b): to the bias of the branch's last weight layer, which costs nothing.
-
-    Where the sum is scaled or normalized it is added before the activation.
-    """
+    """Add b in relu(x + f(x) + b), as a bias of the branch's last weight layer where the sum is plain."""
     end = surgery.branch_end(block)
-    normalized = any(layer.kind == "norm" and surgery.is_left(layer) for layer in block.after_sum)
-    plain = not normalized and surgery.adds_plainly(block)
+    plain = not surgery.left(block.after_sum, "norm") and surgery.adds_plainly(block)
     if plain and end is not None and end.kind == "weight" and surgery.can_fold(end):
         surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:

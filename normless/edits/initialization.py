@@ -12,6 +12,8 @@ from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.initialization import Kind as Kind
 from normless.residual import Layer, ResidualBlock
 
+_TIED = "weight stays, since it embeds the input too"
+
 
 @EDITS.register()
 @dataclass(frozen=True)
@@ -39,9 +41,7 @@ class Reinitialize(Edit):
             for name in layer.parameters:
                 if name.endswith("bias"):
                     nn.init.zeros_(surgery.model.get_parameter(name))
-            surgery.record(
-                layer.path, f"weight {'stays, since it embeds the input too' if tied else f'from {self.kind}'}"
-            )
+            surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 
 def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
@@ -59,10 +59,7 @@ class ZeroBranchEnds(Edit):
         """Zero one layer per block."""
         for block in surgery.blocks():
             for branch in block.branches:
-                weights = [layer for layer in branch if layer.kind == "weight" and not layer.gating]
-                if not weights:
-                    raise surgery.unsupported(block.name, "its branch has no weight layer")
-                _zero(surgery, weights[-1].path)
+                _zero(surgery, surgery.last_weight(block, branch))
 
 
 @EDITS.register()
@@ -80,7 +77,7 @@ class ZeroClassifier(Edit):
             bias = getattr(surgery.get(path), "bias", None)
             if isinstance(bias, Tensor):
                 nn.init.zeros_(bias)
-            surgery.record(path, "weight stays, since it embeds the input too")
+            surgery.record(path, _TIED)
         else:
             _zero(surgery, path)
 
@@ -92,34 +89,29 @@ class ZeroLastGamma(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Zero γ at every branch end; refuse branches that do not end in a norm."""
-        ends = []
         for block in surgery.blocks():
             end = surgery.branch_end(block)
             if end is None or end.kind != "norm":
                 raise surgery.unsupported(block.name, _why_not(surgery, block, end))
-            ends.append(end.path)
-        for path in ends:
-            gamma = surgery.get(path).weight
+            gamma = surgery.get(end.path).weight
             if not isinstance(gamma, Tensor):
-                raise surgery.unsupported(path, "the norm has no γ")
+                raise surgery.unsupported(end.path, "the norm has no γ")
             nn.init.zeros_(gamma)
-            surgery.record(path, "γ = 0")
+            surgery.record(end.path, "γ = 0")
 
 
 def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
-    norms = [layer for layer in block.branch_layers if layer.kind == "norm" and surgery.is_left(layer)]
+    norms = surgery.left(block.branch_layers, "norm")
     if not norms:
         return "its branch has no norm"
     if end is None:
         return f"an operation that is no layer follows the last norm of its branch, {norms[-1].path}"
     rest = block.branch_layers[block.branch_layers.index(norms[-1]) :]
     followed = f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}"
-    if any(layer.kind == "activation" for layer in rest):
-        return (
-            f"{followed}: at γ = 0 the activation between them passes no gradient, "
-            "and the branch would stay at zero for good"
-        )
-    return f"{followed}, so the branch does not end in γ"
+    if not any(layer.kind == "activation" for layer in rest):
+        return f"{followed}, so the branch does not end in γ"
+    stays = "at γ = 0 the activation between them passes no gradient, and the branch would stay at zero for good"
+    return f"{followed}: {stays}"
 
 
 def _zero(surgery: Surgery, path: str) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.initialization import Reinitialize
+from normless.lifting import evaluating
 
 
 @EDITS.register()
@@ -38,29 +38,22 @@ class LSUV(Edit):
         tied = surgery.tied_layers()
         layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
         for layer in layers:
-            if (
-                ":" in layer.path
-                or not layer.called
-                or not isinstance(getattr(surgery.get(layer.path), "weight", None), Tensor)
-            ):
+            module = surgery.get(layer.path) if ":" not in layer.path and layer.called else None
+            if not isinstance(getattr(module, "weight", None), Tensor):
                 raise surgery.unsupported(layer.path, "it is no layer with one weight and one output, to be scaled")
         Reinitialize("orthogonal").apply(surgery)
-        model = surgery.model
         pending = {layer.path for layer in layers}
-        training = {name: module.training for name, module in model.named_modules()}
         hooks = [
             surgery.get(path).register_forward_hook(partial(self._calibrate, surgery, pending, path))
             for path in sorted(pending)
         ]
         try:
-            # Evaluation mode: dropout must not disturb the variances, nor batch norm move its statistics.
-            with torch.no_grad():
-                model.eval()(*surgery.inputs, **surgery.kwargs)
+            # Dropout must not disturb the variances, nor batch norm move its statistics.
+            with evaluating(surgery.model):
+                surgery.model(*surgery.inputs, **surgery.kwargs)
         finally:
             for hook in hooks:
                 hook.remove()
-            for name, module in model.named_modules():
-                module.training = training[name]
         if pending:
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
 

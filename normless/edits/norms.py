@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import EDITS, Edit, Surgery
@@ -21,8 +21,7 @@ class RemoveNorms(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         """Put an identity in the place of every norm."""
-        for path in surgery.map.norms:
-            _remove(surgery, path)
+        _remove_norms(surgery)
 
 
 @EDITS.register()
@@ -49,8 +48,7 @@ class NormOnSkip(Edit):
     """A further batch normalization in every block (De & Smith, table 4).
 
     Args:
-        place: `after_sum`: after the addition, as the table's heading says;
-            `skip_path`: on the skip path before the addition, the text's other reading.
+        place: `after_sum`, as the table's heading says, or `skip_path`, the text's other reading.
     """
 
     place: Literal["after_sum", "skip_path"] = "after_sum"
@@ -78,8 +76,7 @@ class OnlyFinalNorm(Edit):
     def apply(self, surgery: Surgery) -> None:
         """Remove every norm; put one on the features that the classifier reads."""
         path = surgery.classifier()
-        for norm in surgery.map.norms:
-            _remove(surgery, norm)
+        _remove_norms(surgery)
         classifier = surgery.affine(path)
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
@@ -91,11 +88,7 @@ class OnlyFinalNorm(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class HeadDropout(Edit):
-    """Dropout on the features that the classifier reads (ZeroInit, part 3).
-
-    Args:
-        probability: the share of features dropped; 0.6 by default, 0.2 in the papers on ImageNet.
-    """
+    """Dropout before the classifier (ZeroInit, part 3): a share of 0.6, on ImageNet 0.2 in the papers."""
 
     probability: float = 0.6
 
@@ -122,9 +115,7 @@ class OnlyTopNorm(Edit):
         """Remove every norm but that one, or put it there."""
         last = surgery.blocks()[-1]
         kept = next((layer.path for layer in surgery.map.head_layers if layer.kind == "norm"), None)
-        for path in surgery.map.norms:
-            if path != kept:
-                _remove(surgery, path)
+        _remove_norms(surgery, kept)
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")
             return
@@ -142,6 +133,12 @@ def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
     """Let the classifier's input pass a module, after those that it passes already."""
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
+
+
+def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
+    for path in surgery.map.norms:
+        if path != kept:
+            _remove(surgery, path)
 
 
 def _remove(surgery: Surgery, path: str) -> None:
@@ -167,14 +164,8 @@ def _remove(surgery: Surgery, path: str) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    norms = {
-        nn.Linear: nn.BatchNorm1d,
-        nn.Conv1d: nn.BatchNorm1d,
-        nn.Conv2d: nn.BatchNorm2d,
-        nn.Conv3d: nn.BatchNorm3d,
-    }
-    for kind, norm in norms.items():
-        if isinstance(layer, kind):
-            assert isinstance(layer.weight, Tensor)
+    linear = (nn.Linear, nn.Conv1d)
+    for kinds, norm in ((linear, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d), (nn.Conv3d, nn.BatchNorm3d)):
+        if isinstance(layer, kinds):
             return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
     raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")

@@ -11,22 +11,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import EDITS, Edit, Surgery
 from normless.errors import UnsupportedEditError
-from normless.nn import (
-    AlternatingBatchNorm1d,
-    AlternatingBatchNorm2d,
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    PartialBatchNorm1d,
-    PartialBatchNorm2d,
-)
+from normless.nn import batch_norms
 from normless.residual.classify import describe
 
 Family = Literal["ghost", "partial", "alternating", "group"]
 
 FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
-    "ghost": (GhostBatchNorm1d, GhostBatchNorm2d),
-    "partial": (PartialBatchNorm1d, PartialBatchNorm2d),
-    "alternating": (AlternatingBatchNorm1d, AlternatingBatchNorm2d),
+    "ghost": (batch_norms.GhostBatchNorm1d, batch_norms.GhostBatchNorm2d),
+    "partial": (batch_norms.PartialBatchNorm1d, batch_norms.PartialBatchNorm2d),
+    "alternating": (batch_norms.AlternatingBatchNorm1d, batch_norms.AlternatingBatchNorm2d),
 }
 
 
@@ -66,15 +59,8 @@ class ReplaceNorms(Edit):
             return _group_norm(old, **options)
         if self.family == "partial" and not old.affine:
             options |= {"gamma": False, "beta": False}
-        kind = FAMILIES[self.family][isinstance(old, nn.BatchNorm2d)]
-        return kind(
-            old.num_features,
-            eps=old.eps,
-            momentum=old.momentum,
-            affine=old.affine,
-            track_running_stats=old.track_running_stats,
-            **options,
-        )
+        kept = {name: getattr(old, name) for name in ("eps", "momentum", "affine", "track_running_stats")}
+        return FAMILIES[self.family][isinstance(old, nn.BatchNorm2d)](old.num_features, **kept, **options)
 
 
 def _group_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> nn.GroupNorm:
