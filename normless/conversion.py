@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
@@ -52,7 +51,7 @@ def convert(
     chosen = _applicable(model, scheme)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     found = residual_map or find_residual_map(model, *inputs, **kwargs)
-    surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
+    surgery = _operate(Surgery(deepcopy(model), found, inputs, kwargs), chosen)
     if inputs or kwargs:
         verify(surgery)
     setattr(surgery.model, MARK, chosen.text)
@@ -79,12 +78,12 @@ def plan(
     withheld = not any(parameter.is_meta for parameter in model.parameters())
     try:
         unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(_without_values(model), found, unread, {}, chosen, values_withheld=withheld)
+        surgery = _operate(Surgery(_without_values(model), found, unread, values_withheld=withheld), chosen)
     except RuntimeError as error:
         # torch names the device where an operation needs the values of a tensor on it.
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
-        surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
+        surgery = _operate(Surgery(deepcopy(model), found, inputs, kwargs), chosen)
     return tuple(surgery.changes)
 
 
@@ -106,12 +105,9 @@ def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
     return chosen
 
 
-def _operate(
-    model: nn.Module, found: ResidualMap, inputs: Any, kwargs: Mapping[str, Any], scheme: Scheme, **options: bool
-) -> Surgery:
-    """Carry out the scheme's edits on `model` itself; the options are those of `Surgery`."""
-    never_fuse(model)
-    surgery = Surgery(model, found, inputs, kwargs, **options)
+def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
+    """Carry out the scheme's edits."""
+    never_fuse(surgery.model)
     for edit in scheme.edits:
         surgery.run(edit)
     return surgery

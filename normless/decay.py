@@ -58,7 +58,7 @@ def decays_of(policy: Policy, weight_decay: float) -> Decays:
         ValueError: there is no such policy, group or role, one is named twice, or a λ is negative.
     """
     if isinstance(policy, str):
-        return _of_terms(policy, weight_decay)
+        policy = _named_by(policy)
     unknown = sorted(name for name in policy if name not in GROUPS and name not in SHORT and not _is_pattern(name))
     if unknown:
         raise ValueError(
@@ -78,17 +78,15 @@ def decays_of(policy: Policy, weight_decay: float) -> Decays:
     return Decays(groups, patterns)
 
 
-def _of_terms(policy: str, weight_decay: float) -> Decays:
-    named: set[str] = set()
-    patterns: dict[str, float] = {}
+def _named_by(policy: str) -> dict[str, bool]:
+    """The groups and patterns that the terms of a policy name."""
+    named: dict[str, bool] = {}
     terms = [term.strip() for term in policy.split("+")]
     for term in terms:
         if term in POLICIES:
-            named |= POLICIES[term]
-        elif term in GROUPS or term in SHORT:
-            named.add(SHORT.get(term, term))
-        elif _is_pattern(term):
-            patterns[term] = weight_decay
+            named |= dict.fromkeys(POLICIES[term], True)
+        elif term in GROUPS or term in SHORT or _is_pattern(term):
+            named[SHORT.get(term, term)] = True
         else:
             which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
             raise ValueError(
@@ -96,7 +94,7 @@ def _of_terms(policy: str, weight_decay: float) -> Decays:
                 f"{', '.join(GROUPS)}, of {', '.join(SHORT)} for those of γ, and of patterns of parameters' names, "
                 "as in weights+last."
             )
-    return Decays(dict.fromkeys((name for name in GROUPS if name in named), weight_decay), patterns)
+    return named
 
 
 def _is_pattern(term: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from normless.arguments import arguments_of, forward_arguments
 from normless.conversion import plan
@@ -103,21 +103,16 @@ def inspect_network(
         inputs, kwargs = arguments_of(inputs[0])
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     found = residual_map(model, *inputs, **kwargs)
-    return Inspection(
-        map=found,
-        groups=_group_sizes(model, found),
-        schemes=tuple(_planned(model, scheme, found, inputs, kwargs) for scheme in chosen),
-    )
-
-
-def _group_sizes(model: nn.Module, found: ResidualMap) -> tuple[GroupSize, ...]:
-    """The groups of the guidelines, and what no optimizer gets as `frozen`."""
     groups = param_groups(model, lr=1.0, weight_decay=1.0, residual_map=found)
     members = [(group["name"], group["params"], group["weight_decay"] > 0) for group in groups]
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     if frozen:
         members.append(("frozen", frozen, False))
-    return tuple(GroupSize(name, len(of), sum(one.numel() for one in of), decayed) for name, of, decayed in members)
+    return Inspection(
+        map=found,
+        groups=tuple(GroupSize(name, len(of), sum(map(Tensor.numel, of)), decayed) for name, of, decayed in members),
+        schemes=tuple(_planned(model, scheme, found, inputs, kwargs) for scheme in chosen),
+    )
 
 
 def _planned(

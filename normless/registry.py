@@ -148,17 +148,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def describe(self) -> tuple[Description, ...]:
         """Every entry with the first line of its docstring and the distribution it comes from."""
-        return tuple(Description(name, self._summary(name), self._origin(name)) for name in self)
+        return tuple(self._described(name, self._points.get(name)) for name in self)
 
-    def _summary(self, name: str) -> str:
+    def _described(self, name: str, point: EntryPoint | None) -> Description:
         try:
-            return summary_of(self[name])
+            summary = (inspect.getdoc(self[name]) or "").partition("\n")[0]
         except MissingExtraError as error:
-            return str(error)
-
-    def _origin(self, name: str) -> str:
-        point = self._points.get(name)
-        return self[name].__module__.partition(".")[0] if point is None else _distribution(point)
+            summary = str(error)
+        origin = self[name].__module__.partition(".")[0] if point is None else _distribution(point)
+        return Description(name, summary, origin)
 
 
 def _distribution(point: EntryPoint) -> str:
@@ -193,12 +191,6 @@ def module_of_file(path: str | Path) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
-
-
-def summary_of(entry: Any) -> str:
-    """The first line of a docstring; empty where there is none of its own."""
-    text = inspect.getdoc(entry) or ""
-    return text.partition("\n")[0]
 
 
 def check_arguments(

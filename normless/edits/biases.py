@@ -22,7 +22,6 @@ class ChannelBiases(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Add the missing biases and set those of convolutions and the classifier to zero."""
         trained = surgery.trained_norm() is not None
         for layer in surgery.weight_layers():
             module = surgery.get(layer.path) if ":" not in layer.path else None
@@ -51,7 +50,6 @@ class ScalarBiases(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Add every bias."""
         self._sequence(surgery, surgery.map.stem_layers, owned=())
         for block in surgery.blocks():
             self._sequence(surgery, block.shared_layers, owned=())
@@ -105,7 +103,6 @@ class BiasAfterSum(Edit):
     """A scalar bias, zero, before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one bias per block that has an activation after its sum."""
         places = {block: layer for block in surgery.blocks() if (layer := _activation_after_sum(block)) is not None}
         if not places:
             raise surgery.unsupported("", "no residual sum is followed by an activation, as in ResNet-V1")

@@ -31,7 +31,6 @@ class BranchMultiplier(Edit):
     init: float | str = 0.0
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one multiplier per block."""
         blocks = surgery.blocks()
         value = self.value(len(blocks), surgery)
         for block in blocks:
@@ -55,7 +54,6 @@ class LayerScale(Edit):
     init: float = 1e-4
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one vector per block."""
         for block in surgery.blocks():
             last = surgery.map.by_path[surgery.last_weight(block)]
             channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
@@ -78,7 +76,6 @@ class RescaleBranches(Edit):
     gain: float = 1.0
 
     def apply(self, surgery: Surgery) -> None:
-        """Scale every weight layer on every branch."""
         blocks = surgery.blocks()
         for block in blocks:
             if block.m < 2:
@@ -112,7 +109,6 @@ class RemoveBranches(Edit):
     """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Remove every layer of every branch, and the branch from every sum."""
         for block in surgery.blocks():
             if len(surgery.sums(block)) > 1 or block.inner:
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
@@ -139,7 +135,6 @@ class ScaleSums(Edit):
     factor: float = 1 / sqrt(2)
 
     def apply(self, surgery: Surgery) -> None:
-        """Set the factor of every sum."""
         for block in surgery.blocks():
             surgery.sum(block).factor *= self.factor
             surgery.record(block.name, f"sum × {self.factor:.4g}")

@@ -37,7 +37,6 @@ class DeepNorm(Edit):
     decoder: str = "decoder"
 
     def apply(self, surgery: Surgery) -> None:
-        """Scale the skip paths and draw the branches' weights."""
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
         for block in (*encoder, *decoder):
             _check_post_norm(surgery, block)
@@ -79,7 +78,6 @@ class TFixup(Edit):
     decoder: str = "decoder"
 
     def apply(self, surgery: Surgery) -> None:
-        """Draw every weight and scale those the paper names."""
         surgery.need_no_norms()
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
         uses = _matrices_of(surgery, (*encoder, *decoder))
@@ -90,8 +88,11 @@ class TFixup(Edit):
                 _draw(surgery, uses[block], gain)
         for path, module in surgery.model.named_modules():
             if isinstance(module, nn.Embedding):
-                layers = m if decoder and self.decoder in path.split(".") else n
-                _draw_embedding(surgery, path, module, (9 * layers) ** -0.25)
+                factor = (9 * (m if decoder and self.decoder in path.split(".") else n)) ** -0.25
+                nn.init.normal_(module.weight, std=module.embedding_dim**-0.5 * factor)
+                if module.padding_idx is not None:
+                    module.weight.detach()[module.padding_idx].zero_()
+                surgery.record(path, f"embedding normal, × {factor:.4g}")
 
 
 def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
@@ -139,11 +140,3 @@ def _draw_outside(surgery: Surgery, uses: MatricesOf) -> None:
                 surgery.record(layer.path, "weight from xavier")
             elif "bias" in name.rpartition(".")[2]:
                 nn.init.zeros_(parameter)
-
-
-@torch.no_grad()
-def _draw_embedding(surgery: Surgery, path: str, module: nn.Embedding, factor: float) -> None:
-    nn.init.normal_(module.weight, std=module.embedding_dim**-0.5 * factor)
-    if module.padding_idx is not None:
-        module.weight[module.padding_idx].zero_()
-    surgery.record(path, f"embedding normal, × {factor:.4g}")

@@ -38,8 +38,8 @@ class Edit(ABC):
     @property
     def text(self) -> str:
         """How the edit is written in the text of a scheme."""
-        names = [one.name for one in fields(self)] if is_dataclass(self) else []
-        arguments = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        members = fields(self) if is_dataclass(self) else ()
+        arguments = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in members)
         return f"{EDITS.text_of(type(self))}({arguments})"
 
     @abstractmethod
@@ -137,20 +137,15 @@ class Surgery(Queries):
             self.replace(path, biased)
         return biased
 
-    def activation(self, layer: Layer) -> ShiftedActivation:
-        """An activation made able to take biases; a function, or one call of a shared module, becomes a module."""
+    def add_shift(self, layer: Layer, part: str) -> None:
+        """Give an activation, which may be a function, a zero scalar bias: `input_bias` or `output_bias`."""
         path = self.own_path(layer)
         module = self.get(path)
         if not isinstance(module, ShiftedActivation):
             module = ShiftedActivation(module)
             self.replace(path, module)
-        return module
-
-    def add_shift(self, layer: Layer, part: str) -> None:
-        """Give an activation a zero scalar bias, `input_bias` or `output_bias`."""
-        activation = self.activation(layer)
         with self.refusing_at(layer.path):
-            activation.add_part(part, next(self.model.parameters()))
+            module.add_part(part, next(self.model.parameters()))
 
     def own_path(self, layer: Layer) -> str:
         """The path of a module that is this layer and no other."""
@@ -181,9 +176,8 @@ class Surgery(Queries):
 
     def adds_plainly(self, block: ResidualBlock) -> bool:
         """Whether a block's sum is skip path plus branch and nothing else."""
-        if block.sum is None and not self._lifted.has_lifted(block):
-            return True
-        return all(total.is_plain for total in self.sums(block))
+        is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
+        return is_operator or all(total.is_plain for total in self.sums(block))
 
     def replace_sum(self, block: ResidualBlock, total: ResidualSum) -> None:
         """Put another sum in the place of a block's only one."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure
 
@@ -31,7 +32,6 @@ class GlobalAveragePool(nn.Module):
     """Mean over all positions: (B, C, H, W) to (B, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Average every channel of every example."""
         return x.mean(dim=(2, 3))
 
 
@@ -45,17 +45,16 @@ class Block(nn.Module):
     BRANCH: ClassVar[Names]
     SHORTCUT: ClassVar[str] = "shortcut"
     AFTER_SUM: ClassVar[Names] = ()
+    sum: ResidualSum
     projects = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """One residual block, and what follows its sum."""
         h = _in_turn(self, self.FIRST, x)
         branch = _in_turn(self, self.BRANCH, h)
         skip = getattr(self, self.SHORTCUT)(h if self.projects else x)
-        return _in_turn(self, self.AFTER_SUM, self.sum(skip, branch))  # type: ignore[operator]
+        return _in_turn(self, self.AFTER_SUM, self.sum(skip, branch))
 
     def residual_structure(self) -> BlockStructure:
-        """Name the block's modules, relative to it."""
         return BlockStructure(
             shared=self.FIRST if self.projects else (),
             branch=self.BRANCH if self.projects else self.FIRST + self.BRANCH,
@@ -66,18 +65,16 @@ class Block(nn.Module):
 
 
 class BlockNetwork(nn.Module):
-    """A network for images: the modules of `STEM`, then stages of blocks, then those of `HEAD`, each called once."""
+    """A network that runs the modules of `STEM`, then stages of blocks, then those of `HEAD`, each called once."""
 
     STEM: ClassVar[Names]
     STAGES: ClassVar[Names] = ("blocks",)
     HEAD: ClassVar[Names]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
         return _in_turn(self, (*self.STEM, *self.STAGES, *self.HEAD), x)
 
     def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
         blocks = [
             (f"{stage}.{name}", block.residual_structure())  # type: ignore[operator]
             for stage in self.STAGES

@@ -94,8 +94,8 @@ class Bottleneck(Block):
 class ResNet(BlockNetwork):
     """ResNet-V1 for large images, of four stages (He et al. 2016a, table 1); ResNeXt and wide ResNets too.
 
-    Parameters and buffers have torchvision's names, so that `load_state_dict` takes its weights as they are. Arguments
-    not listed here are those of `normless.models`.
+    Parameters and buffers have torchvision's names, so that `load_state_dict` takes its weights as they are.
+    Arguments not listed here are those of `normless.models`.
 
     Args:
         depth: counted in layers: 18, 34 (two-layer blocks), 50, 101 or 152 (three-layer bottlenecks).
@@ -109,7 +109,7 @@ class ResNet(BlockNetwork):
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 
     Raises:
-        ValueError: a number is out of range, a network of two-layer blocks is to be grouped, widened or given another
+        ValueError: a number is out of range, a network of two-layer blocks is grouped, widened or given another
             place of its stride, or there is no such place or initialization.
     """
 

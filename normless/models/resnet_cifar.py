@@ -22,7 +22,6 @@ class PaddedShortcut(nn.Module):
         self.padding = (0, 0, 0, 0, before, outputs - inputs - before)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Subsample and pad."""
         return F.pad(x[:, :, ::2, ::2], self.padding)
 
 

@@ -15,9 +15,8 @@ EXPANSION = 4
 class PreActivationBottleneck(Block):
     """Pre-activation block of three layers: skip(x) + conv1×1(φ(conv3×3(φ(conv1×1(φ(x)))))), φ = relu ∘ norm.
 
-    The 3×3 convolution has the stride. A block that changes the width reads its skip path, a 1×1 convolution, from
-    the first φ, which branch and skip path then share; one that only changes the resolution takes every second
-    position of x itself, by a max-pool over one position.
+    A block that changes the width reads its skip path, a 1×1 convolution, from the first φ; one that only changes the
+    resolution takes every second position of x itself, by a max-pool over one position.
     Shapes: (B, inputs, H, W) to (B, 4 · channels, ⌈H/stride⌉, ⌈W/stride⌉).
     """
 
@@ -56,8 +55,8 @@ class ResNetV2(BlockNetwork):
 
     Args:
         depth: counted in layers: 50, 101 or 152; 50 in the paper.
-        initialization: by default He's variance 2 / fan-in, that of the `variance_scaling_initializer()` in appendix G,
-            which also cuts the distribution off at two standard deviations.
+        initialization: by default He's variance 2 / fan-in, that of the `variance_scaling_initializer()` in appendix
+            G, which also cuts the distribution off at two standard deviations.
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 

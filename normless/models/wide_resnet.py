@@ -12,8 +12,8 @@ from normless.nn import ResidualSum
 class WideBlock(Block):
     """Pre-activation block: x + conv(relu(norm(conv(relu(norm(x)))))).
 
-    A block that changes width or resolution reads its skip path, a 1×1 convolution, from the first ReLU,
-    which branch and skip path then share. Shapes: (B, in, H, W) to (B, out, ⌈H/stride⌉, ⌈W/stride⌉).
+    A block that changes width or resolution reads its skip path, a 1×1 convolution, from the first ReLU.
+    Shapes: (B, in, H, W) to (B, out, ⌈H/stride⌉, ⌈W/stride⌉).
     """
 
     FIRST = ("norm1", "relu1")

@@ -29,7 +29,6 @@ class _GhostBatchNorm(_BatchNorm):
         self.ghost_size = ghost_size
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize every ghost batch by its own statistics."""
         if not self.training or x.shape[0] <= self.ghost_size:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
@@ -46,7 +45,6 @@ class _GhostBatchNorm(_BatchNorm):
         return torch.cat(outputs)
 
     def extra_repr(self) -> str:
-        """Torch's own text and the ghost batch size."""
         text = super().extra_repr()  # type: ignore[no-untyped-call]
         return f"{text}, ghost_size={self.ghost_size}"
 
@@ -80,7 +78,6 @@ class _AlternatingBatchNorm(_BatchNorm):
         self.register_buffer("reuse_next", torch.tensor(False, device=factory.get("device")))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize by fresh or by stored statistics, in turn."""
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
@@ -176,7 +173,6 @@ class _PartialBatchNorm(_BatchNorm):
         return batch_statistics(x)
 
     def extra_repr(self) -> str:
-        """Torch's own text and the parts in use."""
         parts = (("μ", self.use_mean), ("σ²", self.use_variance), ("γ", self.weight), ("β", self.bias))
         used = "{" + ", ".join(name for name, part in parts if part is not None and part is not False) + "}"
         text = super().extra_repr()  # type: ignore[no-untyped-call]
