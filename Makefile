@@ -14,7 +14,7 @@ help:
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make lint       ruff and mypy"
-	@echo "make bench      speed, each figure a ratio against a rival measured in the same run"
+	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
 
 # Every extra is installed; constraints.txt pins what CI uses.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -51,7 +51,6 @@ bench: $(INSTALLED)
 	$(BIN)/normless bench step
 	$(BIN)/normless bench map
 	$(BIN)/normless bench probe
-	$(BIN)/normless bench sweep
 	$(BIN)/normless bench sweep
 
 clean:

@@ -37,7 +37,7 @@ from normless.sweeps import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "lab"))
+sys.path.insert(0, str(ROOT / "tests" / "sweeps"))
 
 from postgres_helpers import ThrowawayPostgres  # noqa: E402
 

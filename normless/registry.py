@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
@@ -219,7 +219,12 @@ def check_arguments(
     missing = [name for name, one in known.items() if one.default is one.empty and name not in arguments]
     if missing:
         raise ValueError(f"The {what} needs {', '.join(missing)}, as in {what.split()[-1]}({missing[0]}=…).")
-    types = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    try:
+        # Of a class, its fields: each is annotated in the module that defines it.
+        types = get_type_hints(function)
+        types |= get_type_hints(function.__init__) if inspect.isclass(function) and not is_dataclass(function) else {}
+    except NameError:  # An annotation that is imported for type checkers alone.
+        types = {}
     for name, value in arguments.items():
         if name in types and not _fits(value, types[name]):
             raise ValueError(f"In the {what}, {name} is {_in_words(types[name])}, not {value!r}.")

@@ -1,4 +1,4 @@
-"""The five papers: every artefact by its id, carried out at a budget; what is published beside what is measured."""
+"""The five papers: every artefact by its id, carried out at a budget; published and measured numbers side by side."""
 
 from normless.extras import require_extra
 

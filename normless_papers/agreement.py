@@ -1,15 +1,19 @@
-"""What our code computes beside what the paper's formula gives, quantity by quantity, and how far they are apart."""
+"""Deviations of what our code computes from what the paper's formula gives, quantity by quantity."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normless_papers.claims import Check, check
+
+# Inputs and output of a module.
+Passed = tuple[tuple[Tensor, ...], Tensor]
 
 # Of a network in float64, some hundred roundings deep.
 ROUNDING = 1e-9
@@ -61,6 +65,29 @@ def deviation(measured: Tensor, expected: Tensor) -> float:
 def agreement(quantity: str, measured: Tensor, expected: Tensor, tolerance: float = 0.0) -> Agreement:
     """How far two computations of one quantity are apart, by `deviation`."""
     return Agreement(quantity, deviation(measured, expected), tolerance)
+
+
+def worst_agreement(quantity: str, pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float = 0.0) -> Agreement:
+    """The largest deviation over pairs of measured and expected values."""
+    return Agreement(quantity, max((deviation(*pair) for pair in pairs), default=0.0), tolerance)
+
+
+@torch.no_grad()
+def observed(network: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> tuple[list[Passed], Tensor]:
+    """Inputs and output of each call of some modules in a pass, in their order, and the network's output."""
+    calls: list[Passed] = []
+    handles = [
+        module.register_forward_hook(
+            # Cloned, as later modules may work in place.
+            lambda _, sides, output: calls.append((tuple(side.clone() for side in sides), output.clone()))
+        )
+        for module in modules
+    ]
+    try:
+        return calls, network(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def agreement_table(agreements: Sequence[Agreement]) -> pd.DataFrame:

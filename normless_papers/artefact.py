@@ -189,7 +189,7 @@ def published_of(name: str) -> Published:
 
 
 def _entry_beside(function: Callable[..., Any], id: str) -> Mapping[str, Any]:  # noqa: A002 - as above
-    """The entry of an artefact in the YAML file beside its function's."""
+    """The entry of an artefact in the YAML file of the same name as its function's."""
     path = Path(inspect.getfile(function)).with_suffix(".yaml")
     entries = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if id not in entries:

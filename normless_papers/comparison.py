@@ -15,7 +15,7 @@ from normless_papers.artefact import Evidence
 from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger
 from normless_papers.runs import Runs
 
-# Batches at which all methods are claimed to behave alike.
+# Batch size up to which all methods are claimed to behave the same.
 SMALL_BATCH = 64
 
 
@@ -244,15 +244,9 @@ class Comparison:
                 rate_against(self.runs.optima(self.metrics[0]), axes[1], title="Optimal learning rate", **style)
             return axes[0]
 
-        return Evidence(
-            measured=self.table() if measured is None else measured,
-            facts=self,
-            setup=self.runs.setup,
-            on=on,
-            draw=draw,
-            remarks=(*remarks, *self.runs.remarks(*self.metrics)),
-            reduction=self.runs.reduction,
-        )
+        table = self.table() if measured is None else measured
+        remarks = (*remarks, *self.runs.remarks(*self.metrics))
+        return self.runs.evidence(table, draw, facts=self, on=on, remarks=remarks)
 
     def by_depth(self, title: str, remarks: Sequence[str] = ()) -> Evidence:
         """The evidence of a table over depth, in the columns that are printed."""

@@ -1,4 +1,4 @@
-"""What carrying out an artefact gives: numbers, checks of the claim, the setup behind them, and a figure."""
+"""The result of measuring an artefact: numbers, facts for the checks of the claim, the setup, and a figure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Evidence:
     """What an artefact's function returns.
 
     Attributes:
-        measured: a tidy table, one observation a row. Columns with the names of published ones are set beside them.
+        measured: a tidy table, one observation a row; a column named as a published one is compared with it.
         facts: what the artefact's checks are made of; see `normless_papers.artefact.artefact`.
         setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
-        on: the columns by which a published row finds its measured row, such as ("method", "depth"); ("quantity",)
+        on: the columns that match measured rows with published ones, such as ("method", "depth"); ("quantity",)
             where the published numbers are single quantities. Empty where nothing is published as numbers.
-        draw: draws the figure and returns its axes; None only where there is nothing to see.
-        remarks: what a reader must know to read the numbers right.
+        draw: draws the figure and returns its axes; None if there is none.
+        remarks: what a reader must know to interpret the numbers.
         reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
     """
 
@@ -48,7 +48,7 @@ def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequen
     Args:
         rows: published ones; lists in them are written as text.
         measured: columns of the same name as published ones become `NAME_measured` beside `NAME_published`.
-        on: the columns that find each other's rows; compared as text.
+        on: the columns that match the rows; compared as text.
 
     Returns:
         The columns of `on` first; published rows in their order, then those that only were measured in theirs. A
@@ -68,7 +68,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name} {held}" for name, held in value.items())
+        return ", ".join(f"{name} {one}" for name, one in value.items())
     return value
 
 

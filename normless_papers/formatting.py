@@ -28,9 +28,9 @@ def text_of(value: Any, *, as_printed: bool = False) -> str:
     if isinstance(value, float):
         return f"{value:.10g}" if as_printed else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {text_of(held, as_printed=as_printed)}" for name, held in value.items())
+        return ", ".join(f"{name} {text_of(one, as_printed=as_printed)}" for name, one in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(text_of(held, as_printed=as_printed) for held in value)
+        return ", ".join(text_of(one, as_printed=as_printed) for one in value)
     return str(value)
 
 
@@ -75,7 +75,7 @@ def table_of(one: Reproduction, most: int = MOST_ROWS) -> tuple[Table | None, st
 
 
 def _ordered(names: list[str]) -> list[str]:
-    """What is measured goes right behind what is published of the same quantity."""
+    """Each measured column follows the published one of the same quantity."""
     ordered = []
     for name in names:
         twin = name.removesuffix(_PUBLISHED) + _MEASURED
@@ -112,5 +112,5 @@ def _scalar(value: Any) -> Any:
 
 
 def _is_numeric(column: pd.Series[Any]) -> bool:
-    held = [cell for cell in map(_scalar, column) if cell is not None]
-    return bool(held) and all(isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in held)
+    cells = [cell for cell in map(_scalar, column) if cell is not None]
+    return bool(cells) and all(isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in cells)

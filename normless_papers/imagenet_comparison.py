@@ -66,7 +66,7 @@ class ImageNetComparison(Comparison):
         claim = f"{first} is less than {points:g} points below {second}"
         return [self.as_printed(one) for one in self.above(claim, first, second, sizes, by=-points)]
 
-    def ahead(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
+    def better_by(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
         """Whether one method is above another; by so many points where the papers' set-up was run."""
         gap = f"more than {points:g} points above" if points > 0 else "above"
         checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
@@ -109,12 +109,12 @@ class ImageNetComparison(Comparison):
             biased: the same with a scalar bias after the merge.
         """
         return [
-            *self.ahead("fixup", unbiased, self.sizes),
-            *self.ahead("batch_norm", unbiased, self.sizes),
-            *self.ahead(biased, unbiased, self.sizes),
-            *self.ahead("batch_norm", "fixup", self.large),
-            *self.ahead("fixup", unbiased, self.sizes, 3.5),
-            *self.ahead("batch_norm", "fixup", self.large, 2.0),
+            *self.better_by("fixup", unbiased, self.sizes),
+            *self.better_by("batch_norm", unbiased, self.sizes),
+            *self.better_by(biased, unbiased, self.sizes),
+            *self.better_by("batch_norm", "fixup", self.large),
+            *self.better_by("fixup", unbiased, self.sizes, 3.5),
+            *self.better_by("batch_norm", "fixup", self.large, 2.0),
             *self.within_points("fixup", "batch_norm", self.small, 2.0),
             *self.within_points(biased, "fixup", self.small, 0.5),
             *self.flat("batch_norm", 1.0),

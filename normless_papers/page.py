@@ -1,4 +1,4 @@
-"""The page of a folder of results: verdicts by paper, and every artefact with what is published beside it."""
+"""The page of a folder of results: verdicts by paper, and every artefact with published and measured numbers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CAUTION = (
     "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
     "checked by numbers. A verdict speaks of the budget at which it was found and of nothing larger: smoke is some "
     "seconds on tiny data and shows at most a direction; paper is the published setup. A failing claim is reported "
-    "as failing, and inconclusive means that the numbers cannot tell. Formulas that our code agrees with are counted "
-    "apart from measurements, and both from training runs."
+    "as failing, and inconclusive means that the numbers cannot decide. Checks of formulas, measurements and "
+    "training runs are counted separately."
 )
 PAGE = "index.html"
 # What the page calls that which was asked for.
@@ -60,8 +60,10 @@ def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
         by_id[result.id].append(result)
     shared = _sharing(results)
     groups = []
-    for key, citation in PAPERS.items():
-        entries = [entry for entry in published().values() if entry.paper == key]
+    others = {result.id: result.published for result in results if result.entry}
+    papers = {**PAPERS, **{entry.paper: entry.paper for entry in others.values()}}
+    for key, citation in papers.items():
+        entries = [entry for entry in [*published().values(), *others.values()] if entry.paper == key]
         cards = [_card(entry, by_id[entry.id], shared, out) for entry in entries if entry.id in by_id]
         not_run = [entry.id for entry in entries if entry.id not in by_id]
         authors, _, work = citation.partition(", ")
@@ -131,7 +133,7 @@ def _sharing(results: Sequence[Reproduction]) -> Mapping[tuple[str, str], list[s
 
 
 def _finding(results: Sequence[Reproduction]) -> str:
-    """What came of it, a sentence per budget."""
+    """The verdicts in words, a sentence per budget."""
     sentences = []
     for budget in dict.fromkeys(one.budget for one in results):
         counts = Counter[str](one.verdict for one in results if one.budget == budget)

@@ -77,6 +77,11 @@ class Published:
             note=values.get("note", ""),
         )
 
+    def to_entry(self) -> dict[str, Any]:
+        """The inverse of `from_entry`."""
+        values = {name: getattr(self, name) for name in ("id", "kind", "title", "where", "setup", "claim", "note")}
+        return values | {"published": list(self.rows)}
+
 
 @cache
 def published() -> Mapping[str, Published]:

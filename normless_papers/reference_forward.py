@@ -96,7 +96,7 @@ def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def disturbed(network: nn.Module, *, size: float = 0.3) -> nn.Module:
-    """The network in float64 with everything that starts at zero or one moved off it, for a comparison that tells.
+    """The network in float64 with everything that starts at zero or one moved off it, for a sensitive comparison.
 
     Multipliers, biases and layers that start at zero get normal values of this standard deviation (a layer's divided
     by the root of its inputs) added, so that the branches carry a signal. The network itself is changed.
@@ -113,6 +113,6 @@ def disturbed(network: nn.Module, *, size: float = 0.3) -> nn.Module:
 
 def gradients(network: nn.Module, outputs: Tensor, names: Iterable[str]) -> Tensor:
     """The gradient of the outputs' sum of squares over two by some parameters, flattened one after the other."""
-    held = dict(network.named_parameters())
-    found = torch.autograd.grad(outputs.square().sum() / 2, [held[name] for name in names], retain_graph=True)
-    return torch.cat([one.flatten() for one in found])
+    parameters = dict(network.named_parameters())
+    results = torch.autograd.grad(outputs.square().sum() / 2, [parameters[name] for name in names], retain_graph=True)
+    return torch.cat([one.flatten() for one in results])

@@ -1,4 +1,4 @@
-"""Carrying out one artefact: its function is called, and whatever comes of it is kept."""
+"""Reproduce one artefact: call its function, check the claim, store the result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from normless.errors import NormlessError
 from normless.machine import available_cores
-from normless_papers.artefact import Artefact, Context, artefact_of
+from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
-from normless_papers.published import published_as
+from normless_papers.published import published
 from normless_papers.reproduction import Reproduction
 from normless_papers.serialization import plain
 from normless_papers.storage import folder_of, load, save
@@ -40,26 +40,27 @@ def reproduce(
     again: bool = False,
     laboratory: Laboratory | None = None,
 ) -> Reproduction:
-    """Carry out an artefact, or read back what came of it when the same was asked before.
+    """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
     Nothing that the artefact raises is raised here: it is the `error` of the result, which is tried again next time.
 
     Args:
-        id: of the artefact, as `fixup/table-1`.
+        id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
         budget: which of its settings are taken.
         out: folder of the results, see `normless_papers.storage`; runs that artefacts share are kept there too.
-        data: a data set in the place of the budget's.
+        data: a data set in place of the budget's.
         data_root: folder of the data sets; the usual place if None.
         seed: the first seed.
         workers: processes that share the cores for training runs; one per core if None.
         again: whether it is carried out even if the same has been; training runs that are finished stay as they are.
-        laboratory: carries out the runs in the place of one in `out`; `workers` is then left unread.
+        laboratory: carries out the runs in place of one in `out`; `workers` is then ignored.
 
     Raises:
         UnknownArtefactError: there is no such artefact.
         ResultError: an older result cannot be read, and `again` is false.
     """
-    published_as(id)
+    entry = published_of(id)
+    id = entry.id  # noqa: A001 - as above
     older = None if again else load(out, id, budget)
     asked = {"data": data, "data_root": data_root, "seed": seed}
     started = time.perf_counter()
@@ -75,7 +76,8 @@ def reproduce(
             made, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
     except Exception as error:
         made, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
-    made = replace(made, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
+    unpublished = None if id in published() else entry
+    made = replace(made, entry=unpublished, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
     save(made, axes, out)
     return made
 
@@ -106,7 +108,7 @@ def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: 
 
 
 def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
-    """The result and its figure; a figure that cannot be drawn is an error beside the numbers."""
+    """The result and its figure; if the figure cannot be drawn, an error besides the numbers."""
     import torch
 
     from normless.plots import description

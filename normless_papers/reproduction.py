@@ -1,4 +1,4 @@
-"""An artefact that was carried out: the verdict, what it rests on, and how it came about."""
+"""The result of a reproduced artefact: verdict, checks, numbers and provenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResultError(NormlessError, ValueError):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What became of an artefact at a budget.
+    """The result of an artefact at a budget.
 
     Attributes:
         id: of the artefact.
@@ -38,7 +38,8 @@ class Reproduction:
         seconds: wall time; runs that were there already take none.
         provenance: versions, machine and date.
         runs: hashes of the training runs that it rests on.
-        figure: says what the figure shows, for who cannot see it; empty where there is none.
+        figure: describes the figure in words; empty where there is none.
+        entry: what is published of an artefact of another paper; None of the five papers'.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Reproduction:
     provenance: Mapping[str, str] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
     figure: str = ""
+    entry: Published | None = None
 
     @property
     def verdict(self) -> Verdict | Literal["error"]:
@@ -64,7 +66,7 @@ class Reproduction:
     @property
     def published(self) -> Published:
         """What the paper has."""
-        return published_as(self.id)
+        return self.entry or published_as(self.id)
 
     @property
     def beside(self) -> pd.DataFrame:
@@ -93,6 +95,7 @@ class Reproduction:
             "seconds": self.seconds,
             "provenance": dict(self.provenance),
             "runs": list(self.runs),
+            **({"entry": plain(self.entry.to_entry())} if self.entry else {}),
         }
 
     @classmethod
@@ -110,7 +113,7 @@ class Reproduction:
             raise ResultError("it was written by an earlier normless; carry it out again with --again")
         try:
             return cls(
-                id=published_as(values["id"]).id,
+                id=values["id"] if "entry" in values else published_as(values["id"]).id,
                 budget=values["budget"],
                 asked=values["asked"],
                 basis=values["basis"],
@@ -124,6 +127,7 @@ class Reproduction:
                 provenance=values["provenance"],
                 runs=tuple(values["runs"]),
                 figure=values["figure"],
+                entry=Published.from_entry(values["entry"]) if "entry" in values else None,
             )
         except KeyError as error:
             raise ResultError(f"it does not say {error}, or says what this normless does not know") from error

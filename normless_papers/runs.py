@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from normless.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
-from normless_papers.artefact import Context
+from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import UNKNOWN, Check, Estimate, replicates
 from normless_papers.published import published_as
 from normless_papers.trained import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
@@ -85,7 +86,7 @@ class Runs:
 
     def _trained(self, labels: dict[str, Any]) -> bool:
         """Whether a combination trained at some rate, or that is undecided."""
-        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**self.control)
+        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**dict[str, Any](self.control))
         chance = chance_of(self.table)
         # A control that itself failed at this depth or batch size is no control there.
         against = best if math.isnan(control.mean) or control.mean < (best.mean + chance) / 2 else control
@@ -178,8 +179,21 @@ class Runs:
             return ()
         return (f"{len(failed)} of {len(self.table)} runs failed, the first with: {failed['error'].iloc[0]}",)
 
+    def evidence(
+        self,
+        measured: pd.DataFrame,
+        draw: Callable[[], Axes],
+        *,
+        facts: Any = None,
+        on: tuple[str, ...] = (),
+        remarks: Sequence[str] = (),
+    ) -> Evidence:
+        """The runs as evidence, whose facts they are unless others are named; remarks on failures follow."""
+        facts = self if facts is None else facts
+        return Evidence(measured, facts, self.setup, on, draw, (*remarks, *self.failures), self.reduction)
+
     def remarks(self, *metrics: str) -> tuple[str, ...]:
-        """On the optima by some metrics: single runs, single rates, optima at an end of the grid; and `failures`."""
+        """On the optima by some metrics: single runs, single rates, optima at an end of the grid."""
         remarks = []
         if self.sweeps[0].replicates == 1:
             remarks.append("A single run at each rate: its error is not known, so that comparisons stay undecided.")
@@ -194,7 +208,7 @@ class Runs:
                     f"By {metric.replace('_', ' ')} the optimum lies at an end of the learning rates tried, "
                     f"and may be better beyond it, for: {'; '.join(names)}."
                 )
-        return (*remarks, *self.failures)
+        return tuple(remarks)
 
 
 def carry_out(
@@ -278,7 +292,7 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
 
 
 def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
-    """The rows of a summary as `beside_published` draws them: `name`, `measured`, `deviation`, `published`.
+    """The rows of a summary as `BESIDE_PUBLISHED` draws them: `name`, `measured`, `deviation`, `published`.
 
     Args:
         name: of the artefact with the published rows.

@@ -40,9 +40,9 @@ def table_from_dict(values: Mapping[str, Any]) -> pd.DataFrame:
 
 def _unwrapped(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _unwrapped(held) for name, held in value.items()}
+        return {str(name): _unwrapped(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_unwrapped(held) for held in value]
+        return [_unwrapped(one) for one in value]
     if isinstance(value, Set):
         return sorted(map(str, value))
     if value is None or value is pd.NA or value is pd.NaT:

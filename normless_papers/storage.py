@@ -22,7 +22,7 @@ def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what 
 
 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
-    """Write a result in the place of an older one; returns its folder.
+    """Write a result in place of an older one; returns its folder.
 
     The older result is gone before the first file is written, and `result.json` is written last and at once: what can
     be loaded is complete and of one piece, whenever the process is killed.
@@ -64,7 +64,8 @@ def stored(out: Path) -> Iterator[Reproduction]:
     Raises:
         ResultError: one of them cannot be read.
     """
-    for name in published():
+    others = sorted("/".join(path.parts[-4:-2]) for path in (out / "artefacts").glob(f"*/*/*/{RESULT}"))
+    for name in dict.fromkeys([*published(), *others]):
         for budget in BUDGETS:
             found = load(out, name, budget)
             if found is not None:

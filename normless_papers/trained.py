@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from normless.sweeps import SHARE
+from normless.sweeps import SHARE, trained_threshold
 from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
 
 
@@ -47,7 +47,7 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
     """
     needed = control.scaled(SHARE, (1 - SHARE) * chance)
     numbers = {"accuracy": accuracy.mean, "control": control.mean, "chance": chance, "needed": needed.mean}
-    if larger(claim, accuracy, Estimate(chance + SHARE * (100 - chance))).verdict == "holds":
+    if larger(claim, accuracy, Estimate(trained_threshold(100, chance))).verdict == "holds":
         return check(claim, True, **numbers)
     if not is_control(control, chance, least=least):
         return check(claim, None, **numbers)
@@ -64,7 +64,7 @@ def does_not_train(
 
 def is_control(control: Estimate, chance: float, *, least: float = SHARE) -> bool:
     """Whether a network learned enough for others to be compared with it: c - p ≥ ½ (1 - p), see `trains`."""
-    return control.mean >= chance + least * (100 - chance)
+    return control.mean >= trained_threshold(100, chance, least)
 
 
 def runs_train(
@@ -101,7 +101,7 @@ def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:
     chance = chance_of(runs)
     means = {float(rate): best_accuracy(group).mean for rate, group in runs.groupby("rate")}  # type: ignore[arg-type]
     decides = is_control(control, chance)
-    needed = chance + SHARE * (control.mean - chance if decides else 100 - chance)
+    needed = trained_threshold(control.mean if decides else 100, chance)
     trained = [rate for rate, mean in means.items() if mean > needed]
     return max(trained, default=0.0 if decides else math.nan)
 

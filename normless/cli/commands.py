@@ -79,27 +79,27 @@ _OWN = {
     ),
     "sweep run": Command(
         "carry out a set of runs from YAML, on this machine or on several; resumes after an interruption",
-        "normless.cli.sweep.run",
+        "normless.cli.sweep:RUN",
         "normless sweep run depth.yaml --workers 2",
     ),
     "sweep status": Command(
         "show where a sweep stands: runs by outcome, runs in flight, errors",
-        "normless.cli.sweep.status",
+        "normless.cli.sweep:STATUS",
         "normless sweep status depth.yaml",
     ),
     "sweep export": Command(
         "write the table of a sweep's finished runs, or of their epochs, as Parquet or CSV",
-        "normless.cli.sweep.export",
+        "normless.cli.sweep:EXPORT",
         "normless sweep export depth.yaml runs.parquet",
     ),
     "sweep retry": Command(
         "carry out the failed runs of a sweep again",
-        "normless.cli.sweep.retry",
+        "normless.cli.sweep:RETRY",
         "normless sweep retry depth.yaml",
     ),
     "sweep prune": Command(
         "delete runs that no sweep references",
-        "normless.cli.sweep.prune",
+        "normless.cli.sweep:PRUNE",
         "normless sweep prune depth.yaml width.yaml --yes",
     ),
     "bench": Command(

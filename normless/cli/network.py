@@ -71,7 +71,7 @@ def _extent(value: Any) -> str:
     return "×".join(map(str, value.shape)) if hasattr(value, "shape") else type(value).__name__
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: tuple[int, ...] = ()) -> Table:
+def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], *, right: tuple[int, ...] = ()) -> Table:
     """A table of text without lines; the columns in `right` are numbers."""
     from rich.table import Table
 

@@ -7,6 +7,7 @@ from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from textwrap import dedent
+from typing import NamedTuple
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
@@ -16,6 +17,13 @@ from normless.errors import NormlessError
 
 class CommandLineError(NormlessError):
     """The words of the command line cannot be read; the message says which and where to look."""
+
+
+class Implementation(NamedTuple):
+    """A command that shares its module with others."""
+
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):

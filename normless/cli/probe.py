@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from normless.cli.batch import Subject
-    from normless.probes import Measurements
+    from normless.probes import Measurements, Watcher
 
 # Number of rows printed of a table, half of them from its end.
 MOST_ROWS = 12
@@ -46,7 +47,7 @@ def run(namespace: Namespace) -> int:
     from normless.probes import DEFAULT_PROBES, make_watchers, probe
 
     chosen = tuple(namespace.probes or DEFAULT_PROBES)
-    make_watchers(chosen)
+    stated = make_watchers(chosen)
     # Output of user code is not part of the JSON object.
     with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
         subject = subject_of(namespace)
@@ -58,7 +59,7 @@ def run(namespace: Namespace) -> int:
             residual_map=subject.map,
             training=not namespace.eval,
         )
-        written = [] if namespace.out is None else _write(measured, subject, namespace.out)
+        written = [] if namespace.out is None else _write(measured, subject, stated, namespace.out)
     if namespace.json:
         header = {"model": namespace.model, "scheme": subject.scheme, "input": shapes(subject.inputs)}
         setting = {"data": subject.data, "seed": namespace.seed, "mode": "eval" if namespace.eval else "train"}
@@ -93,11 +94,11 @@ def _as_text(measured: pd.DataFrame) -> str:
     return as_text(table([str(column) for column in shown.columns], cells, right=numbers), terminal_width())
 
 
-def _write(measured: Measurements, subject: Subject, folder: Path) -> list[Path]:
+def _write(measured: Measurements, subject: Subject, probes: Mapping[str, Watcher], folder: Path) -> list[Path]:
     """Write every table as CSV, and its figure, if it has one, as SVG."""
     from normless.plots import figures_of, save_svg
 
-    figures = list(figures_of(measured.tables, subject.scheme or "batch_norm"))
+    figures = list(figures_of(measured.tables, subject.scheme or "batch_norm", probes))
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, rows in measured.tables.items():

@@ -18,11 +18,10 @@ _SPELLINGS = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 class BytePairs:
-    """Pieces of words, made by merging the most frequent pair of neighbours again and again.
+    """Subwords, built by repeatedly merging the most frequent adjacent pair.
 
-    Text is split into words, numbers and punctuation, and these into bytes, from which merging starts. So the text
-    comes back exactly from its tokens, except for bytes that no training text had. White space around a text is left
-    out.
+    Text is split into words, numbers and punctuation, and these into bytes, from which merging starts.
+    Decoding is exact, but for bytes that no training text had and white space around the text.
 
     Args:
         tokenizer: as `train` or `load` made it.
@@ -35,7 +34,7 @@ class BytePairs:
                 f"Expected a vocabulary with {', '.join(_SPELLINGS)} as its tokens "
                 f"{', '.join(map(str, SPECIAL_TOKENS))}, but this one has them as {', '.join(map(str, spelled))}."
             )
-        # A text may contain "</s>"; it is text there, and no end.
+        # "</s>" in a text is text, not an end.
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
 
@@ -45,7 +44,7 @@ class BytePairs:
 
         Args:
             texts: sentences, of both languages where there are two.
-            size: number of tokens, the special ones included; fewer where no more pairs come twice.
+            size: number of tokens, the special ones included; fewer if no pair occurs twice.
 
         Raises:
             ValueError: the size has no room for the special tokens and the bytes of the texts.
@@ -82,7 +81,7 @@ class BytePairs:
         try:
             content = path.read_text(encoding="utf-8")
             tokenizer = Tokenizer.from_str(content)
-        # The library raises bare exceptions.
+        # The library raises Exception itself.
         except Exception as error:
             raise DataFormatError(f"{path} is not a vocabulary of byte pairs: {error}.") from error
         return cls(tokenizer)

@@ -1,8 +1,7 @@
 """Every random choice of one epoch, drawn at its start.
 
-The draws are made by NumPy on the CPU and moved to the device once, so an epoch is the same on every device
-and in any number of processes, and no global generator is read or changed. Each kind of choice has its own
-stream: switching one augmentation on or off leaves the order and the other augmentations as they were.
+NumPy draws on the CPU, so an epoch is the same on every device and for any number of processes, and no global
+generator is used. Each kind of choice has its own stream: one augmentation does not change the others or the order.
 """
 
 from __future__ import annotations

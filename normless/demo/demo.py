@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normless.data import load_data
 from normless.demo.report import write_demo_report
-from normless.demo.run import RunRecord
-from normless.demo.search import DemoSearch
 from normless.demo.settings import DemoSettings
-from normless.demo.signal_table import measure_signal
-from normless.sweeps import DemoProgress, LocalExecutor, control_accuracy, trained_against
-from normless.train import chance_accuracy
+from normless.demo.signal import measure_signal
+from normless.errors import NormlessError
+from normless.output import jsonable
+from normless.sweeps import (
+    Laboratory,
+    RunRow,
+    Sweep,
+    SweepProgress,
+    SweepResult,
+    control_accuracy,
+    trained_against,
+)
+
+if TYPE_CHECKING:
+    from normless.demo.first_epoch import FirstEpochConfig
 
 CONTROL = "batch_norm"
+
+
+class DemoError(NormlessError):
+    """A run of the demo failed; the message names it and its error."""
 
 
 @dataclass(frozen=True)
@@ -41,85 +52,105 @@ class DemoResult:
     report: Path
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``normless demo --json`` prints; numbers that are not finite become None."""
-        files = {"figures": [str(path) for path in self.figures], "report": str(self.report)}
-        return {"runs": _plain(self.runs), "tried": _plain(self.tried), **files}
+        """The output of ``normless demo --json``; numbers that are not finite become None."""
+        tables = {"runs": self.runs, "tried": self.tried}
+        rows = {name: table.replace(math.inf, math.nan).to_dict("records") for name, table in tables.items()}
+        return {**jsonable(rows), "figures": [str(path) for path in self.figures], "report": str(self.report)}
 
 
 def run_demo(settings: DemoSettings) -> DemoResult:
     """Train every depth with every scheme, showing progress on standard error; write figures and the page.
 
+    The runs are those of a laboratory in the folder of the settings: finished ones are not carried out again.
+
     Raises:
-        DemoError: a run failed; nothing is then reported.
+        DemoError: a run failed.
     """
-    with (
-        TemporaryDirectory(prefix="normless-demo-") as folder,
-        DemoProgress() as progress,
-        LocalExecutor(settings.workers) as executor,
-    ):
-        tried, finished = DemoSearch(settings, executor, Path(folder), progress).carry_out()
-        measured = [executor.submit(measure_signal, settings, scheme) for scheme in settings.schemes]
+    with Laboratory(settings.out / "runs", workers=settings.workers) as lab:
+        first, whole = train_networks(lab, settings)
+        measured = [lab.submit(measure_signal, settings, scheme) for scheme in settings.schemes]
         signal = pd.concat([future.result() for future in measured], ignore_index=True)
-    chance = chance_accuracy(load_data(settings.data).test_labels)
-    runs, rates = runs_table(finished, chance), rates_table(tried)
-    figures, report = write_demo_report(settings, runs, rates, signal, chance)
-    return DemoResult(settings, runs, rates, signal, figures, report)
+    runs, tried = runs_table(settings, whole), rates_table(settings, first)
+    figures, report = write_demo_report(settings, runs, tried, signal, float(whole.runs["chance_accuracy"].max()))
+    return DemoResult(settings, runs, tried, signal, figures, report)
 
 
-def runs_table(finished: Sequence[RunRecord], chance: float) -> pd.DataFrame:
-    """A row per run that went on to the end: ``runs`` of `DemoResult`.
+def train_networks(lab: Laboratory, settings: DemoSettings) -> tuple[SweepResult, SweepResult]:
+    """Train every network for an epoch at every rate, and resume it at the rate with the lowest training loss.
+
+    The schedule is that of the whole budget from the start, so the resumed run is the uninterrupted one. A network
+    that diverges at every rate counts at the lowest.
+
+    Returns:
+        The runs after one epoch, and those that were resumed at their end.
+
+    Raises:
+        DemoError: a run failed.
+    """
+    first = settings.first_epochs()
+    tried = _carried_out(lab, first)
+    best = tried.optima("training_loss").fillna({"rate": min(settings.rates)})
+    whole = settings.whole_runs(dict(zip(best["network"], best["rate"], strict=True)))
+    configs: list[FirstEpochConfig] = [point.config for point in first.points()]  # type: ignore[misc]
+    begun = {config.whole().hash: lab.weights_folder(config) for config in configs}
+    for point in whole.points():
+        lab.start_from(point.config, begun[point.config.hash])
+    result = _carried_out(lab, whole)
+    lab.forget_weights(configs)
+    return tried, result
+
+
+def _carried_out(lab: Laboratory, sweep: Sweep) -> SweepResult:
+    """Carry out a sweep, showing every run on standard error."""
+    names = {point.config.hash: f"{point.labels['network']}, rate {point.rate:g}" for point in sweep.points()}
+
+    def describe(row: RunRow) -> str:
+        columns = row.columns()
+        loss = (
+            row.outcome if row.outcome in ("diverged", "failed") else f"training loss {columns['training_loss']:.3f}"
+        )
+        return f"{names[row.hash]}: {loss}"
+
+    with SweepProgress(sweep.name, describe=describe) as lab.listener:
+        result = lab.run(sweep)
+    failed = result.runs[result.runs["outcome"] == "failed"]
+    if len(failed):
+        # Without their rows they are carried out again by the next demo.
+        lab.state.remove(list(failed["hash"]))
+        raise DemoError(f"The run {names[failed['hash'].iloc[0]]} failed: {failed['error'].iloc[0]}")
+    return result
+
+
+def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
+    """A row per run at the best rate: ``runs`` of `DemoResult`.
 
     The outcome is ``diverged``, or else ``trained`` or ``untrained`` against batch norm of the same depth (see
-    `normless.sweeps.trained`); where batch norm is not among the schemes, against the best that any of them reached.
-
-    Args:
-        finished: a record per depth and scheme.
-        chance: accuracy of the best constant guess.
+    `normless.sweeps.trained_against`); without batch norm among the schemes, against the best of them.
     """
-    controls = {one.run.depth: one.test_accuracy for one in finished if one.run.scheme == CONTROL}
-    if not controls:
-        highest = max(one.test_accuracy for one in finished)
-        controls = {one.run.depth: highest for one in finished}
-    return pd.DataFrame(
-        {
-            "depth": one.run.depth,
-            "scheme": one.run.scheme,
-            "rate": math.nan if one.diverged else one.run.rate,
-            "outcome": _outcome(one, controls, chance),
-            "test_accuracy": one.test_accuracy,
-            "seconds_per_epoch": one.seconds_per_epoch,
-            "seed": one.run.settings.seed,
-            "epochs": one.run.settings.epochs,
-        }
-        for one in finished
-    )
-
-
-def rates_table(tried: Sequence[RunRecord]) -> pd.DataFrame:
-    """A row per run after its first epoch: ``tried`` of `DemoResult`."""
-    return pd.DataFrame(
-        {
-            "depth": one.run.depth,
-            "scheme": one.run.scheme,
-            "rate": one.run.rate,
-            "training_loss": one.training_loss,
-        }
-        for one in tried
-    )
-
-
-def _outcome(one: RunRecord, controls: dict[int, float], chance: float) -> str:
-    if one.diverged:
-        return "diverged"
-    control = control_accuracy(controls, one.run.depth, chance)
-    return "trained" if trained_against(one.test_accuracy, control, chance) else "untrained"
-
-
-def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {
-            str(name): None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-        }
-        for row in table.to_dict("records")
+    table = _with_networks(settings, whole)
+    chance = float(table["chance_accuracy"].max())
+    control = table[table["scheme"] == CONTROL]
+    controls = dict(zip(control["depth"], control["test_accuracy"], strict=True))
+    controls = controls or dict.fromkeys(table["depth"], table["test_accuracy"].max())
+    trained = [
+        trained_against(accuracy, control_accuracy(controls, depth, chance), chance)
+        for depth, accuracy in zip(table["depth"], table["test_accuracy"], strict=True)
     ]
+    diverged = table["outcome"] == "diverged"
+    table["outcome"] = pd.Series(trained).map({True: "trained", False: "untrained"}).mask(diverged, "diverged")
+    table["rate"] = table["rate"].mask(diverged, math.nan)
+    return table[["depth", "scheme", "rate", "outcome", "test_accuracy", "seconds_per_epoch", "seed", "epochs"]]
+
+
+def rates_table(settings: DemoSettings, first: SweepResult) -> pd.DataFrame:
+    """A row per run after its first epoch: ``tried`` of `DemoResult`."""
+    table = _with_networks(settings, first)
+    table["training_loss"] = table["training_loss"].mask(table["outcome"] == "diverged", math.inf)
+    return table[["depth", "scheme", "rate", "training_loss"]]
+
+
+def _with_networks(settings: DemoSettings, result: SweepResult) -> pd.DataFrame:
+    """The table of runs with the columns `depth` and `scheme`, the shallowest first."""
+    networks = [settings.networks[label] for label in result.runs["network"]]
+    depths, schemes = zip(*networks, strict=True)
+    return result.runs.assign(depth=depths, scheme=schemes).sort_values("depth", kind="stable", ignore_index=True)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from normless import __version__
 from normless.demo.settings import DemoSettings
+from normless.demo.signal import LAWS
 from normless.machine import available_cores
 from normless.plots import (
     Column,
@@ -25,7 +26,6 @@ from normless.plots import (
     skip_variance_against_block,
     write_page,
 )
-from normless.sweeps import LAWS
 
 
 def write_demo_report(
@@ -71,14 +71,14 @@ def write_demo_report(
 
 
 def finding(runs: pd.DataFrame) -> str:
-    """What became of the deepest networks, in one sentence."""
+    """The outcome of the deepest networks, in one sentence."""
     deepest = runs[runs["depth"] == runs["depth"].max()]
     phrases = {"trained": "trained", "untrained": "did not train", "diverged": "diverged at every rate"}
     parts = []
     for outcome, phrase in phrases.items():
         rows = deepest[deepest["outcome"] == outcome].to_dict("records")
         names = [
-            # "none diverged" would say that all went well.
+            # "none diverged" would mean the opposite.
             "the network without normalization" if row["scheme"] == "none" else row["scheme"]
             for row in rows
         ]
@@ -124,16 +124,16 @@ def _accuracy_caption(settings: DemoSettings) -> str:
 def _signal_caption(signal: pd.DataFrame) -> str:
     return (
         f"Variance on the skip path against the block d at initialization, depth {signal['depth'].max()}. Points "
-        "are measured, lines predicted from the weights, small images and their borders included. Dotted is the "
-        "law of an endlessly wide network without borders: 2ᵈ without normalization, d with batch norm (which "
-        "starts anew where a convolution on the skip path changes the resolution), 1 with skipinit and fixup."
+        "are measured, lines predicted from the weights, with padding and small images. Dotted is the "
+        "law of the infinite-width limit without padding: 2ᵈ without normalization, d with batch norm (which "
+        "starts again where a convolution on the skip path changes the resolution), 1 with skipinit and fixup."
     )
 
 
 def _runs_table(runs: pd.DataFrame) -> Table:
     return Table(
-        caption="Each scheme at its best rate. Trained is what has at least half of batch norm’s gain over chance; a "
-        "dash is a network that diverged at every rate, with the accuracy of the lowest",
+        caption="Each scheme at its best rate. A network is trained if it has at least half of batch norm’s gain "
+        "over chance; a dash is one that diverged at every rate, with the accuracy at the lowest",
         columns=[
             Column("depth", numeric=True),
             Column("scheme"),

@@ -8,10 +8,7 @@ from typing import Literal
 import torch
 
 from normless.edits.edit import EDITS, Edit, Surgery
-from normless.residual.declared import StatesStructure
-from normless.signal.from_structure import steps_of_structure
-from normless.signal.scale import gains
-from normless.signal.steps import Steps
+from normless.signal import gains, steps_of
 
 Weights = Literal["fresh", "all"]
 
@@ -71,7 +68,7 @@ class KeepScale(Edit):
                 "nl.fold takes norms into trained weights exactly",
             )
             return
-        steps = _steps(surgery)
+        steps = steps_of(surgery.model, surgery.map)
         if steps is None:
             surgery.record("", "left: its dataflow is not known; pass example inputs")
             return
@@ -87,15 +84,3 @@ class KeepScale(Edit):
         for name in names:
             parameter = surgery.model.get_parameter(name).detach()
             (parameter if rows is None else parameter.narrow(-2, *rows)).mul_(factor)
-
-
-def _steps(surgery: Surgery) -> Steps | None:
-    """The steps of the network, from its dataflow or from the structure that it states."""
-    if surgery.map.flow is not None:
-        # torch.export takes a second to import.
-        from normless.signal.from_flow import steps_of_flow
-
-        return steps_of_flow(surgery.model, surgery.map.flow)
-    if isinstance(surgery.model, StatesStructure):
-        return steps_of_structure(surgery.model, surgery.model.residual_structure())
-    return None

@@ -13,8 +13,7 @@ from normless.nn.activation import ScaledActivation
 from normless.nn.standardized import ScaledStd, scaled_std
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import kind_of
-from normless.signal.activation_gain import activation_gain, is_homogeneous
-from normless.signal.stream import Stream
+from normless.signal import Stream, activation_gain, is_homogeneous
 
 
 @EDITS.register()

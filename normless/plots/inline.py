@@ -1,4 +1,4 @@
-"""The SVG that matplotlib writes as an element of a page: own ids, the page's colours, nothing active, less text."""
+"""The SVG that matplotlib writes as an element of a page: own ids, the page's colours, no scripts, less text."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _GEOMETRY = {"d", "points", "x", "y", "width", "height", "cx", "cy"}
 def inline_svg_text(svg: str, *, name: str, description: str) -> str:
     """The text of an SVG file as an ``<svg>`` element for a page.
 
-    Colours of `normless.plots.palette` become style-sheet variables with the light colour behind them, so
-    that the figure turns dark with the page; ids carry ``name``, so that two figures of one page do not collide;
+    Colours of `normless.plots.palette` become style-sheet variables, the light colour as fallback, so that
+    the figure turns dark with the page; ids carry ``name``, so that two figures of one page do not collide;
     the ``description`` is what a screen reader says. Scripts and the like are left out, lengths are rounded to
     hundredths of a point, and the figure is as wide as the page has room, up to `MAGNIFIED` times its own width.
     """
@@ -63,7 +63,7 @@ def _drop_what_draws_nothing(root: ElementTree.Element) -> None:
 
 def _rounded(attribute: str, value: str) -> str:
     if attribute in _GEOMETRY or (attribute == "transform" and "matrix" not in value and "scale" not in value):
-        return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.{DECIMALS}f}".rstrip("0").rstrip("."), value)
+        return _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.{DECIMALS}f}".rstrip("0").rstrip("."), value)
     return value
 
 
@@ -76,4 +76,4 @@ def _own_ids(attribute: str, value: str, name: str) -> str:
 
 
 def _follow_page(value: str) -> str:
-    return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), value)
+    return _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), value)

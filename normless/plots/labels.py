@@ -1,14 +1,18 @@
-"""Names written at the end of their lines, moved apart where they would cover each other."""
+"""Names at the ends of their lines, moved apart where they would cover each other; and legends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from normless.plots.axes import SMALL_FONT_SIZE
+from normless.plots.palette import TEXT
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,35 @@ class EndLabel:
     colour: str
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A drawn line and its name; NaN is a gap, and what is infinite lies beyond the plot."""
+
+    name: str
+    x: npt.NDArray[np.float64]
+    y: npt.NDArray[np.float64]
+    colour: str
+
+
+def end_label(axes: Axes, curve: Curve) -> EndLabel | None:
+    """The name at the last point, or with an arrow where the line leaves the plot; None without name or points."""
+    known = ~np.isnan(curve.y)
+    if not curve.name or not known.any():
+        return None
+    x, y = curve.x[known], curve.y[known]
+    low, high = sorted(axes.get_ylim())
+    if low <= y[-1] <= high:
+        return EndLabel(curve.name, float(x[-1]), float(y[-1]), curve.colour)
+    inside = np.flatnonzero((y >= low) & (y <= high))
+    last = float(x[inside[-1] if len(inside) else 0])
+    return EndLabel(f"{curve.name} {'↓' if y[-1] < low else '↑'}", last, low if y[-1] < low else high, curve.colour)
+
+
 def spread(wanted: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
     """The positions nearest to ``wanted``, in its order, at least ``gap`` apart, in [low, high] if they fit.
 
-    This is the least-squares solution: with the gaps subtracted, order is all that is asked, and the nearest
-    ordered sequence is the isotonic regression (pool adjacent violators).
+    This is the least-squares solution: with the gaps subtracted only the order is constrained, and the
+    nearest ordered sequence is the isotonic regression (pool adjacent violators).
 
     Raises:
         ValueError: ``gap`` is negative or ``high`` lies below ``low``.
@@ -76,3 +104,14 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
                 "relpos": (0, 0.5),
             },
         )
+
+
+def add_legend(axes: Axes, *, beside: bool) -> None:
+    """A legend in the plot or at its right, with marks as bright as those in the plot are not."""
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {"loc": "best"}
+    legend = axes.legend(frameon=False, fontsize=SMALL_FONT_SIZE, labelcolor=TEXT.light, **place)
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1.0)
+            if isinstance(handle, Line2D) and handle.get_marker() == ".":
+                handle.set_markersize(8)

@@ -52,7 +52,7 @@ class Table:
 
     @property
     def grouped(self) -> bool:
-        """Whether some neighbouring rows have the same first cell, so that a line between groups tells something."""
+        """Whether some neighbouring rows have the same first cell, so that lines between groups help the reader."""
         return any(former[0] == later[0] for former, later in pairwise(self.rows))
 
 

@@ -14,7 +14,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from normless.plots.axes import SMALL_FONT_SIZE, name_axes, new_axes, style_axes
-from normless.plots.palette import GRID, PAPER, QUIET, SCHEME_INKS, TEXT
+from normless.plots.palette import GRID, PAPER, QUIET, ROLE_INKS, SCHEME_INKS, TEXT
 from normless.plots.structure_pieces import Piece, Point
 from normless.plots.structure_rows import Drawing, arranged
 from normless.residual import ResidualMap
@@ -27,15 +27,6 @@ NAME_SIZE = 7.5
 LEGEND_COLUMNS = 6
 PROJECTION = SCHEME_INKS["none"].light
 
-# Four inks of the palette that are told apart in colour, in grey and by their marker.
-ROLE_INKS = MappingProxyType(
-    {
-        "γ stem": SCHEME_INKS["fixup"],
-        "γ last": SCHEME_INKS["skipinit"],
-        "γ down": SCHEME_INKS["none"],
-        "γ other": SCHEME_INKS["batch_norm"],
-    }
-)
 TOGETHER: MappingProxyType[str, Any] = MappingProxyType({"linestyle": "none", "markersize": 6.5})
 MARKS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
     {
@@ -62,23 +53,23 @@ WIRES: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
 )  # fmt: skip
 
 
-def blocks_on_trunk(found: ResidualMap, ax: Axes | None = None, *, title: str = "Residual structure") -> Axes:
+def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title: str = "Residual structure") -> Axes:
     """Draw a network from stem to head: each block a box on the trunk, its skip path an arc above the branch.
 
     The arc is thin where the skip path is the identity, heavy and with its layers on it where it projects, and
     dashed where it changes the activation without a weight. Blocks inside a branch are smaller arcs within;
     layers that only compute a factor hang below their branch, and each further branch of a sum below the first.
-    Layers between blocks that belong to none come behind the last block.
+    Layers between blocks that belong to no block follow the last one.
 
     Of a network of more than 36 blocks, a run of blocks of one form is drawn once with the number of those that
     follow, also where up to six forms take turns; what is still too much is left out in the middle.
 
     Args:
-        found: the map of the network.
+        residual_map: the map of the network.
         ax: where to draw; a new figure without it, as large as the drawing needs.
         title: the heading.
     """
-    drawing = arranged(found)
+    drawing = arranged(residual_map)
     legend = _legend(drawing)
     width = max(drawing.width, NARROWEST)
     # Beside the drawing there are the title and the lines of the legend.
@@ -91,7 +82,7 @@ def blocks_on_trunk(found: ResidualMap, ax: Axes | None = None, *, title: str = 
     _draw_wires(axes, drawing.pieces)
     _draw_marks(axes, drawing.pieces)
     _draw_words(axes, drawing.pieces)
-    name_axes(axes, title=title, across="", up=_summary(found))
+    name_axes(axes, title=title, across="", up=_summary(residual_map))
     axes.legend(
         handles=legend,
         loc="upper left",
@@ -176,10 +167,10 @@ def _towards(start: Point, end: Point, length: float) -> Point:
     return x0 + share * (x1 - x0), y0 + share * (y1 - y0)
 
 
-def _summary(found: ResidualMap) -> str:
-    counted = Counter(found.norms.values())
+def _summary(residual_map: ResidualMap) -> str:
+    counted = Counter(residual_map.norms.values())
     roles = [f"{counted[role]} {role}" for role in ("stem", "last", "down", "other") if counted[role]]
-    return f"{found.depth} residual blocks" + (f"; γ: {', '.join(roles)}" if roles else "")
+    return f"{residual_map.depth} residual blocks" + (f"; γ: {', '.join(roles)}" if roles else "")
 
 
 def _legend(drawing: Drawing) -> list[Line2D]:

@@ -48,8 +48,8 @@ class Note:
 class Piece:
     """A part of the network that is drawn in one place: `width` units of trunk from (x, y) on.
 
-    `name` is written under it, `above` and `below` are how far it reaches. `starts_stage` marks one that likes to
-    be the first of its row, `boxed` one that gets a background. `blocks` is how many blocks it stands for.
+    `name` is written under it, `above` and `below` are how far it reaches. `starts_stage` marks one that starts
+    a row where there is room, `boxed` one with a background. `blocks` is how many blocks it stands for.
     """
 
     width: float
@@ -84,7 +84,7 @@ class Piece:
 
 @dataclass
 class _Chain:
-    """Layers one behind the other at height `y`: what is drawn, where each layer is, where it splits off and ends."""
+    """Layers in sequence at height `y`: what is drawn, where each layer is, where it splits off and ends."""
 
     y: float
     split: float
@@ -214,9 +214,9 @@ def _inner_arcs(
 ) -> Iterator[tuple[Wire, list[Mark]]]:
     """The skip paths of the blocks inside a branch, the innermost lowest; of those whose layers are drawn."""
     for inner in block.inner:
-        found = [places[layer] for layer in inner.branch_layers if layer in places]
-        if found:
-            (x0, y), (x1, _) = min(found), max(found)
+        points = [places[layer] for layer in inner.branch_layers if layer in places]
+        if points:
+            (x0, y), (x1, _) = min(points), max(points)
             height = y + ARC_STEP * depth
             arc = _arc(x0 - 0.45, x1 + 0.45, y, height, _skip_kind(inner))
             yield arc, list(_on_arc(inner, roles, (x0 + x1) / 2, height))

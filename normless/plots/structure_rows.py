@@ -26,12 +26,12 @@ class Drawing:
     height: float
 
 
-def arranged(found: ResidualMap) -> Drawing:
+def arranged(residual_map: ResidualMap) -> Drawing:
     """The drawing of a network."""
     pieces: list[Piece] = []
     trunks = []
     top = 0.0
-    rows = _in_rows(_pieces(found))
+    rows = _in_rows(_pieces(residual_map))
     for row in rows:
         x, y = 0.0, top - max(piece.above for piece in row)
         for piece in row:
@@ -43,20 +43,20 @@ def arranged(found: ResidualMap) -> Drawing:
     return Drawing(tuple(pieces), tuple(trunks), max(x for _, (x, _) in trunks), -top)
 
 
-def _pieces(found: ResidualMap) -> list[Piece]:
+def _pieces(residual_map: ResidualMap) -> list[Piece]:
     """The network from stem to head in pieces, runs of blocks of one form folded where there are too many."""
-    roles = found.norms
-    blocks = _shortly_named([block_piece(block, roles) for block in found.blocks])
+    roles = residual_map.norms
+    blocks = _shortly_named([block_piece(block, roles) for block in residual_map.blocks])
     if len(blocks) > MOST_BLOCKS:
         blocks = list(_folded(blocks))
     if len(blocks) > MOST_BLOCKS:
         half = MOST_BLOCKS // 2
         hidden = sum(piece.blocks for piece in blocks[half:-half])
         blocks = [*blocks[:half], gap_piece(f"{hidden} more left out", hidden), *blocks[-half:]]
-    ends = ((found.trunk_layers, "between blocks"), (found.head_layers, "head"))
-    stem = "stem" if found.blocks else "layers"
+    ends = ((residual_map.trunk_layers, "between blocks"), (residual_map.head_layers, "head"))
+    stem = "stem" if residual_map.blocks else "layers"
     pieces = [
-        *([chain_piece(found.stem_layers, roles, stem)] if found.stem_layers else []),
+        *([chain_piece(residual_map.stem_layers, roles, stem)] if residual_map.stem_layers else []),
         *blocks,
         *(chain_piece(layers, roles, name) for layers, name in ends if layers),
     ]

@@ -11,10 +11,10 @@ from .dependence.reruns import map_tensors as map_tensors
 from .forward.covariance import ExampleCovariance as ExampleCovariance
 from .forward.moments import ChannelMoments as ChannelMoments
 from .forward.moments import GradientMoments as GradientMoments
+from .forward.predicted import BlockMoments as BlockMoments
 from .forward.predicted import measured_tables as measured_tables
+from .forward.predicted import predicted_moments as predicted_moments
 from .forward.signal import Signal as Signal
-from .forward.theory import BlockMoments as BlockMoments
-from .forward.theory import predicted_moments as predicted_moments
 from .gammas.gamma_variance import StreamVariance as StreamVariance
 from .hooks.attach import attach_hooks as attach_hooks
 from .hooks.attach import logits_of as logits_of

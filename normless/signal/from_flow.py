@@ -5,51 +5,24 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from normless.nn import ResidualSum
 from normless.residual.gates import passed_on
-from normless.residual.graph import Dataflow, Operand, Operation
+from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerCall, find_layers
 from normless.residual.names import Names
-from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX
+from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
 from normless.residual.sums import Sum, SumFinder
-from normless.signal.steps import Step, Steps
+from normless.signal.operation import TorchOperation, each, windows_of
+from normless.signal.steps import Kind, Step, Steps
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
 
 
 def steps_of_flow(model: nn.Module, flow: Dataflow) -> Steps:
-    """The steps of a network, one for each operation of its dataflow, which is of the network as it is."""
+    """The steps of a network, one for each operation of its dataflow, which was read from its present state."""
     return _Reader(model, flow).read()
-
-
-class Elementwise(nn.Module):
-    """An operation of forward code that is an elementwise function, with its further arguments.
-
-    Args:
-        name: of torch's operation.
-        arguments: behind the tensor.
-    """
-
-    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.name = name
-        self.arguments = arguments
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        function = getattr(torch.ops.aten, self.name)
-        try:
-            y: Tensor = function(x, *self.arguments)
-        except (RuntimeError, TypeError):
-            # An argument that goes by name alone, as that of GELU.
-            y = function(x)
-        return y
-
-    def extra_repr(self) -> str:
-        """What it applies."""
-        return f"{self.name}, {self.arguments}"
 
 
 class _Reader:
@@ -60,7 +33,7 @@ class _Reader:
         self.flow = flow
         self.names = Names(model)
         self.layers = find_layers(model, flow)
-        self.sums: dict[int, Sum] = {found.at: found for found in SumFinder(flow, self.layers).find()}
+        self.sums: dict[int, Sum] = {total.at: total for total in SumFinder(flow, self.layers).find()}
         self.steps = Steps(outputs=set(flow.outputs))
 
     def read(self) -> Steps:
@@ -70,10 +43,19 @@ class _Reader:
                 self.steps.append(Step("parameter", parameters=self._named(operation), tokens=tokens.get(index)))
             else:
                 self.steps.append(self._step(index, operation))
-        for found in self.sums.values():
-            self.steps.forks.add(found.fork)
-            self.steps.branch_ends.update(dict.fromkeys(found.branches, found.at))
+        for total in self.sums.values():
+            self.steps.forks.add(total.fork)
+            self.steps.branch_ends.update(dict.fromkeys(total.branches, total.at))
+            self.steps.totals[total.at] = self._result(total.at)
         return self.steps
+
+    def _result(self, at: int) -> int:
+        """The result of a residual sum, a factor of its module included."""
+        for reader in self.flow.consumers[at]:
+            inside = isinstance(self.model.get_submodule(self.flow[reader].module), ResidualSum)
+            if inside and self.flow[reader].name == "mul":
+                return reader
+        return at
 
     def _step(self, index: int, operation: Operation) -> Step:
         call = self.layers.owner.get(index)
@@ -81,11 +63,15 @@ class _Reader:
             return self._of_layer(index, operation, call)
         reads, name = operation.parents, operation.name
         if index in self.sums:
-            return Step("sum", (self.sums[index].skip,))
+            return self._sum(operation, self.sums[index])
         if name == "input":
-            return Step("input")
+            return Step("input" if operation.floating else "other")
+        if leaves_unchanged(operation):
+            return Step("layout", reads)
         if name == "embedding" and operation.parameters:
             return Step("parameter", parameters=self._named(operation))
+        if name == "glu":
+            return Step("other", reads, module=nn.GLU(*self._plain(operation)))
         if name in ("add", "sub") and operation.floating:
             return Step("add", reads, parameters=self._named(operation))
         if name in ("cat", "stack"):
@@ -97,51 +83,66 @@ class _Reader:
         if name in ATTENTION or name in _PRODUCTS or (name == "mul" and len(reads) == 2):
             return self._product(index, operation)
         if name in ("mul", "div"):
-            numbers = [one for one in operation.arguments if isinstance(one, (int, float)) and one]
-            factor = abs(float(numbers[0])) if numbers else 1.0
-            return Step(
-                "factor", reads, parameters=self._named(operation), size=1 / factor if name == "div" else factor
-            )
+            named = self._named(operation)
+            factor = next((abs(one) for one in self._plain(operation) if isinstance(one, (int, float)) and one), None)
+            if named or factor is not None:
+                factor = float(factor or 1.0)
+                return Step("factor", reads, parameters=named, size=1 / factor if name == "div" else factor)
         return Step("other", reads)
+
+    def _sum(self, operation: Operation, total: Sum) -> Step:
+        """A residual sum; the second of two terms has a factor, as in `torch.add(x, y, alpha=2)`."""
+        terms, last, factor = (total.skip, *total.branches), None, 1.0
+        if operation.name in ("add", "sub") and len(terms) == 2:
+            last = [one.index for one in operation.arguments if isinstance(one, Operand)][-1]
+            factor = next((float(one) for one in self._plain(operation) if isinstance(one, (int, float))), 1.0)
+            factor = -factor if operation.name == "sub" else factor
+        shares = tuple(factor if term == last else 1.0 for term in terms)
+        return Step("sum", terms[:1], branches=terms[1:], shares=shares)
+
+    @staticmethod
+    def _plain(operation: Operation) -> tuple[Any, ...]:
+        """The arguments that are no tensors."""
+        return tuple(one for one in operation.arguments if not isinstance(one, (Operand, Fixed)))
 
     def _named(self, operation: Operation) -> tuple[str, ...]:
         """The learned tensors that an operation reads, each by its first name."""
         return tuple(dict.fromkeys(map(self.names.parameter, operation.parameters)))
 
     def _of_layer(self, index: int, operation: Operation, call: LayerCall) -> Step:
-        """A layer is the step of its last operation; what comes before in it leads nowhere."""
+        """A layer is the step of its last operation; its other operations lead nowhere."""
         layer = self.layers.layers[call]
         if index != self.layers.operations[call][-1]:
             return Step("other", operation.parents)
         reads = tuple(sorted(self.layers.inputs(index, self.flow)))
         path, _, within = layer.path.partition(":")
-        if layer.kind == "weight":
-            share = self._inside(operation) if operation.name in CONVOLUTION else 1.0
-            return Step("weight", reads[:1], layer.path, layer.parameters, size=share)
-        if layer.kind == "norm":
-            return Step("norm", reads[:1], layer.path, layer.parameters)
+        module = None if within else self.model.get_submodule(path)
         if layer.kind == "activation":
-            owner = None if within else self.model.get_submodule(path)
-            if owner is None:
-                arguments = tuple(one for one in operation.arguments[1:] if not isinstance(one, Operand))
-                owner = nn.ReLU() if operation.name == "relu" else Elementwise(operation.name, arguments)
-            return Step("activation", reads[:1], layer.path, module=owner)
+            if module is None:
+                further = self._plain(operation)
+                module = nn.ReLU() if operation.name == "relu" else TorchOperation(operation.name, further)
+            return Step("activation", reads[:1], layer.path, module=module, call=layer.call)
         if layer.kind == "scale":
-            return Step("factor", reads, layer.path, layer.parameters)
-        return Step("other", reads, layer.path)
+            return Step("factor", reads, layer.path, layer.parameters, call=layer.call)
+        share = 1.0
+        if layer.kind == "weight" and operation.name in CONVOLUTION:
+            share = self._inside(operation)
+        reads = reads if layer.kind == "dropout" else reads[:1]
+        called = module if layer.called else None
+        return Step(layer.kind, reads, layer.path, layer.parameters, called, share, call=layer.call)
 
     def _inside(self, operation: Operation) -> float:
-        """How many of a convolution's taps lie inside its input, rather than on the zeros around it."""
+        """The share of a convolution's taps that lie inside its input, not on the zeros around it."""
         sizes = operation.arguments[3:6]
         shape, after = self.flow[operation.parents[0]].shape, operation.shape
         weight = max(map(self.model.get_parameter, operation.parameters), key=Tensor.numel)
         if len(sizes) < 2 or not all(isinstance(one, tuple) for one in sizes) or "transpose" in operation.name:
-            # Without padding, or with one that is a word.
+            # Without padding, or with one that is a string.
             return 1.0
         if shape is None or after is None or not len(shape) == len(after) == weight.dim():
             return 1.0
         axes = weight.dim() - 2
-        stride, padding, dilation = (self._each(one, axes) for one in (*sizes, (1,))[:3])
+        stride, padding, dilation = (each(one, axes) for one in (*sizes, (1,))[:3])
         share = 1.0
         for axis, (extent, outputs, kernel) in enumerate(zip(shape[2:], after[2:], weight.shape[2:], strict=True)):
             taps = [
@@ -152,11 +153,6 @@ class _Reader:
             share *= sum(taps) / len(taps)
         return share or 1.0
 
-    @staticmethod
-    def _each(sizes: tuple[Any, ...], axes: int) -> tuple[Any, ...]:
-        """One number for each axis."""
-        return sizes * axes if len(sizes) == 1 else sizes
-
     def _join(self, operation: Operation) -> Step:
         reads = tuple(dict.fromkeys(operation.parents))
         whole = _elements(operation.shape)
@@ -166,8 +162,8 @@ class _Reader:
         return Step("join", reads, shares=shares)
 
     def _tokens(self) -> dict[int, tuple[int, int]]:
-        """Where learned tensors lie among the activations that a concatenation joins them to."""
-        found: dict[int, tuple[int, int]] = {}
+        """The positions of learned tensors among the activations that they are concatenated with."""
+        places: dict[int, tuple[int, int]] = {}
         for operation in self.flow.operations:
             if operation.name != "cat" or not operation.arguments or not isinstance(operation.arguments[0], tuple):
                 continue
@@ -178,34 +174,54 @@ class _Reader:
                 if shape is None or not isinstance(axis, int):
                     break
                 if self.flow[part.index].name == "parameter":
-                    found[part.index] = (position, shape[axis])
+                    places[part.index] = (position, shape[axis])
                 position += shape[axis]
-        return found
+        return places
 
     def _pooling(self, operation: Operation) -> Step:
+        (source, *_), name = operation.parents, operation.name
         kernel = operation.arguments[1] if len(operation.arguments) > 1 else None
-        (source, *_) = operation.parents
-        if "adaptive" in operation.name or operation.name == "mean" or not isinstance(kernel, tuple):
-            size = self._elements(source) / _elements(operation.shape)
-        else:
-            axes = 3 if "3d" in operation.name else 2 if "2d" in operation.name else 1
-            # Neighbours are neither equal nor independent: n of them count as √n, which is halfway.
-            size = sqrt(prod(self._each(kernel, axes)))
-        if operation.name in ("cumsum",) or "fft" in operation.name:
+        shape = self.flow[source].shape
+        if name == "cumsum" or "fft" in name:
             return Step("other", (source,))
-        return Step("greatest" if "max" in operation.name else "average", (source,), size=max(size, 1.0))
+        if "adaptive" in name or name == "mean" or not isinstance(kernel, tuple):
+            size = self._elements(source) / _elements(operation.shape)
+            module: nn.Module | None = TorchOperation(name, self._plain(operation)) if "max" not in name else None
+        else:
+            axes = 3 if "3d" in name else 2 if "2d" in name else 1
+            # Neighbours are neither equal nor independent: n of them count as √n.
+            size = sqrt(prod(each(kernel, axes)))
+            module = self._windows(operation.arguments[1:], axes, is_max="max" in name)
+        kind: Kind = "greatest" if "max" in name else "average"
+        return Step(kind, (source,), module=module, size=max(size, 1.0), shape=shape)
+
+    @staticmethod
+    def _windows(arguments: tuple[Any, ...], axes: int, *, is_max: bool) -> nn.Module | None:
+        """The windows of a pooling from its arguments after the tensor, those left out at their defaults."""
+        defaults: tuple[Any, ...] = ((), (), 0, 1, False) if is_max else ((), (), 0, False, True, None)
+        kernel, stride, padding, *rest = (*arguments, *defaults[len(arguments) :])
+        if is_max:
+            return windows_of(kernel, stride, padding, rest[1], axes, dilation=rest[0])
+        ceil, padded, divisor = rest
+        return windows_of(kernel, stride, padding, ceil, axes, padded=padded) if divisor is None else None
 
     def _product(self, index: int, operation: Operation) -> Step:
         value = passed_on(self.flow, self.layers, index)
         first = value[0] if value else operation.parents[0]
         others = tuple(parent for parent in operation.parents if parent != first)
+        shape = self.flow[first].shape
         if operation.name != "mul" and len(value) == 1:
-            shape = self.flow[first].shape
-            return Step("attention", (first,), size=1.0 if shape is None or len(shape) < 2 else float(shape[-2]))
-        return Step("gate", (first, *others[:1])) if operation.name == "mul" and others else Step("other", (first,))
+            # With a mask, a dropout or a causal attention the logits are not those of all positions.
+            plain = operation.name in ATTENTION and not any(self._plain(operation)) and not operation.fixed
+            logits = others if plain and len(others) == 2 else ()
+            size = 1.0 if shape is None or len(shape) < 2 else float(shape[-2])
+            return Step("attention", (first, *logits), size=size)
+        if operation.name == "mul" and others:
+            return Step("gate", (first, *others[:1]), shape=self.flow[others[0]].shape)
+        return Step("other", (first,))
 
     def _channels(self, source: int, operation: Operation) -> float:
-        """The share of an image's channels that are not padding; zeros around it are counted where it is read."""
+        """The share of an image's channels that are not padding; zeros around it count where they are read."""
         before, after = self.flow[source].shape, operation.shape
         if before is None or after is None or len(before) != 4:
             return 1.0
@@ -216,5 +232,5 @@ class _Reader:
 
 
 def _elements(shape: tuple[int, ...] | None) -> int:
-    """The number of elements; 1 where it is not known."""
+    """The number of elements; 1 where that is unknown."""
     return 1 if shape is None else prod(shape)

@@ -1,23 +1,27 @@
-"""The steps of a network that states its structure, which is not traced."""
+"""The steps of a network that declares its structure and is not traced."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import prod, sqrt
+from typing import get_args
 
 from torch import nn
 
+from normless.nn import ResidualSum, SkipOnlySum
+from normless.residual.blocks import Kind as LayerKind
 from normless.residual.classify import kind_of
 from normless.residual.declared import BlockStructure, Projections, Structure, expanded
+from normless.signal.operation import each, windows_of
 from normless.signal.steps import Kind, Step, Steps
 
-_KINDS: dict[str | None, Kind] = {"weight": "weight", "norm": "norm", "activation": "activation"}
+_KINDS: dict[str | None, Kind] = {kind: kind for kind in get_args(LayerKind)}
 
 
 def steps_of_structure(model: nn.Module, structure: Structure) -> Steps:
-    """The steps of a network along the modules that it states.
+    """The steps of a network along the modules of its declared structure.
 
-    Shapes are not known: zeros around an image are not counted, and a mean is taken over many positions.
+    Shapes are unknown: the zeros around an image do not count, and a mean is over many positions.
     """
     return _Reader(model).read(structure)
 
@@ -47,14 +51,30 @@ class _Reader:
         skip = self._along(block.skip, prefix, fork if block.shared or block.skip else at)
         if not block.skip and not block.identity_skip:
             skip = self.steps.append(Step("padding", (skip,), size=self._kept(prefix, block)))
-        total = self.steps.append(Step("sum", (skip,)))
-        self.steps.forks.add(fork)
-        if end != fork:
-            self.steps.branch_ends[end] = total
+        total = self._sum(prefix + block.sum, skip, end, fork)
         return self._along(block.after_sum, prefix, total)
 
+    def _sum(self, path: str, skip: int, end: int, fork: int) -> int:
+        """A residual sum with its factors and norms; the step of its result."""
+        module = self.model.get_submodule(path)
+        assert isinstance(module, ResidualSum)
+        if module.norm_skip is not None:
+            skip = self._module(f"{path}.norm_skip", module.norm_skip, skip)
+        if module.multiplier is not None:
+            end = self.steps.append(Step("factor", (end,), path, parameters=(f"{path}.multiplier",)))
+        only = isinstance(module, SkipOnlySum)
+        shares = (module.skip_factor, 0.0 if only else module.branch_factor)
+        at = total = self.steps.append(Step("sum", (skip,), branches=(end,), shares=shares))
+        self.steps.forks.add(fork)
+        if end != fork:
+            self.steps.branch_ends[end] = at
+        if module.factor != 1.0 and not only:
+            total = self.steps.append(Step("factor", (at,), size=module.factor))
+        self.steps.totals[at] = total
+        return total if module.norm_total is None else self._module(f"{path}.norm_total", module.norm_total, total)
+
     def _kept(self, prefix: str, block: BlockStructure) -> float:
-        """The share of the sum's channels that a skip path without weights has of its own, the rest being zeros."""
+        """The share of the sum's channels that come from a skip path without weights; the others are zeros."""
         weights = [
             module
             for path in block.branch
@@ -69,7 +89,7 @@ class _Reader:
         for path in paths:
             if isinstance(path, Projections):
                 source = memory if path.of_memory and memory is not None else at
-                # Query and key lead nowhere: they only compute a factor.
+                # Query and key only compute a factor; what masks their logits is unknown.
                 for one, start in ((path.query, at), (path.key, source)):
                     self._along([one], prefix, start)
                 at = self.steps.append(Step("attention", (self._along([path.value], prefix, source),)))
@@ -82,13 +102,12 @@ class _Reader:
         kind = _KINDS.get(kind_of(module))
         if kind is not None:
             names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
-            of = module if kind == "activation" else None
-            return self.steps.append(Step(kind, (at,), path, () if of is not None else names, of))
+            return self.steps.append(Step(kind, (at,), path, () if kind == "activation" else names, module))
         if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
             axes = int(type(module).__name__[-2])
-            return self.steps.append(Step("greatest", (at,), size=sqrt(prod(_each(module.kernel_size, axes)))))
-        return self.steps.append(Step("other", (at,)))
-
-
-def _each(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
-    return (size,) * axes if isinstance(size, int) else tuple(size)
+            geometry = (module.kernel_size, module.stride, module.padding, module.ceil_mode)
+            windows = windows_of(*geometry, axes, dilation=module.dilation)
+            size = sqrt(prod(each(module.kernel_size, axes)))
+            return self.steps.append(Step("greatest", (at,), module=windows, size=size))
+        unchanged = isinstance(module, (nn.Identity, nn.Flatten, nn.Dropout))
+        return self.steps.append(Step("layout" if unchanged else "other", (at,), path, module=module))

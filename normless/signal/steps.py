@@ -1,4 +1,4 @@
-"""A network as the steps that a signal takes through it, whatever it was read from."""
+"""A network as a list of steps, the one description that moments are propagated along."""
 
 from __future__ import annotations
 
@@ -10,33 +10,40 @@ from torch import nn
 
 Kind = Literal[
     "input", "parameter", "weight", "norm", "activation", "factor", "greatest", "average", "padding", "join", "add",
-    "sum", "gate", "attention", "other",
+    "sum", "gate", "attention", "dropout", "layout", "other",
 ]  # fmt: skip
 
-# Behind them a signal c times as large is c times as large, or almost so, as behind GELU.
+# Their output is proportional to their input, or almost so, as that of GELU.
 _SCALES_ALONG = {
     "weight", "activation", "factor", "greatest", "average", "padding", "join", "add", "sum", "gate", "attention",
-    "other",
+    "dropout", "layout", "other",
 }  # fmt: skip
+_UNSCALED = ("dropout", "layout", "other")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: what it does, and the earlier steps that it reads.
+    """One operation, and the earlier steps that it reads.
 
     Attributes:
         kind: `input` and `parameter` (a learned tensor, an embedding) begin a signal; `weight` is a convolution or
-            linear layer; `greatest` and `average` are poolings; `padding` puts zeros beside it; `join` concatenates;
-            `sum` is a residual one, of which the skip path alone is read; `gate` and `attention` read their values
-            first; `factor` multiplies by a constant or a learned scale; `other` leaves a signal's scale as it is.
-        reads: indices of the steps it reads; of a `gate` the value and the factor.
+            linear layer; `greatest` and `average` are poolings; `padding` adds channels of zeros; `join` is a
+            concatenation; `sum` is residual and reads its skip path; `gate` and `attention` read their values first;
+            `factor` multiplies by a constant or a learned scale; `layout` leaves the values as they are.
+        reads: indices of the steps it reads; of a `gate` the value and the factor, of an `attention` the value and,
+            where they are known, query and key.
         path: of the layer it is, else empty.
         parameters: names of the learned tensors it reads.
-        module: the elementwise function of an activation.
+        module: what it applies: the layer's module, the elementwise function of an activation, the average over the
+            windows of a pooling; None where that is unknown.
         size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant
             factor, the share of a convolution's taps that lie inside its input.
-        shares: for a `join`, how much of the result each of `reads` is.
+        shares: for a `join`, how much of the result each of `reads` is; for a `sum` the factors of skip path and
+            branches, 0 for a branch that is computed and not added.
+        branches: for a `sum`, what it adds to the skip path.
+        shape: of what it reads in the traced pass, where the layout matters; None where that is unknown.
         tokens: for a `parameter` that is joined to activations, its first position there and their number.
+        call: which run of the layer it is, 0 for the first.
     """
 
     kind: Kind
@@ -46,7 +53,10 @@ class Step:
     module: nn.Module | None = None
     size: float = 1.0
     shares: tuple[float, ...] = ()
+    branches: tuple[int, ...] = ()
+    shape: tuple[int, ...] | None = None
     tokens: tuple[int, int] | None = None
+    call: int = 0
 
 
 @dataclass
@@ -54,15 +64,17 @@ class Steps:
     """The steps of a network in execution order.
 
     Attributes:
-        steps: they; a step is its index.
+        steps: a step is its index.
         forks: where a residual block starts.
-        branch_ends: what a residual sum reads at its branches.
+        branch_ends: the last step of each branch, with the residual sum that reads it.
+        totals: for every residual sum the step that its result is, a factor on the total included.
         outputs: what the network returns.
     """
 
     steps: list[Step] = field(default_factory=list)
     forks: set[int] = field(default_factory=set)
     branch_ends: dict[int, int] = field(default_factory=dict)
+    totals: dict[int, int] = field(default_factory=dict)
     outputs: set[int] = field(default_factory=set)
 
     def __getitem__(self, index: int) -> Step:
@@ -78,39 +90,39 @@ class Steps:
 
     @cached_property
     def readers(self) -> list[list[int]]:
-        """For every step those that read it, a residual sum at its branches included."""
-        found: list[list[int]] = [[] for _ in self.steps]
+        """For every step those that read it, residual sums that read a branch included."""
+        readers: list[list[int]] = [[] for _ in self.steps]
         for index, step in enumerate(self.steps):
             for read in step.reads:
-                found[read].append(index)
+                readers[read].append(index)
         for end, total in self.branch_ends.items():
-            found[end].append(total)
-        return found
+            readers[end].append(total)
+        return readers
 
     @cached_property
     def is_free(self) -> list[bool]:
-        """Whether a step's scale makes no difference: whatever comes of it meets a norm before the network's end."""
-        found = [True] * len(self.steps)
+        """Whether a step's scale makes no difference: every path from it to the network's end passes a norm."""
+        free = [True] * len(self.steps)
         for index in reversed(range(len(self.steps))):
-            found[index] = index not in self.outputs and all(
-                self.steps[reader].kind == "norm" or (self.steps[reader].kind in _SCALES_ALONG and found[reader])
+            free[index] = index not in self.outputs and all(
+                self.steps[reader].kind == "norm" or (self.steps[reader].kind in _SCALES_ALONG and free[reader])
                 for reader in self.readers[index]
             )
-        return found
+        return free
 
     @cached_property
     def writers(self) -> set[int]:
-        """The weight layers that a branch ends in, factors and changes of layout aside."""
+        """The last weight layers of branches that only factors and changes of layout follow."""
         return {end for index in self.branch_ends if (end := self._last_weight(index)) is not None}
 
     def _last_weight(self, index: int) -> int | None:
-        while self.steps[index].kind in ("factor", "other") and self.steps[index].reads:
+        while self.steps[index].kind in ("factor", *_UNSCALED) and self.steps[index].reads:
             index = self.steps[index].reads[0]
         return index if self.steps[index].kind == "weight" else None
 
     def reads_norm(self, index: int) -> bool:
-        """Whether what a step reads is a norm's output, with at most an activation, dropout or pooling between."""
-        between = ("activation", "other", "factor", "greatest", "average", "padding")
+        """Whether a step reads a norm's output, with at most activations, dropout or poolings between them."""
+        between = ("activation", "factor", "greatest", "average", "padding", *_UNSCALED)
         while self.steps[index].reads:
             (index,) = self.steps[index].reads[:1]
             if self.steps[index].kind == "norm":
@@ -118,3 +130,17 @@ class Steps:
             if self.steps[index].kind not in between:
                 return False
         return False
+
+    def is_independent(self, one: int, other: int) -> bool:
+        """Whether weights lie between two steps and anything that both are computed from."""
+        return self._without_weights(one).isdisjoint(self._without_weights(other))
+
+    def _without_weights(self, index: int) -> set[int]:
+        """The steps that a step is computed from, up to the weight layers that are met first."""
+        sources, pending = set[int](), [index]
+        while pending:
+            at = pending.pop()
+            if at not in sources:
+                sources.add(at)
+                pending += () if self.steps[at].kind == "weight" else self.steps[at].reads + self.steps[at].branches
+        return sources

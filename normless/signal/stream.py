@@ -1,4 +1,4 @@
-"""The distribution of activations at initialization, followed from layer to layer."""
+"""The distribution of activations at initialization, where it is not normal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from normless.signal.activation_gain import NODES, WEIGHTS, Values, applied
+from normless.signal.quadrature import Values, applied
 
-# Of the stream's distribution where it is not normal: this many equally likely values stand for it.
+# A distribution that is not normal is stored as this many equally likely values.
 _VALUES = 2000
-# Spread over so many values, a kink meets nodes everywhere, and Gauss-Hermite's few do.
+# Around so many values a few nodes suffice: a kink falls between nodes of different values.
 _FEW = np.polynomial.hermite_e.hermegauss(31)
+# Around a single value many are needed: 20 in every [k, k + 1], since most kinks lie at whole numbers.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+_MANY = (np.arange(-12.0, 12.0)[:, None] + (_NODES + 1) / 2).ravel()
+_MANY_WEIGHTS = np.tile(_WEIGHTS, 24) * np.exp(-(_MANY**2) / 2)
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,11 @@ class Stream:
     """The distribution of an element of the stream: a value drawn from `values` and an independent normal part.
 
     A pre-activation network's stream is the sum of its branches, normal with a variance that adds up:
-    Var ← Var + α². Where an activation lies behind the sum (ResNet-V1) it is not, and the distribution is followed.
+    Var ← Var + α². Where an activation follows the sum (ResNet-V1) it is not normal, and the distribution is tracked.
 
     Attributes:
         values: equally likely values of the part that is not normal.
-        normal_variance: the variance of the normal part, whose mean is zero.
+        normal_variance: the variance of the normal part, of mean zero.
     """
 
     values: Values
@@ -40,30 +44,18 @@ class Stream:
         """The variance of an element."""
         return float(self.values.var()) + self.normal_variance
 
-    @property
-    def mean(self) -> float:
-        """The mean of an element."""
-        return float(self.values.mean())
-
-    def greatest(self, count: float) -> Stream:
-        """The greatest of so many independent elements, of which the distribution function is the power F^count."""
-        points, weights = self._points()
-        order = np.argsort(points)
-        reached = np.concatenate([[0.0], np.cumsum(weights[order])]).clip(0, 1)
-        return _compressed(points[order], np.diff(reached**count))
-
     def plus(self, variance: float) -> Stream:
         """With a branch of this variance added; its output is normal and of mean zero."""
         return Stream(self.values, self.normal_variance + variance)
 
     def through(self, activation: nn.Module) -> Stream:
-        """Behind an elementwise activation."""
+        """After an elementwise activation."""
         points, weights = self._points()
         outputs = np.atleast_2d(applied(activation, points))
         return _compressed(outputs.ravel(), np.tile(weights, len(outputs)))
 
     def padded(self, share: float) -> Stream:
-        """With channels of zeros beside it, so that its own are this share of all (option A of ResNet-V1)."""
+        """With channels of zeros, such that the others are this share of all (option A of ResNet-V1)."""
         points, weights = self._points()
         return _compressed(np.append(points, 0.0), np.append(share * weights, 1 - share))
 
@@ -71,7 +63,7 @@ class Stream:
         """Values that an element takes and their probabilities."""
         if self.normal_variance == 0:
             return self.values, np.full(len(self.values), 1 / len(self.values))
-        nodes, weights = (NODES, WEIGHTS) if len(self.values) == 1 else _FEW
+        nodes, weights = (_MANY, _MANY_WEIGHTS) if len(self.values) == 1 else _FEW
         points = self.values[:, None] + np.sqrt(self.normal_variance) * nodes
         return points.ravel(), np.tile(weights / (weights.sum() * len(self.values)), len(self.values))
 
@@ -79,7 +71,7 @@ class Stream:
 def _compressed(points: Values, weights: Values) -> Stream:
     """The distribution as equally likely values: each the mean of its share of the probability."""
     order = np.argsort(points)
-    # The integral of the quantile function, which a difference of turns into means: no mean is lost.
+    # Differences of the integral of the quantile function are means, so the mean of all is exact.
     reached = np.concatenate([[0.0], np.cumsum(weights[order])])
     integral = np.concatenate([[0.0], np.cumsum((points * weights)[order])])
     edges = np.interp(np.linspace(0, reached[-1], _VALUES + 1), reached, integral)

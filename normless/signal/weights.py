@@ -1,4 +1,4 @@
-"""What a weight layer does to the mean and variance of its inputs."""
+"""Mean and variance of the output of a weight layer."""
 
 from __future__ import annotations
 
@@ -7,22 +7,85 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
+from normless.errors import MissingValuesError
+from normless.nn import ScalarAffine
 from normless.nn.affine import is_transposed
-from normless.signal.channels import Channels
+from normless.signal.moments import Moments
 from normless.signal.steps import Step
 
-_AS_THEY_ARE = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_ARGUMENTS = {
+    "linear": ("input", "weight", "bias"),
+    **{f"conv{n}d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups") for n in (1, 2, 3)},
+}
+
+
+def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
+    """Moments after a linear layer or convolution: E[y] = W∗E[x] + b and Var[y] = W²∗Var[x].
+
+    The fluctuations of different inputs are taken as uncorrelated, which holds on average over weights of random
+    sign. W is the weight that the layer computes from its parameters: standardized, normalized or masked, with its
+    scalars.
+
+    Args:
+        module: a linear layer or convolution, or of a subclass.
+        moments: means, variances and further variances of its inputs, stacked; shape (k, …), the first the means.
+
+    Returns:
+        The same of its outputs, shape (k, …), or None where the module does more than multiply by a weight once
+        (padding aside), or is of another kind.
+    """
+    if isinstance(module, _ConvTransposeNd) or not isinstance(module, (_ConvNd, nn.Linear)):
+        return None
+    if isinstance(module, ScalarAffine) and module.input_bias is not None:
+        moments = torch.cat([moments[:1] + module.input_bias.double(), moments[1:]])
+    return _multiplied(module, moments).product
+
+
+def _multiplied(module: _ConvNd | nn.Linear, moments: Tensor) -> _OnMoments:
+    through = _OnMoments(moments)
+    with through:
+        if not isinstance(module, ScalarAffine):
+            result: Tensor = module.forward(moments)
+        elif isinstance(module, _ConvNd):
+            result = module._conv_forward(moments, *module.folded())
+        else:
+            result = F.linear(moments, *module.folded())
+    if result is not through.product:
+        through.product = None
+    return through
+
+
+class _OnMoments(TorchFunctionMode):
+    """Makes a layer's own forward code multiply means by its weight, and variances by the weight's square."""
+
+    def __init__(self, moments: Tensor) -> None:
+        super().__init__()
+        self.moments = moments
+        self.product: Tensor | None = None
+        self.weight: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _ARGUMENTS:
+            named = dict(zip(_ARGUMENTS[name], args, strict=False)) | kwargs
+            self.weight = named["weight"]
+            if named.pop("input") is self.moments:
+                self.product = self._multiply(func, **named)
+                return self.product
+        result = func(*args, **kwargs)
+        if name == "pad" and args and args[0] is self.moments:
+            self.moments = result
+        return result
+
+    def _multiply(self, func: Any, *, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Tensor:
+        wide = weight.to(self.moments)
+        mean = func(self.moments[:1], wide, None if bias is None else bias.to(self.moments), **rest)
+        return torch.cat([mean, func(self.moments[1:], wide.square(), None, **rest)])
 
 
 @dataclass(frozen=True)
@@ -46,23 +109,24 @@ class Rows:
     scale: float
     shifts: Tensor
 
-    def applied(self, x: Channels, factor: float, shift: float, share: float) -> Channels:
+    def applied(self, x: Moments, factor: float, shift: float, share: float) -> Moments:
         """The channels of the output: mean Σ w m + b and variance Σ w² v of inputs that fluctuate independently.
 
         Args:
-            x: the input.
+            x: the input, shape (1, C).
             factor, shift: what weights and biases are multiplied by.
-            share: of the inputs, those that are not zeros around an image.
+            share: of the inputs that are not the zeros around an image.
         """
         outputs, inputs = self.values.shape[:2]
-        read = x.of(self.groups * inputs)
+        read = x.with_channels(self.groups * inputs)
         mean, variance = (
             one.reshape(self.groups, 1, inputs).expand(-1, outputs // self.groups, -1).reshape(outputs, inputs)
             for one in (read.mean, read.variance)
         )
         share = share * self.scale
         means = factor * share**0.5 * (self.values.sum(2).double() * mean).sum(1) + shift * self.shifts
-        return Channels(means, factor**2 * share * (self.values.square().sum(2).double() * variance).sum(1))
+        variances = factor**2 * share * (self.values.square().sum(2).double() * variance).sum(1)
+        return Moments.of(means[None], variances[None])
 
 
 @torch.no_grad()
@@ -70,13 +134,13 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     """The rows of the weight layer that a step is.
 
     Raises:
-        RuntimeError: its weight has no values, as on torch's device `meta`.
+        MissingValuesError: its weight has no values, as on torch's device `meta`.
     """
     named = {name: model.get_parameter(name).detach() for name in step.parameters}
     name = max(named, key=lambda one: named[one].numel())
     parameter = named[name]
     if parameter.is_meta:
-        raise RuntimeError(f"The weight {name} has no values.")
+        raise MissingValuesError(f"The weight {name} has no values.")
     module = model.get_submodule(step.path) if ":" not in step.path else None
     used = _used(module, parameter) if isinstance(module, (_ConvNd, nn.Linear)) else parameter
     rows = used.cpu().float()
@@ -102,26 +166,12 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
 
 
 def _used(module: _ConvNd | nn.Linear, parameter: Tensor) -> Tensor:
-    """The weight that a layer multiplies by, seen where it does so on an input of one position."""
-    if type(module) in _AS_THEY_ARE:
+    """The weight that a layer multiplies by, read from its forward pass on zeros of one position."""
+    if type(module).__module__.startswith("torch.nn.modules"):
+        # Torch's own layers multiply by the parameter itself.
         return parameter
-    size: Any = [1, module.in_features]
+    size: list[int] = [1, module.in_features] if isinstance(module, nn.Linear) else [1, module.in_channels]
     if isinstance(module, _ConvNd):
-        reach = [(side - 1) * step + 1 for side, step in zip(module.kernel_size, module.dilation, strict=True)]
-        size = [1, module.in_channels, *reach]
-    seen = _SeesWeight()
-    with seen:
-        module.forward(parameter.new_zeros(size))
-    return parameter if seen.weight is None else seen.weight
-
-
-class _SeesWeight(TorchFunctionMode):
-    """Keeps the weight of the last convolution or linear map."""
-
-    weight: Tensor | None = None
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("linear", "conv1d", "conv2d", "conv3d"):
-            self.weight = kwargs["weight"] if "weight" in kwargs else args[1]
-        return func(*args, **kwargs)
+        size += [(side - 1) * step + 1 for side, step in zip(module.kernel_size, module.dilation, strict=True)]
+    weight = _multiplied(module, parameter.new_zeros(size)).weight
+    return parameter if weight is None else weight

@@ -1,4 +1,4 @@
-"""What a laboratory keeps of runs that no sweep asks for any more, and how it is thrown away."""
+"""Delete the rows, folders and weights of runs that no sweep references."""
 
 from __future__ import annotations
 
@@ -8,57 +8,64 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normless.sweeps.in_flight import is_held
 from normless.sweeps.laboratory import Laboratory
 from normless.sweeps.pending import needed_runs
-from normless.sweeps.row import RunRow
+from normless.sweeps.runs import RunRow
 from normless.sweeps.sweep import Sweep
+from normless.sweeps.worker import is_locked
 from normless.train import Settings
 
 
 @dataclass(frozen=True)
 class Prunable:
-    """What can go: `rows`, by hash, of runs that no sweep has, and `folders` of runs that none goes on with."""
+    """What can be deleted: rows, by hash, and folders of unfinished runs and of weights."""
 
     rows: tuple[str, ...]
     folders: tuple[Path, ...]
 
 
 def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -> Prunable:
-    """What no sweep needs.
+    """The rows and folders that no sweep references.
 
-    A row belongs to a sweep if its settings do, whatever its learning rate: it may be of an extension. A folder that
-    a process works in never goes.
+    A row belongs to a sweep if its settings do, whatever its learning rate: it may be of an extension. Weights belong
+    to the sweeps with `keep_weights`. A folder that a process works in is never prunable.
 
     Args:
-        lab: whose table and folders these are.
+        lab: with the table and the folders.
         sweeps: that keep their runs.
         metrics: whose optima extend the learning rates.
 
     Raises:
         StateError: the table cannot be read.
     """
-    kept: set[str] = set()
-    needed: set[str] = set()
+    referenced: set[str] = set()
+    in_flight: set[str] = set()
+    weights: set[str] = set()
     for sweep in sweeps:
-        found = needed_runs(sweep, metrics, lab.state.read)
-        kept |= {_without_rate(point.config) for _, point in found.points}
-        needed |= set(found.missing) | {name for name, row in found.rows.items() if row.outcome == "failed"}
+        needed = needed_runs(sweep, metrics, lab.state.read)
+        referenced |= {_without_rate(point.config) for _, point in needed.points}
+        in_flight |= set(needed.missing) | {name for name, row in needed.rows.items() if row.outcome == "failed"}
+        weights |= {name for name, _ in needed.points if sweep.keep_weights}
     rows = lab.state.read(lab.state.hashes())
-    gone = tuple(name for name, row in rows.items() if _key(row) not in kept)
-    folders = sorted(path for path in lab.work.glob("*") if path.is_dir() and path.name not in needed)
-    return Prunable(gone, tuple(path for path in folders if not is_held(path)))
+    unreferenced = tuple(name for name, row in rows.items() if _key(row) not in referenced)
+    folders = [
+        path
+        for place, names in ((lab.work, in_flight), (lab.kept, weights))
+        for path in sorted(place.glob("*"))
+        if path.is_dir() and path.name not in names and not is_locked(path)
+    ]
+    return Prunable(unreferenced, tuple(folders))
 
 
-def prune(lab: Laboratory, found: Prunable) -> None:
-    """Throw it away."""
-    lab.state.remove(found.rows)
-    for folder in found.folders:
+def prune(lab: Laboratory, unreferenced: Prunable) -> None:
+    """Delete them."""
+    lab.state.remove(unreferenced.rows)
+    for folder in unreferenced.folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _key(row: RunRow) -> str | None:
-    """As `_without_rate`; None of a run that could not be asked for any more."""
+    """`_without_rate` of a row; None if its configuration is no longer valid."""
     try:
         return _without_rate(row.settings())
     except ValueError:
@@ -66,6 +73,6 @@ def _key(row: RunRow) -> str | None:
 
 
 def _without_rate(config: Settings) -> str:
-    """What decides a run besides its learning rate."""
+    """The settings that identify a run, except its learning rate."""
     identity = {name: value for name, value in config.identity().items() if name != "rate"}
     return json.dumps([config.COMMAND, identity], sort_keys=True)

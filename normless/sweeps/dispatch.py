@@ -1,4 +1,4 @@
-"""Runs given to an executor, and their rows kept as they come; a run whose process dies goes on in another."""
+"""Submits runs to an executor and stores their rows; a run whose process dies is submitted again."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from normless.sweeps.executors.executor import Executor, WorkerDiedError
-from normless.sweeps.listener import LaboratoryListener
-from normless.sweeps.row import RunRow
+from normless.sweeps.progress import LaboratoryListener
+from normless.sweeps.runs import RunRow
 from normless.sweeps.store import RunState
 from normless.sweeps.worker import carry_out_run, failed_row
 from normless.train import Settings
 
-# How often a run may be given to another process because its own died.
+# How often a run is submitted again because its process died.
 RESUBMISSIONS = 3
-# Of what makes two runs alike for an executor, these settings are no part.
+# Settings in which runs of the same group of an executor may differ.
 REPLICATE = ("seed", "rate")
 
 
 @dataclass
 class Attempt:
-    """A run that has been given to an executor, and how often before."""
+    """A run that was submitted, and how often its process died."""
 
     hash: str
     config: Settings
@@ -40,31 +40,34 @@ def dispatch(
     state: RunState,
     work: Path,
     listener: LaboratoryListener,
+    *,
+    keep: Path | None = None,
 ) -> None:
-    """Carry out runs and keep their rows; returns when every one has its row.
+    """Carry out runs and store their rows; returns when every run has a row.
 
     Args:
         runs: hash and configuration of each.
         executor: entered.
-        state: receives the rows; as many at once as have ended meanwhile.
-        work: holds the folder of each run in flight; it is removed when the run's row is kept, unless it failed.
-        listener: told of rows that are kept, and of runs whose process died.
+        state: receives the rows.
+        work: with a folder per run in flight. It is removed after the run's row is stored, unless the run failed.
+        listener: notified of stored rows, and of runs whose process died.
+        keep: receives the folders of the runs that did not fail; they are removed if None.
 
     Raises:
-        StateError: the rows cannot be kept. What has ended is still in the runs' folders.
+        StateError: the rows cannot be stored. The results are then still in the runs' folders.
     """
     waiting = deque(Attempt(name, config) for name, config in runs)
-    flying: dict[Future[RunRow], Attempt] = {}
+    running: dict[Future[RunRow], Attempt] = {}
     ended: SimpleQueue[Future[RunRow]] = SimpleQueue()
-    while waiting or flying:
-        while waiting and len(flying) < executor.window:
+    while waiting or running:
+        while waiting and len(running) < executor.window:
             attempt = waiting.popleft()
             future = _submit(executor, attempt, work)
-            flying[future] = attempt
+            running[future] = attempt
             future.add_done_callback(ended.put)
         rows = []
-        for future in _some(ended):
-            attempt = flying.pop(future)
+        for future in _all_of(ended):
+            attempt = running.pop(future)
             row = _row_of(future, attempt)
             if row is None:
                 listener.on_resubmit(attempt.hash, str(future.exception()))
@@ -74,7 +77,7 @@ def dispatch(
         state.add(rows)
         for row in rows:
             if row.outcome != "failed":
-                shutil.rmtree(work / row.hash, ignore_errors=True)
+                _put_away(work / row.hash, keep)
         if rows:
             listener.on_runs(rows)
 
@@ -82,24 +85,24 @@ def dispatch(
 def _submit(executor: Executor, attempt: Attempt, work: Path) -> Future[RunRow]:
     config = attempt.config
     values = config.to_dict()
-    alike = repr([value for name, value in values.items() if name not in REPLICATE])
+    group = repr([value for name, value in values.items() if name not in REPLICATE])
     # The process may have another working directory.
     directory = str((work / attempt.hash).absolute())
-    return executor.submit(carry_out_run, config.COMMAND, values, directory, group=alike)
+    return executor.submit(carry_out_run, config.COMMAND, values, directory, group=group)
 
 
-def _some(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
-    """All that have ended, at least one of which is waited for."""
-    found = [ended.get()]
+def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
+    """All futures that are done; waits for the first."""
+    futures = [ended.get()]
     while True:
         try:
-            found.append(ended.get_nowait())
+            futures.append(ended.get_nowait())
         except Empty:
-            return found
+            return futures
 
 
 def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
-    """The row of a run; None where its process died and it may be tried again."""
+    """The row of a run; None if its process died and the run may be submitted again."""
     try:
         return future.result()
     except WorkerDiedError as error:
@@ -108,3 +111,12 @@ def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
             return None
         text = f"{type(error).__name__}: {error} This happened {attempt.deaths} times."
         return failed_row(attempt.config, text, time.monotonic() - attempt.started)
+
+
+def _put_away(folder: Path, keep: Path | None) -> None:
+    """Remove the folder of a finished run, or move it to those that are kept, in one step."""
+    if keep is not None and folder.is_dir() and not (keep / folder.name).exists():
+        keep.mkdir(parents=True, exist_ok=True)
+        folder.replace(keep / folder.name)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,49 +1,92 @@
-"""Runs and whole sweeps carried out once: what has a row in the table of finished runs is not run again."""
+"""The laboratory: carries out runs and sweeps once, and stores their rows and, if asked to, their weights."""
 
 from __future__ import annotations
 
+import shutil
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
+from normless.errors import NormlessError
 from normless.sweeps.dispatch import dispatch
 from normless.sweeps.executors.executor import Executor, ExecutorFactory
 from normless.sweeps.executors.local import LocalExecutor
-from normless.sweeps.listener import LaboratoryListener
 from normless.sweeps.pending import needed_runs
-from normless.sweeps.row import RunRow
-from normless.sweeps.shard import Shard
+from normless.sweeps.progress import LaboratoryListener
+from normless.sweeps.result_tables import SweepResult
+from normless.sweeps.runs import RunRow
 from normless.sweeps.store import RunState, sqlite_url
 from normless.sweeps.sweep import Sweep
-from normless.sweeps.sweep_result import SweepResult
 from normless.train import Settings
 
-__all__ = ["Laboratory", "SweepResult"]
+Result = TypeVar("Result")
+
+
+class WeightsError(NormlessError):
+    """A run left no weights; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The runs whose hash, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
+
+    Args:
+        index: of the part, from 1.
+        count: number of parts.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.count:
+            raise ValueError(f"Expected a shard from 1/n to n/n, as 2/8, got {self.index}/{self.count}.")
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The shard of a text such as 2/8.
+
+        Raises:
+            ValueError: the text is no shard.
+        """
+        index, _, count = text.partition("/")
+        if not (index.isdecimal() and count.isdecimal()):
+            raise ValueError(f"Expected a shard from 1/n to n/n, as 2/8, got {text!r}.")
+        return cls(int(index), int(count))
+
+    def takes(self, config_hash: str) -> bool:
+        """Whether the run with this hash (hexadecimal) belongs to the shard."""
+        return int(config_hash, 16) % self.count == self.index - 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
 
 
 class Laboratory:
-    """Carries out runs in other processes, and keeps how they ended.
+    """Carries out runs in worker processes and stores a row for each; a context manager.
 
-    A set of runs is carried out by running those that have no row in the table yet. A run in flight has its own
-    folder with its checkpoints, so that whatever is killed goes on where it was when the same is asked for again. A
-    context manager that ends the processes; they are started when first needed, and stay warm from one call to the
-    next.
+    Only runs without a row are carried out. A run in flight has a folder with its checkpoints, from which it resumes
+    after an interruption. The worker processes start on first use and are reused until the context is left.
 
     Args:
-        folder: for the runs in flight, and for the table where no other is named; made if missing.
-        url: SQLAlchemy's, of the database with the table; `runs.sqlite` in the folder if None.
-        workers: processes on this machine, which share its cores; one per core if None.
-        executor: makes what executes the runs instead.
-        shard: the part of all runs that is carried out here; others are only read.
-        listener: told of every run that is finished.
+        folder: of the runs in flight, the kept weights and the SQLite table; created if missing.
+        url: SQLAlchemy URL of the database; `runs.sqlite` in the folder if None.
+        workers: number of local processes, which share the cores; one per core if None.
+        executor: creates the executor; local processes if None.
+        shard: part of the runs that is carried out here; the others are only read.
+        listener: notified of finished runs.
 
     Attributes:
-        asked: hashes of all runs that were asked for, finished before or not; who wants to know those of one piece of
-            work clears it first.
+        asked: hashes of all runs requested so far, whether they were finished before or not.
 
     Raises:
         StateError: the table cannot be opened.
@@ -61,6 +104,7 @@ class Laboratory:
     ) -> None:
         self.folder = folder
         self.work = folder / "work"
+        self.kept = folder / "weights"
         self.shard = shard
         self.listener = listener or LaboratoryListener()
         self.asked: set[str] = set()
@@ -68,7 +112,7 @@ class Laboratory:
         self._open = ExitStack()
         self._executor: Executor | None = None
         self.state = self._open.enter_context(RunState(url or sqlite_url(folder / "runs.sqlite")))
-        # Who forgets to close a laboratory leaves no processes behind.
+        # Ends the processes of a laboratory that was not closed.
         self._finalizer = weakref.finalize(self, self._open.close)
 
     def __enter__(self) -> Self:
@@ -88,16 +132,15 @@ class Laboratory:
     def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
         """Carry out a sweep, extending its learning rates while an optimum lies at an end of them.
 
-        Rates are added to the combinations concerned alone, as `RateGrid.beyond` says. Of shards each carries out its
-        part of what is known to be needed: rates are added once all runs of a combination are finished, so the last
-        shards are to be started again until `missing` is 0.
+        Rates are added as in `RateGrid.beyond`, once all runs of a combination are finished. Each shard carries out
+        its part, so the last shards have to be started again until `missing` is 0.
 
         Args:
-            sweep: what to run.
-            metrics: columns of the table of runs whose optima are wanted, each on its own.
+            sweep: to carry out.
+            metrics: columns of the table of runs; each has an optimum of its own.
 
         Returns:
-            The tables of all finished runs, and how many are missing.
+            The tables of the finished runs, and the number of missing ones.
 
         Raises:
             StateError: the table cannot be read or written.
@@ -108,10 +151,10 @@ class Laboratory:
             missing = {name: point.config for name, point in needed.missing.items() if self._takes(name)}
             if not missing:
                 return needed.result()
-            self._carry_out(missing, finished=len(needed.rows))
+            self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights)
 
     def read(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """The tables of a sweep as far as it is finished; nothing is run.
+        """The tables of the finished runs of a sweep; nothing is run.
 
         Raises:
             StateError: the table cannot be read.
@@ -119,11 +162,11 @@ class Laboratory:
         return needed_runs(sweep, metrics, self.state.read).result()
 
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
-        """Carry out runs, or read back those that are finished.
+        """Carry out the runs that have no row.
 
         Returns:
-            Their rows in the order of the configurations; a run that raised has one with outcome `failed`. In a
-            shard, only those that are finished, here or elsewhere.
+            The rows in the order of the configurations, with outcome `failed` for a run that raised. With a shard,
+            only the rows that exist.
 
         Raises:
             StateError: the table cannot be read or written.
@@ -138,19 +181,70 @@ class Laboratory:
         rows = self.state.read([name for name, _ in named])
         return [rows[name] for name, _ in named if name in rows]
 
+    def weights(self, configs: Sequence[Settings]) -> list[Path]:
+        """The folders of finished runs, with their checkpoints; runs whose folder was not kept are carried out.
+
+        Returns:
+            A folder per configuration, as `normless.train.trained_network` reads it.
+
+        Raises:
+            WeightsError: a run failed, or belongs to another shard.
+            StateError: the table cannot be read or written.
+        """
+        folders = {config.hash: self.weights_folder(config) for config in configs}
+        self.asked.update(folders)
+        missing = {
+            config.hash: config
+            for config in configs
+            if not folders[config.hash].exists() and self._takes(config.hash)
+        }
+        if missing:
+            self._carry_out(missing, finished=len(folders) - len(missing), keep=True)
+        for name, folder in folders.items():
+            if not folder.exists():
+                row = self.state.read([name]).get(name)
+                end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
+                raise WeightsError(f"The run {name[:8]} has no weights in {folder}: it {end}.")
+        return list(folders.values())
+
+    def weights_folder(self, config: Settings) -> Path:
+        """Where the folder of a run is kept after its end, if it is."""
+        return self.kept / config.hash
+
+    def forget_weights(self, configs: Sequence[Settings]) -> None:
+        """Remove the kept folders of runs; their rows stay."""
+        for config in configs:
+            shutil.rmtree(self.weights_folder(config), ignore_errors=True)
+
+    def start_from(self, config: Settings, folder: Path) -> None:
+        """Let a run start from a folder with its first epochs, which is moved; no effect on a run that has begun."""
+        target = self.work / config.hash
+        if folder.is_dir() and not target.exists() and not self.state.finished([config.hash]):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            folder.replace(target)
+
+    def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
+        """Call a function, importable by name, in a worker process; its result is not stored."""
+        return self._entered().submit(function, *args)
+
     def _takes(self, name: str) -> bool:
         return self.shard is None or self.shard.takes(name)
 
-    def _carry_out(self, runs: Mapping[str, Settings], *, finished: int) -> None:
-        """Carry out runs, by hash, that have no row."""
-        self.listener.on_begin(len(runs), finished)
+    def _entered(self) -> Executor:
         if self._executor is None:
             self._executor = self._open.enter_context(self._factory())
+        return self._executor
+
+    def _carry_out(self, runs: Mapping[str, Settings], *, finished: int, keep: bool = False) -> None:
+        """Carry out runs, by hash; `keep` keeps their folders."""
+        self.listener.on_begin(len(runs), finished)
+        executor = self._entered()
         try:
-            dispatch(runs.items(), self._executor, self.state, self.work, self.listener)
+            folder = self.kept if keep else None
+            dispatch(runs.items(), executor, self.state, self.work, self.listener, keep=folder)
         except BaseException as error:
-            # Nobody waits for what still runs: end it now, it goes on from its checkpoints when asked for again.
-            executor, self._executor = self._executor, None
+            # End what still runs now; it resumes from its checkpoints when requested again.
+            self._executor = None
             executor.__exit__(type(error), error, error.__traceback__)
             raise
         self.listener.on_end()

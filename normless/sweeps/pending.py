@@ -1,35 +1,36 @@
-"""The runs that a sweep needs, as far as the finished ones tell, and the rows of these."""
+"""The runs that a sweep still needs: those of its grid, and extensions of the grid where the optimum is at an end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import pandas as pd
 
-from normless.sweeps.protocol import further_points
-from normless.sweeps.row import RunRow
-from normless.sweeps.sweep import Point, Sweep
-from normless.sweeps.sweep_result import NamedPoint, SweepResult, runs_table, sweep_result
+from normless.sweeps.optimum import optima
+from normless.sweeps.result_tables import NamedPoint, SweepResult, runs_table, sweep_result
+from normless.sweeps.runs import RunRow
+from normless.sweeps.sweep import Labels, Point, Sweep
 
 
 @dataclass
-class Needed:
-    """The runs of a sweep with the hashes that name them, and the rows of those that are finished."""
+class NeededRuns:
+    """The runs of a sweep with their hashes, and the rows of the finished ones."""
 
     sweep: Sweep
     points: list[NamedPoint] = field(default_factory=list)
     rows: dict[str, RunRow] = field(default_factory=dict)
 
     def add(self, points: Sequence[Point], read: Callable[[Collection[str]], dict[str, RunRow]]) -> None:
-        """Take in more runs, and the rows of those that are finished."""
+        """Add runs, and read the rows of those that are finished."""
         named = [(point.config.hash, point) for point in points]
         self.points += named
         self.rows |= read([name for name, _ in named])
 
     @property
     def missing(self) -> dict[str, Point]:
-        """The runs that have no row yet, by hash."""
+        """The runs without a row, by hash."""
         return {name: point for name, point in self.points if name not in self.rows}
 
     def result(self) -> SweepResult:
@@ -37,25 +38,64 @@ class Needed:
         return sweep_result(self.sweep, self.points, self.rows)
 
     def complete_runs(self) -> pd.DataFrame:
-        """The table of runs of those combinations of labels alone whose every run is finished."""
+        """The table of runs of the combinations whose runs are all finished."""
         incomplete = {tuple(point.labels.values()) for point in self.missing.values()}
-        chosen = [(name, point) for name, point in self.points if tuple(point.labels.values()) not in incomplete]
-        return runs_table(self.sweep, chosen, self.rows)
+        complete = [(name, point) for name, point in self.points if tuple(point.labels.values()) not in incomplete]
+        return runs_table(self.sweep, complete, self.rows)
 
 
-def needed_runs(sweep: Sweep, metrics: Sequence[str], read: Callable[[Collection[str]], dict[str, RunRow]]) -> Needed:
-    """The runs of a sweep's grid, and of its extensions as far as the finished runs tell that they are needed.
+def needed_runs(
+    sweep: Sweep, metrics: Sequence[str], read: Callable[[Collection[str]], dict[str, RunRow]]
+) -> NeededRuns:
+    """The runs of a sweep's grid, and of the extensions that the finished runs require.
 
     Args:
-        sweep: what is asked for.
-        metrics: columns of the table of runs whose optima are not to lie at an end of the rates.
-        read: gives the rows of those of some hashes that have one.
+        sweep: the sweep.
+        metrics: columns of the table of runs whose optima should not lie at an end of the rates.
+        read: returns the existing rows of some hashes.
     """
-    found = Needed(sweep)
+    needed = NeededRuns(sweep)
     further: Sequence[Point] = sweep.points()
     while further:
-        found.add(further, read)
-        # A combination that misses a run is not extended before it has it: this ends.
-        runs = found.complete_runs()
+        needed.add(further, read)
+        # Ends because a combination with a missing run is not extended.
+        runs = needed.complete_runs()
         further = further_points(sweep, runs, metrics) if len(runs) else ()
-    return found
+    return needed
+
+
+def further_points(sweep: Sweep, runs: pd.DataFrame, metrics: Sequence[str]) -> tuple[Point, ...]:
+    """The runs that extend the grid where the optimum of a metric lies at its end; empty when it is complete.
+
+    Args:
+        sweep: the sweep.
+        runs: its table of runs so far, including earlier extensions.
+        metrics: each has an optimum of its own.
+    """
+    axes = list(sweep.axes)
+    tried: dict[Labels, set[float]] = {labels: set() for labels in sweep.combinations}
+    for *labels, rate in runs[[*axes, "rate"]].drop_duplicates().itertuples(index=False, name=None):
+        tried[tuple(labels)].add(float(rate))
+    edges: dict[Labels, set[str]] = {labels: set() for labels in tried}
+    for metric in metrics:
+        table = optima(runs, axes=axes, metric=metric, best=sweep.best)
+        for *labels, edge in table[[*axes, "edge"]].itertuples(index=False, name=None):
+            edges[cast(Labels, tuple(labels))].add(str(edge))
+    rates = extended(sweep, {labels: rates for labels, rates in tried.items() if rates}, edges)
+    return tuple(point for labels, more in rates.items() for point in sweep.points_at(labels, more))
+
+
+def extended(
+    sweep: Sweep, tried: Mapping[Labels, Iterable[float]], edges: Mapping[Labels, Iterable[str]]
+) -> dict[Labels, tuple[float, ...]]:
+    """The learning rates to try next, by combination; combinations that need none are left out.
+
+    Args:
+        sweep: with the grid to extend.
+        tried: by combination, the rates tried so far.
+        edges: by combination, the positions of its optima: `lowest`, `highest` or empty, one per metric.
+    """
+    rates = {
+        labels: sweep.rates_of(labels).beyond(tuple(tried[labels]), tuple(edges.get(labels, ()))) for labels in tried
+    }
+    return {labels: more for labels, more in rates.items() if more}

@@ -1,4 +1,4 @@
-"""Where a sweep stands, from the table of finished runs and the folders of those in flight."""
+"""The status of a sweep, from the table of finished runs and the folders of those in flight."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from normless.sweeps.in_flight import Flight, flight_in
 from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.pending import Needed, needed_runs
-from normless.sweeps.row import OUTCOMES, RunOutcome
-from normless.sweeps.sweep import Point, Sweep
+from normless.sweeps.pending import NeededRuns, needed_runs
+from normless.sweeps.runs import OUTCOMES, RunOutcome
+from normless.sweeps.sweep import Sweep
+from normless.sweeps.worker import RunInFlight
 
 
 @dataclass(frozen=True)
 class CombinationStatus:
-    """How many runs of a combination of labels are wanted, and how many ended how; `running` are in flight."""
+    """Of a combination of labels: the number of runs, those finished by outcome, and those in flight."""
 
     labels: Mapping[str, str]
     wanted: int
@@ -25,13 +25,13 @@ class CombinationStatus:
 
     @property
     def finished(self) -> int:
-        """Runs with a row, failed ones among them."""
+        """Runs with a row, failed ones included."""
         return sum(self.outcomes.values())
 
 
 @dataclass(frozen=True)
 class RunningStatus:
-    """A run in flight: which it is, and how many of its epochs are finished."""
+    """A run in flight, and how many of its epochs are finished."""
 
     labels: Mapping[str, str]
     rate: float
@@ -43,14 +43,14 @@ class RunningStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Where a sweep stands.
+    """The status of a sweep.
 
     Attributes:
         name: of the sweep.
         combinations: in the order of the sweep.
-        running: runs that a process works on now; those of other machines only where the folder is shared.
-        interrupted: runs that are begun and nobody works on.
-        errors: what failed runs raised, the most frequent first, with how often.
+        running: runs that a process works on; those of other machines only if the folder is shared.
+        interrupted: number of runs that have begun and that no process works on.
+        errors: of failed runs, the most frequent first, with their numbers.
     """
 
     name: str
@@ -61,7 +61,7 @@ class SweepStatus:
 
     @property
     def wanted(self) -> int:
-        """Runs that are known to be needed; extensions of the learning rates may add some."""
+        """Runs needed so far; extensions of the learning rates may add some."""
         return sum(one.wanted for one in self.combinations)
 
     @property
@@ -71,11 +71,11 @@ class SweepStatus:
 
     @property
     def outcomes(self) -> dict[RunOutcome, int]:
-        """How many runs ended how."""
+        """Finished runs by outcome."""
         return {outcome: sum(one.outcomes[outcome] for one in self.combinations) for outcome in OUTCOMES}
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``normless sweep status --json`` prints."""
+        """The output of ``normless sweep status --json``."""
         return {
             "name": self.name,
             "wanted": self.wanted,
@@ -89,11 +89,11 @@ class SweepStatus:
 
 
 def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> SweepStatus:
-    """Where a sweep stands now.
+    """The status of a sweep now.
 
     Args:
-        lab: whose runs these are.
-        sweep: what is asked for.
+        lab: that carries it out.
+        sweep: the sweep.
         metrics: whose optima extend the learning rates.
 
     Raises:
@@ -101,30 +101,31 @@ def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> Sweep
     """
     needed = needed_runs(sweep, metrics, lab.state.read)
     missing = needed.missing
-    flights = [flight_in(lab.work / name) for name in missing if (lab.work / name).is_dir()]
-    running = [flight for flight in flights if flight.running]
+    begun = [RunInFlight.in_folder(lab.work / name) for name in missing if (lab.work / name).is_dir()]
+    running = []
+    for run in begun:
+        if run.running:
+            point = missing[run.hash]
+            of = point.config.epochs
+            running.append(RunningStatus(point.labels, point.rate, point.seed, run.epochs, of, run.hash))
     errors = Counter(row.error for row in needed.rows.values() if row.error is not None)
     return SweepStatus(
         name=sweep.name,
-        combinations=_combinations(needed, {flight.hash for flight in running}),
-        running=tuple(_running(flight, missing[flight.hash]) for flight in running),
-        interrupted=len(flights) - len(running),
+        combinations=_combinations(needed, {run.hash for run in running}),
+        running=tuple(running),
+        interrupted=len(begun) - len(running),
         errors=tuple(errors.most_common()),
     )
 
 
-def _running(flight: Flight, point: Point) -> RunningStatus:
-    return RunningStatus(point.labels, point.rate, point.seed, flight.epochs, point.config.epochs, flight.hash)
-
-
-def _combinations(needed: Needed, running: set[str]) -> tuple[CombinationStatus, ...]:
-    names: dict[tuple[str, ...], list[str]] = {labels: [] for labels in needed.sweep.combinations}
+def _combinations(needed: NeededRuns, running: set[str]) -> tuple[CombinationStatus, ...]:
+    hashes: dict[tuple[str, ...], list[str]] = {labels: [] for labels in needed.sweep.combinations}
     for name, point in needed.points:
-        names[tuple(point.labels.values())].append(name)
-    found = []
-    for labels, held in names.items():
-        outcomes = Counter(needed.rows[name].outcome for name in held if name in needed.rows)
+        hashes[tuple(point.labels.values())].append(name)
+    combinations = []
+    for labels, names in hashes.items():
+        outcomes = Counter(needed.rows[name].outcome for name in names if name in needed.rows)
         counts = {outcome: outcomes[outcome] for outcome in OUTCOMES}
-        flying = sum(name in running for name in held)
-        found.append(CombinationStatus(needed.sweep.named(labels), len(held), counts, flying))
-    return tuple(found)
+        in_flight = sum(name in running for name in names)
+        combinations.append(CombinationStatus(needed.sweep.named(labels), len(names), counts, in_flight))
+    return tuple(combinations)

@@ -33,7 +33,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.schema import CreateTable
 
 from normless.errors import NormlessError
-from normless.sweeps.row import RunRow
+from normless.sweeps.runs import RunRow
 
 Answer = TypeVar("Answer")
 

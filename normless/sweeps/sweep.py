@@ -4,18 +4,70 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from pydantic import BeforeValidator, Field, InstanceOf
+
+from normless.errors import NormlessError
 from normless.sweeps.rates import RateGrid
-from normless.sweeps.run_types import kind_of
-from normless.sweeps.sweep_checks import SweepError, check_sweep
+from normless.sweeps.runs import METRICS, kind_of
+from normless.sweeps.validation import check_fields
 from normless.train import Settings
 
 Labels = tuple[str, ...]
 Axis = Mapping[str, Mapping[str, Any]]
+# An axis of such a name would hide a column of the table of runs.
+RESERVED = ("rate", "seed", "outcome", "hash", "error", *METRICS)
+
+
+class SweepError(NormlessError, ValueError):
+    """A sweep is not valid; the message names the place in it, what was expected and what came."""
+
+
+def label_of(value: Any) -> str:
+    """A value of a setting as a label: text unchanged, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def axis_of(setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """The axis of a setting, with a label per value.
+
+    Raises:
+        SweepError: two values have the same label.
+    """
+    axis = {label_of(value): {setting: value} for value in values}
+    if len(axis) < len(values):
+        raise SweepError(f"The values of the axis {setting} are not all different: {list(values)}.")
+    return axis
+
+
+def _axes(value: Any) -> Any:
+    """Axes from a file: a list of values is the axis of the setting of that name, and labels become text."""
+    if not isinstance(value, Mapping):
+        return {} if value is None else value
+    return {
+        str(name): axis_of(str(name), axis) if isinstance(axis, list) else _labelled(axis)
+        for name, axis in value.items()
+    }
+
+
+def _labelled(axis: Any) -> Any:
+    if not isinstance(axis, Mapping):
+        return axis
+    return {label_of(label): {} if settings is None else settings for label, settings in axis.items()}
+
+
+def _exclusions(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        return () if value is None else value
+    return tuple(
+        {str(axis): label_of(label) for axis, label in one.items()} if isinstance(one, Mapping) else one
+        for one in value
+    )
 
 
 @dataclass(frozen=True)
@@ -23,10 +75,10 @@ class Point:
     """One run of a sweep.
 
     Attributes:
-        labels: what the run has on each axis.
+        labels: the label of the run on each axis.
         rate: its learning rate.
         seed: its seed.
-        config: all its settings; its hash names the run.
+        config: all its settings; its hash identifies the run.
     """
 
     labels: Mapping[str, str]
@@ -42,36 +94,45 @@ class Sweep:
     Args:
         name: of the sweep.
         base: settings of every run.
-        axes: for each axis its labels, and the settings that each overrides. A label whose settings hold a rate is
+        axes: for each axis its labels, and the settings that each overrides. A label whose settings include a rate is
             run at that one alone.
         rates: learning rates that each combination is tried at.
-        replicates: runs at each point, of seeds `seed`, `seed` + 1, …
-        best: how many of them count; see `optima`.
+        replicates: runs at each point, with the seeds `seed`, `seed` + 1, …
+        best: number of replicates that count; see `optima`.
         seed: the first seed.
-        run: the kind of run, a name in `normless.sweeps.run_types`.
-        exclude: labels by axis; combinations that have all labels of one of these are left out.
+        run: the kind of run; see `normless.sweeps.kind_of`.
+        exclude: labels by axis; combinations that have all labels of one entry are left out.
+        keep_weights: keep the folders of the runs, with their weights; see `Laboratory.weights`.
 
     Raises:
-        SweepError: a setting does not exist or is out of range, no combination is left, or a number is below 1; names
-            where it stands.
+        SweepError: a setting does not exist or a value is out of range, or no combination is left.
     """
 
-    name: str
-    base: Mapping[str, Any]
-    axes: Mapping[str, Axis]
-    rates: RateGrid
-    replicates: int = 15
-    best: int = 12
-    seed: int = 0
+    name: Annotated[str, Field(coerce_numbers_to_str=True)]
+    base: Annotated[Mapping[str, Any], BeforeValidator(lambda value: value or {})]
+    axes: Annotated[Mapping[str, Axis], BeforeValidator(_axes)]
+    rates: Annotated[InstanceOf[RateGrid], BeforeValidator(RateGrid.from_value)]
+    replicates: Annotated[int, Field(ge=1, strict=True)] = 15
+    best: Annotated[int, Field(ge=1, strict=True)] = 12
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
     run: str = "train"
-    exclude: tuple[Mapping[str, str], ...] = field(default=())
+    exclude: Annotated[tuple[Mapping[str, str], ...], BeforeValidator(_exclusions)] = ()
+    keep_weights: bool = False
 
     def __post_init__(self) -> None:
-        check_sweep(self)
+        check_fields(self, SweepError)
+        if self.best > self.replicates:
+            raise SweepError(
+                f"The best {self.best} of {self.replicates} replicates cannot be taken; lower best or raise "
+                "replicates."
+            )
+        self._check_settings()
+        self._check_exclusions()
+        self._check_combinations()
 
     @property
     def combinations(self) -> tuple[Labels, ...]:
-        """The labels, one of each axis in the axes' order, of every combination that is run."""
+        """The labels, one of each axis, of every combination that is run."""
         every = product(*(axis for axis in self.axes.values()))
         return tuple(labels for labels in every if not self._is_excluded(self.named(labels)))
 
@@ -81,23 +142,23 @@ class Sweep:
         return range(self.seed, self.seed + self.replicates)
 
     def named(self, labels: Labels) -> dict[str, str]:
-        """The labels of a combination by their axes."""
+        """The labels of a combination by axis."""
         return dict(zip(self.axes, labels, strict=True))
 
     def settings(self, labels: Labels) -> dict[str, Any]:
-        """What a combination sets; of two axes that set the same the later wins."""
+        """The settings of a combination; where two axes set the same, the later wins."""
         settings = dict(self.base)
         for axis, label in self.named(labels).items():
             settings |= self.axes[axis][label]
         return settings
 
     def rates_of(self, labels: Labels) -> RateGrid:
-        """The rates that a combination is tried at: its own one, or the sweep's."""
+        """The rates of a combination: the one that its settings include, or the sweep's."""
         own = self.settings(labels).get("rate")
         return self.rates if own is None else RateGrid((own,), None)
 
     def points(self) -> tuple[Point, ...]:
-        """Every run, by combination, then rate, then seed; extensions of the rates are not among them."""
+        """Every run, by combination, then rate, then seed; without extensions of the rates."""
         return tuple(
             point for labels in self.combinations for point in self.points_at(labels, self.rates_of(labels).rates)
         )
@@ -112,66 +173,114 @@ class Sweep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As a file of a sweep has it; `from_dict` reads it."""
+        """As in the file of a sweep; `from_dict` reads it."""
         return {
             "name": self.name,
             "run": self.run,
             "base": dict(self.base),
-            "axes": {name: {label: dict(held) for label, held in axis.items()} for name, axis in self.axes.items()},
+            "axes": {
+                name: {label: dict(settings) for label, settings in axis.items()} for name, axis in self.axes.items()
+            },
             "rates": self.rates.to_dict(),
             "replicates": self.replicates,
             "best": self.best,
             "seed": self.seed,
             "exclude": [dict(labels) for labels in self.exclude],
+            "keep_weights": self.keep_weights,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The sweep that plain data describes.
+        """The sweep described by plain data.
 
         Args:
-            values: `name`; `axes`, of each either a list of values of the setting that is its name, or a mapping from
-                labels to the settings they override; `rates` as in `RateGrid.from_value`; the others as the fields of
-                this class. Only `name` and `rates` are needed.
+            values: `name` and `rates` as in `RateGrid.from_value`, and optionally the other fields. An axis is a list
+                of values of the setting of its name, or a mapping from labels to settings. `best` is four fifths of
+                `replicates` if only the latter is set.
 
         Raises:
-            SweepError: a key is unknown or missing, or a value is not what it should be.
+            SweepError: a key is unknown or missing, or a value is not valid.
         """
-        from normless.sweeps.sweep_file import fields_of
-
-        return cls(**fields_of(values))
+        keys = [field.name for field in fields(cls)]
+        unknown = [str(key) for key in values if key not in keys]
+        missing = [key for key in ("name", "rates") if key not in values]
+        if unknown or missing:
+            problems = [f"{', '.join(unknown)} unknown"] * bool(unknown)
+            problems += [f"{', '.join(missing)} missing"] * bool(missing)
+            raise SweepError(f"A sweep has the keys {', '.join(keys)}; here {' and '.join(problems)}.")
+        filled = {"base": {}, "axes": {}, **values}
+        if isinstance(filled.get("replicates"), int):
+            # The protocol's best 12 of 15.
+            filled.setdefault("best", max(1, filled["replicates"] * 4 // 5))
+        return cls(**filled)
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """The sweep that a YAML file describes, as `from_dict` reads it.
+        """The sweep described by a YAML file, see `from_dict`.
 
         Raises:
-            SweepError: the file is not there, is no YAML, or does not describe a sweep.
+            SweepError: the file cannot be read, or does not describe a sweep.
         """
-        from normless.sweeps.sweep_file import read_mapping
+        import yaml
 
         try:
-            return cls.from_dict(read_mapping(Path(path)))
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SweepError(f"The sweep {path} cannot be read: {error.strerror}.") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise SweepError(f"{path} is not YAML: {error}") from error
+        if not isinstance(values, dict):
+            raise SweepError(f"{path} should hold a mapping with name and rates, and holds {type(values).__name__}.")
+        try:
+            return cls.from_dict(values)
         except SweepError as error:
-            message = str(error)
-            raise (error if str(path) in message else SweepError(f"{path}: {message}")) from error
+            raise SweepError(f"{path}: {error}") from error
 
     def _is_excluded(self, named: Mapping[str, str]) -> bool:
         return any(all(named[axis] == label for axis, label in one.items()) for one in self.exclude)
 
+    def _check_settings(self) -> None:
+        """Every setting exists for the kind of run."""
+        known = [field.name for field in fields(kind_of(self.run).settings_class())]
+        places = {
+            f"axes.{axis}.{label}": held for axis, labels in self.axes.items() for label, held in labels.items()
+        }
+        for place, settings in {"base": self.base, **places}.items():
+            for name in settings:
+                if name == "seed" or (name == "rate" and place == "base"):
+                    raise SweepError(f"{place} sets {name}, which the sweep's rates and seed are for.")
+                if name not in known:
+                    close = get_close_matches(str(name), known, n=2)
+                    hint = f"did you mean {' or '.join(close)}?" if close else f"the settings are {', '.join(known)}."
+                    raise SweepError(f"{place} sets {name!r}, which is no setting of these runs; {hint}")
+        for axis in self.axes:
+            if axis in RESERVED:
+                raise SweepError(f"An axis cannot be called {axis}: the table of runs has a column of that name.")
 
-def axis_of(setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """The axis of a setting: each value under its own text, as YAML writes it.
+    def _check_exclusions(self) -> None:
+        for place, labels in enumerate(self.exclude, 1):
+            if not labels:
+                raise SweepError(f"Entry {place} of exclude names no label, and so would leave out everything.")
+            for axis, label in labels.items():
+                if axis not in self.axes:
+                    raise SweepError(
+                        f"exclude names the axis {axis!r}; the axes are {', '.join(self.axes) or 'none'}."
+                    )
+                if label not in self.axes[axis]:
+                    raise SweepError(
+                        f"exclude names {label!r} of the axis {axis}, which has {', '.join(self.axes[axis])}."
+                    )
 
-    Raises:
-        SweepError: two values have the same text.
-    """
-    axis = {label_of(value): {setting: value} for value in values}
-    if len(axis) < len(values):
-        raise SweepError(f"The values of the axis {setting} are not all different: {list(values)}.")
-    return axis
-
-
-def label_of(value: Any) -> str:
-    """A value of a setting as a label: a text as it is, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
+    def _check_combinations(self) -> None:
+        """There are combinations, and each can be configured at its first rate and seed."""
+        if not self.combinations:
+            raise SweepError(f"The sweep {self.name} has no combination: all are excluded, or an axis has no label.")
+        kind = kind_of(self.run).settings_class()
+        for labels in self.combinations:
+            try:
+                kind.from_dict(self.settings(labels) | {"rate": self.rates_of(labels).rates[0], "seed": self.seed})
+            except (ValueError, TypeError) as error:
+                where = ", ".join(f"{axis} {label}" for axis, label in self.named(labels).items())
+                raise SweepError(
+                    f"The runs {f'of {where} ' if where else ''}cannot be configured: {error}"
+                ) from error

@@ -1,4 +1,4 @@
-"""When a network counts as trained: by its gain over chance, relative to that of a control."""
+"""The criterion for a trained network: half of the control's gain over chance."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from collections.abc import Mapping
 SHARE = 0.5
 
 
-def trained_against(accuracy: float, control: float, chance: float) -> bool:
-    """Whether a run has at least half of the control's gain over chance.
-
-    accuracy − chance ≥ (control − chance) / 2, and control > chance: a control that learned nothing proves nothing.
+def trained_threshold(control: float, chance: float, share: float = SHARE) -> float:
+    """The accuracy from which a network counts as trained: chance + share · (control − chance).
 
     Args:
-        accuracy: test accuracy of the run, 0..1; NaN where it has none.
-        control: that of the same network as it is known to train, with batch normalization as a rule.
-        chance: that of the best constant guess.
+        control: accuracy of a network known to train, usually with batch normalization, in any unit.
+        chance: accuracy of the best constant guess, in the same unit.
+        share: of the control's gain over chance.
     """
-    return control > chance and accuracy - chance >= SHARE * (control - chance)
+    return chance + share * (control - chance)
+
+
+def trained_against(accuracy: float, control: float, chance: float) -> bool:
+    """Whether a network reaches `trained_threshold`, and its control learned anything; NaN does not."""
+    return control > chance and accuracy >= trained_threshold(control, chance)
 
 
 def control_accuracy(controls: Mapping[int, float], depth: int, chance: float) -> float:
-    """The control of a depth: the one of that depth, or the shallowest where that one failed.
+    """The control of a depth: that of the same depth, or the shallowest one if that did not train.
 
     Args:
-        controls: test accuracy (0..1) of the control at every depth.
+        controls: test accuracy (0..1) of the control by depth.
         depth: one of them.
         chance: accuracy of the best constant guess.
     """

@@ -1,61 +1,62 @@
-"""What a worker process does with a run: carries it out in a folder of its own, and says how it ended."""
+"""One run in a worker process: it is carried out in its own folder and returned as a row."""
 
 from __future__ import annotations
 
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from normless import __version__
 from normless.machine import available_cores
-from normless.sweeps.in_flight import LOCK
-from normless.sweeps.row import RunOutcome, RunRow
-from normless.sweeps.run_types import kind_of
+from normless.sweeps.runs import RunOutcome, RunRow, kind_of
 from normless.train import Settings
 
 PACKAGES = ("torch", "numpy")
+LOCK = "lock"
+EPOCHS = "epochs.parquet"
 
 
 def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRow:
-    """Carry out one run, or go on with what its folder holds of it.
+    """Carry out one run, or resume it from its folder.
 
-    One process at a time works in a folder: another that is told to waits, and then finds the run finished there.
+    The folder is locked, so that a second process waits and then reads the finished result.
 
     Args:
-        kind: of the run, as `normless.sweeps.run_types` has it.
+        kind: name of the kind of run, see `kind_of`.
         values: its configuration as plain data.
-        directory: the run's own folder; made if missing.
+        directory: the run's own folder; created if missing.
 
     Returns:
-        The run's row; one with outcome `failed` and the error's text if it raised.
+        The row of the run, with outcome `failed` and the error if it raised.
     """
     config = kind_of(kind).settings_class().from_dict(values)
-    place = Path(directory)
-    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    # The system gives the lock back when the process that holds it dies.
-    with FileLock(place / LOCK):
+    # The system releases the lock when the process that holds it dies.
+    with FileLock(folder / LOCK):
         try:
-            report = kind_of(kind).function()(config, place)
+            report = kind_of(kind).function()(config, folder)
         except Exception as error:
             return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
     return _row(config, report.outcome, None, report.to_dict(), time.perf_counter() - started)
 
 
 def failed_row(config: Settings, error: str, seconds: float) -> RunRow:
-    """The row of a run that did not end by itself.
+    """The row of a run that raised or whose process died.
 
     Args:
         config: of the run.
-        error: what happened, with the kind of the error.
-        seconds: since it was started.
+        error: type and message of the error.
+        seconds: since its start.
     """
     return _row(config, "failed", error, None, seconds)
 
@@ -79,17 +80,63 @@ def _row(
 
 @cache
 def machine() -> str:
-    """Name, kind of processor, and cores of the machine."""
+    """Host name, processor architecture and number of cores."""
     return f"{platform.node()}, {platform.machine()}, {available_cores()} cores"
 
 
 @cache
 def versions() -> Mapping[str, str]:
-    """The versions of normless, Python and the packages that numbers depend on."""
-    found = {"normless": __version__, "python": platform.python_version()}
+    """The versions of normless, Python and the packages that results depend on."""
+    installed = {"normless": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
+
+
+@dataclass(frozen=True)
+class RunInFlight:
+    """A run that has begun and is not finished.
+
+    Attributes:
+        hash: of its configuration.
+        running: whether a process works on it; else it was interrupted.
+        epochs: finished epochs; with doubled epochs, those of the last training.
+    """
+
+    hash: str
+    running: bool
+    epochs: int
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> RunInFlight:
+        """The state of the run with this folder."""
+        return cls(folder.name, is_locked(folder), finished_epochs(folder))
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process works in the folder of a run."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True
+
+
+def finished_epochs(folder: Path) -> int:
+    """The number of epochs in the curves of a run's folder."""
+    import pyarrow.parquet
+
+    curves = [path for path in (folder / EPOCHS, *folder.glob(f"epochs-*/{EPOCHS}")) if path.exists()]
+    if not curves:
+        return 0
+    try:
+        last = max(curves, key=lambda path: path.stat().st_mtime)
+        return int(pyarrow.parquet.read_metadata(last).num_rows)
+    except (OSError, ValueError):
+        # The run ended meanwhile, and its folder was removed.
+        return 0

@@ -23,6 +23,7 @@ from .result import TrainingResult as TrainingResult
 from .result import TranslationResult as TranslationResult
 from .result import TranslationRow as TranslationRow
 from .run_listener import RunListener as RunListener
+from .run_listener import RunStart as RunStart
 from .settings import DecayPolicy as DecayPolicy
 from .settings import Device as Device
 from .settings import Precision as Precision

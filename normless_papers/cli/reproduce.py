@@ -1,4 +1,4 @@
-"""``normless reproduce``: artefacts of the papers, published beside measured, with verdicts on their claims."""
+"""``normless reproduce``: artefacts of the papers, published and measured numbers, with verdicts on their claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from normless.errors import NormlessError
 from normless.output import add_json_flag, print_json
 from normless_papers.budgets import Budget
-from normless_papers.published import PAPERS, Published, published, published_as
+from normless_papers.published import PAPERS, Published, published
 
 if TYPE_CHECKING:
     from normless_papers.reproduction import Reproduction
@@ -23,19 +23,26 @@ OUT = Path("normless-results")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add which artefacts, how much of them, on what, and where results go."""
-    parser.add_argument("ids", type=str, nargs="*", default=[], metavar="ID", help="of artefacts, as fixup/table-1")
+    parser.add_argument(
+        "ids",
+        type=str,
+        nargs="*",
+        default=[],
+        metavar="ID",
+        help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own",
+    )
     parser.add_argument("--all", action="store_true", help="every artefact")
     parser.add_argument(
         "--paper", type=str, default=None, help=f"with --all or --list, one paper: {', '.join(PAPERS)}"
     )
-    parser.add_argument("--list", action="store_true", help="list the artefacts and what became of them; run nothing")
+    parser.add_argument("--list", action="store_true", help="list the artefacts and their verdicts; run nothing")
     parser.add_argument(
         "--budget",
         type=Budget,
         default="smoke",
         help="smoke: seconds, on digits or generated inputs; small: minutes; paper: the published setup",
     )
-    parser.add_argument("--data", type=str, default=None, help="data set in the place of the budget's, as cifar10")
+    parser.add_argument("--data", type=str, default=None, help="data set in place of the budget's, as cifar10")
     parser.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     parser.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     parser.add_argument(
@@ -77,7 +84,9 @@ def _asked_for(namespace: Namespace) -> list[Published]:
             "Expected ids of artefacts, such as fixup/table-1, or --all; normless reproduce --list lists them."
         )
     if namespace.ids:
-        return [published_as(name) for name in dict.fromkeys(namespace.ids)]
+        from normless_papers.artefact import published_of
+
+        return [published_of(name) for name in dict.fromkeys(namespace.ids)]
     return _of_paper(namespace.paper)
 
 
@@ -126,8 +135,8 @@ def _list(namespace: Namespace) -> int:
         states: dict[str, str] = {budget: "not run" if one is None else one.verdict for budget, one in found.items()}
         rows.append((entry, states))
     if namespace.json:
-        told = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
-        print_json({"out": str(namespace.out), "artefacts": told})
+        listed = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
+        print_json({"out": str(namespace.out), "artefacts": listed})
     else:
         sys.stdout.write(listing(rows) + "\n")
     return 0

@@ -21,7 +21,7 @@ ROWS = 16
 
 
 def in_full(one: Reproduction, folder: Path) -> str:
-    """Title and verdict, published beside measured, the checks with their numbers, and where the files are."""
+    """Title and verdict, published and measured numbers, the checks with their numbers, and where the files are."""
     entry, width = one.published, terminal_width()
     lines = [f"{one.id} ({entry.where}) at the {one.budget} budget: {one.verdict}, {one.seconds:.1f} s", entry.title]
     lines += [_wrapped(f"claim: {entry.claim}", width, "  ")]

@@ -1,4 +1,4 @@
-"""Published beside measured in a terminal, which may be narrower than the table."""
+"""Tables of published and measured numbers in a terminal, which may be narrower than they are."""
 
 from __future__ import annotations
 

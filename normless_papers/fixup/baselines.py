@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, wide_resnet
-from normless.plots import growth_against_block
 from normless.probes import probe
 from normless.sweeps import convert
-from normless_papers.agreement import Agreement, agreement
+from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.effort import Effort
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
+from normless_papers.plots import GROWTH
 from normless_papers.runs import Runs
 from normless_papers.seeded_inputs import seeded, training_batch
 
@@ -72,7 +72,7 @@ def sqrt2_scaling(
     shown: str,
     efforts: Sequence[Effort],
 ) -> Evidence:
-    """x_l = √½ (x_{l-1} + F(x_{l-1})): constant variance, branch and skip path alike, and no training beyond 100."""
+    """x_l = √½ (x_{l-1} + F(x_{l-1})): equal moments of branch and skip path, and no training beyond 100."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         drawn = [
@@ -103,7 +103,7 @@ def sqrt2_scaling(
             "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
             **setup_of(runs, efforts),
         },
-        draw=lambda: growth_against_block(grown.assign(scheme="sqrt2")),
+        draw=lambda: GROWTH(grown.assign(scheme="sqrt2")),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
@@ -121,7 +121,7 @@ class Calibrated:
     Attributes:
         branches: variance of every branch's output on the calibration batch.
         layers: the same of every weight layer.
-        rows: of every weight, as a matrix, beside orthogonal ones.
+        rows: of every weight, as a matrix, compared with orthogonal ones.
         runs: see `normless_papers.fixup.depth.first_epochs`.
     """
 
@@ -170,7 +170,7 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
             "calibrated": f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights",
             **setup_of(runs, efforts),
         },
-        draw=lambda: growth_against_block(grown, up="variance after the sum / that before block 1"),
+        draw=lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
         remarks=(
             "The output of a residual block is read as that of its branch. After the sums the variance grows by "
             "about 1 with every block of a stage, as with batch normalization; the figure shows it.",
@@ -190,50 +190,30 @@ def _trainable(runs: Runs, method: str, what: str) -> list[Check]:
 
 def _scaled_sums(network: nn.Module, images: Tensor) -> Agreement:
     """Every sum's output against √½ (skip + branch)."""
-    worst = Agreement("Every sum is √½ (x + F(x))", 0.0, 1e-6)
-
-    def compare(_: nn.Module, sides: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal worst
-        here = agreement(worst.quantity, output, sqrt(0.5) * (sides[0] + sides[1]), worst.tolerance)
-        worst = max(worst, here, key=lambda one: one.deviation)
-
     sums = [network.get_submodule(block.sum or "") for block in residual_map(network).blocks]
-    handles = [one.register_forward_hook(compare) for one in sums]
-    with torch.no_grad():
-        network(images)
-    for handle in handles:
-        handle.remove()
-    return worst
+    calls, _ = observed(network, sums, images)
+    pairs = [(output, sqrt(0.5) * (sides[0] + sides[1])) for sides, output in calls]
+    return worst_agreement("Every sum is √½ (x + F(x))", pairs, 1e-6)
 
 
 def _layer_variances(network: nn.Module, images: Tensor) -> list[float]:
     """The variance of every weight layer's output on a batch."""
-    found: list[float] = []
     layers = [one for one in network.modules() if isinstance(one, (nn.Conv2d, nn.Linear))]
-    handles = [
-        one.register_forward_hook(lambda _, __, output: found.append(float(output.var(correction=0))))
-        for one in layers
-    ]
-    with torch.no_grad():
-        network.eval()(images)
-    for handle in handles:
-        handle.remove()
-    return found
+    calls, _ = observed(network.eval(), layers, images)
+    return [float(output.var(correction=0)) for _, output in calls]
 
 
 def _orthogonality(network: nn.Module) -> Agreement:
     """Rows of every weight, as a matrix, or its columns where there are fewer: orthogonal, and all of one length."""
-    worst = Agreement("Every weight is orthogonal up to its scale", 0.0, 1e-4)
+    pairs = []
     for layer in network.modules():
         if not isinstance(layer, (nn.Conv2d, nn.Linear)):
             continue
         matrix = layer.weight.detach().double().flatten(1)
         tall = len(matrix) > matrix.shape[1]
         gram = matrix.T @ matrix if tall else matrix @ matrix.T
-        scale = gram.diagonal().mean()
-        here = agreement(worst.quantity, gram / scale, torch.eye(len(gram), dtype=torch.float64), worst.tolerance)
-        worst = max(worst, here, key=lambda one: one.deviation)
-    return worst
+        pairs.append((gram / gram.diagonal().mean(), torch.eye(len(gram), dtype=torch.float64)))
+    return worst_agreement("Every weight is orthogonal up to its scale", pairs, 1e-4)
 
 
 def _chosen(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
-from normless.plots import gradient_bounds_against_block
+from normless.plots import Plot
 from normless.probes import Watcher, observe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
@@ -112,10 +112,9 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
             "network": f"ResNet-{depth} for CIFAR without normalization, Xavier weights, classifier without bias",
             "inputs": batch.provenance,
             "draws of weights": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: gradient_bounds_against_block(tables[0]),
+        draw=lambda: BOUNDS(tables[0]),
     )
 
 
@@ -196,13 +195,30 @@ def theorem_2(
             "networks by depth": f"ResNets for CIFAR of depth {', '.join(map(str, depths))}, Xavier",
             "inputs": batch.provenance,
             "draws of weights": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: gradient_bounds_against_block(
-            _numbered(rows), across="set: stem, pairs, classifier", by="the set"
-        ),
+        draw=lambda: BOUNDS(_numbered(rows), x_label="set: stem, pairs, classifier", y_label="‖gradient‖ by the set"),
     )
+
+
+def _measured_and_bound(bounds: pd.DataFrame) -> pd.DataFrame:
+    named = bounds.rename(columns={"gradient_norm": "measured", "bound": "lower bound"})
+    table = named.melt("block", ["measured", "lower bound"], var_name="quantity", value_name="norm")
+    # A bound that is not positive says nothing.
+    return table[table["norm"] > 0]
+
+
+BOUNDS = Plot(
+    "points",
+    _measured_and_bound,
+    x="block",
+    y="norm",
+    by="quantity",
+    summary="median",
+    log="y",
+    title="Gradients cannot be small",
+    y_label="‖gradient‖ by the block's input",
+)
 
 
 def _table(watcher: Watcher, network: nn.Module, inputs: Tensor, targets: Tensor) -> pd.DataFrame:
@@ -253,6 +269,6 @@ def _growth(grown: pd.DataFrame) -> list[Check]:
 
 
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """A number for every set in the place of a block."""
+    """A number for every set in place of a block."""
     order = {name: place for place, name in enumerate(rows["set"].unique(), 1)}
     return rows.assign(block=rows["set"].map(order))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import accuracy_against_epoch, beside_published, series_ink
+from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.effort import Effort
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.runs import Runs, carry_out, summary, with_published
 
 RATE = 0.1
@@ -70,22 +71,19 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     measured = summary(shown, ("method", "rate"), ("test_error",))
     measured["normalization"] = measured["method"] == "batch_norm"
     measured["large_lr"] = measured["rate"] >= RATE
-    return Evidence(
+    remark = (
+        "The paper quotes batch norm and Xavier from other papers. Of Xavier's weights the best of the rates "
+        f"{', '.join(f'{rate:g}' for rate in xavier_rates)} by test accuracy is shown."
+    )
+    return runs.evidence(
         measured,
-        runs,
-        runs.setup,
-        on=("method",),
-        draw=lambda: beside_published(
+        lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-1", measured, ("method",), "test_error"),
             title="Batch norm, Xavier, Fixup",
-            across="test error (%)",
+            x_label="test error (%); diamonds: published",
         ),
-        remarks=(
-            "The paper quotes batch norm and Xavier from other papers. Of Xavier's weights the best of the rates "
-            f"{', '.join(f'{rate:g}' for rate in xavier_rates)} by test accuracy is shown.",
-            *runs.failures,
-        ),
-        reduction=runs.reduction,
+        on=("method",),
+        remarks=(remark,),
     )
 
 
@@ -129,11 +127,9 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     sweep = effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant")
     runs = carry_out(context, sweep, reduction=effort.reduction(context))
     inks = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
-    return Evidence(
+    return runs.evidence(
         runs.summary(("configuration",), ("training_accuracy", "curve", "test_accuracy")),
-        runs,
-        runs.setup,
-        draw=lambda: accuracy_against_epoch(
+        lambda: accuracy_against_epoch(
             runs.epochs,
             series="configuration",
             inks=inks,
@@ -144,9 +140,7 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
             "Accuracies are means over an epoch's minibatches, where the paper has a moving average over ten steps. "
             "Speed is the mean height of that curve. The ablations keep rule 1 (last layer of a branch at zero) and "
             "the multipliers; the paper does not say.",
-            *runs.failures,
         ),
-        reduction=runs.reduction,
     )
 
 
@@ -192,10 +186,10 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
         found,
         {data: runs.setup for data, runs in found.items()},
         on=columns,
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-4", measured, columns, "test_error"),
             title="With Mixup and Cutout",
-            across="test error (%)",
+            x_label="test error (%); diamonds: published",
         ),
         remarks=(
             "Parameters of Mixup and Cutout are not printed; α = 1 and squares of half the side (5/8 on SVHN) are "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 
@@ -48,23 +48,21 @@ def depths_of(runs: Runs, above: int = 0) -> list[int]:
 
 def deep_does_not_train(runs: Runs, method: str, what: str) -> list[Check]:
     """Whether beyond 100 layers a method does not train where batch norm does; `what` names it in the claim."""
-    return [
-        runs.does_not_train(
-            f"{what} {layers} layers cannot be trained at rate {RATE:g}, where batch norm trains.",
-            against={"method": "BatchNorm", "depth": layers},
-            least=_LEAST,
-            method=method,
-            depth=layers,
-        )
-        for layers in depths_of(runs, LIMIT)
-    ]
+    claim = f"{what} {{}} layers cannot be trained at rate {RATE:g}, where batch norm trains."
+    return _at_depths(runs, runs.does_not_train, method, claim, LIMIT)
 
 
 def trains_as_batch_norm(runs: Runs, method: str, what: str, above: int = 0) -> list[Check]:
     """Whether at every depth above a limit a method trains at batch norm's rate; see `deep_does_not_train`."""
+    claim = f"{what} {{}} layers are trained at rate {RATE:g}, as batch norm's are."
+    return _at_depths(runs, runs.trains, method, claim, above)
+
+
+def _at_depths(runs: Runs, decided: Callable[..., Check], method: str, claim: str, above: int) -> list[Check]:
+    """A check at every depth above a limit, against batch norm at the same depth."""
     return [
-        runs.trains(
-            f"{what} {layers} layers are trained at rate {RATE:g}, as batch norm's are.",
+        decided(
+            claim.format(layers),
             against={"method": "BatchNorm", "depth": layers},
             least=_LEAST,
             method=method,

@@ -14,7 +14,7 @@ import torch
 
 from normless import residual_map
 from normless.models import dense, resnet
-from normless.plots import function_update_against_depth
+from normless.plots import Plot
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, difference, larger, over_draws, within
@@ -116,11 +116,10 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
             "measured": f"one random example of one class, η = {RATE:g}; logits' change over η, float32",
             "steps before": f"0 and {steps}, at rate {STEP_RATE:g}",
             "draws": f"{draws} of weights and example",
-            "seed": context.seed,
             "mean": "geometric, over draws",
         },
         on=("quantity",),
-        draw=lambda: function_update_against_depth(drawn[(drawn["steps"] == 0) & np.isfinite(drawn["log_update"])]),
+        draw=lambda: UPDATES(drawn[(drawn["steps"] == 0) & np.isfinite(drawn["log_update"])]),
         remarks=(
             "With rule 1 the classifier is zero and the first step moves nothing but it: whether the goal is met is "
             "seen after some steps, and without rule 1.",
@@ -164,3 +163,14 @@ def _shortcut(depth: int) -> dict[str, int]:
     outside = [layer for layer in (*found.stem_layers, *found.head_layers) if layer.kind == "weight"]
     fully = sum(layer.path == found.classifier for layer in outside)
     return {"convolutions": len(skips) + len(outside) - fully, "fully_connected": fully}
+
+
+UPDATES = Plot(
+    "lines",
+    x="depth",
+    y="update_per_rate",
+    summary="median",
+    log="xy",
+    title="One SGD step at initialization",
+    y_label="change of the logits / rate",
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless import param_groups, residual_map
 from normless.models import dense
-from normless.plots import multipliers_against_step, new_panels, weight_norms_against_step
+from normless.plots import lines, new_panels
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, over_draws, replicates
@@ -94,7 +95,6 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
             "training": f"{steps} steps of 16 examples at rate 0.1, a tenth of it from step {drop + 1} on, L2 "
             f"{decay:g} on the weights and not on the scalars",
             "draws": draws,
-            "seed": context.seed,
         },
         draw=lambda: _panels(branch),
         remarks=(
@@ -131,6 +131,8 @@ def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd
 
 def _panels(branch: pd.DataFrame) -> Axes:
     first, second = new_panels(1, 2, width=4.9, height=3.2)
-    weight_norms_against_step(branch, first)
-    multipliers_against_step(branch[branch["scheme"] == WITH], second)
+    across: dict[str, Any] = {"x": "step", "by": "scheme", "x_ticks": "integers", "x_label": "step"}
+    lines(branch, first, y="weight_norm", title="Weights of the branches", y_label="mean norm of a weight", **across)
+    table = branch[branch["scheme"] == WITH]
+    lines(table, second, y="multiplier", title="Multipliers of the branches", y_label="mean |multiplier|", **across)
     return first

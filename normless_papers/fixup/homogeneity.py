@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from normless.models import resnet, resnet_cifar
-from normless.plots import homogeneity_of_sets
+from normless.plots import QUIET, Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
@@ -64,9 +64,8 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
             "network": f"ResNet-{depth} for CIFAR, Xavier weights, in training mode",
             "inputs": f"{images} random images of {side}×{side}",
             "factors": ", ".join(map(str, FACTORS)),
-            "seed": context.seed,
         },
-        draw=lambda: homogeneity_of_sets(drawn),
+        draw=lambda: SETS(drawn),
     )
 
 
@@ -99,7 +98,7 @@ def _figure_2(table: pd.DataFrame) -> list[Check]:
 
 @artefact("fixup/figure-2", basis="measurement", checks=_figure_2)
 def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
-    """Stem; classifier; a down-sampling layer with one of the branch beside it; and no layer of a branch alone."""
+    """Stem; classifier; a down-sampling layer with one of its branch; and no layer of a branch alone."""
     with seeded(context.seed):
         table = homogeneous_sets(convert(resnet(depth), "xavier"), torch.randn(images, 3, side, side))
     return Evidence(
@@ -109,10 +108,27 @@ def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidenc
             "network": f"ResNet-{depth} without normalization, Xavier weights",
             "inputs": f"{images} random images of {side}×{side}",
             "factors": "0.5 and 3",
-            "seed": context.seed,
         },
-        draw=lambda: homogeneity_of_sets(_shown(table)),
+        draw=lambda: SETS(_shown(table)),
     )
+
+
+# An error of exactly 0 is drawn here, below any rounding.
+_EXACT = 1e-9
+
+SETS = Plot(
+    "points",
+    lambda sets: sets.assign(other=~sets["homogeneous"], relative_error=sets["relative_error"].clip(lower=_EXACT)),
+    x="relative_error",
+    y="set",
+    by="homogeneous",
+    hollow="other",
+    inks={"True": series_ink(0), "False": QUIET},
+    log="x",
+    x_limits=(_EXACT / 2, 5),
+    title="Homogeneous sets",
+    x_label="relative error in f(aθ) = a f(θ)",
+)
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:

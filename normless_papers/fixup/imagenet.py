@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import accuracy_against_epoch, beside_published, series_ink
+from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
@@ -22,6 +22,7 @@ from normless_papers.claims import (
 )
 from normless_papers.effort import Effort
 from normless_papers.fixup.cifar import best_rate
+from normless_papers.plots import BESIDE_PUBLISHED
 from normless_papers.runs import Runs, carry_out, summary, with_published
 from normless_papers.trained import chance_of, trains
 
@@ -70,14 +71,13 @@ def _final(runs: Runs, column: str, method: str, **labels: Any) -> Estimate:
     return replace(_known_error(runs.final(column, method=method, **labels), runs), name=method)
 
 
-def _remarks(context: Context, effort: Effort, *found: Runs) -> tuple[str, ...]:
+def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
     data = effort.data_in(context)
     elsewhere = () if data == "image_folder" else (f"Where the paper has ImageNet, this was trained on {data}.",)
     return (
         "Rates are divided by 10 at half and three quarters of the training; the paper only says default "
         "hyperparameters. Fixup with Mixup has a tenth of the rate for scalars.",
         *elsewhere,
-        *(sentence for runs in found for sentence in runs.failures),
     )
 
 
@@ -133,15 +133,16 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
         Errors(found["resnet_50"], found["resnet_101"], xavier),
         {name: runs.setup for name, runs in found.items()} | {"Xavier's weights": xavier.setup},
         on=columns,
-        draw=lambda: beside_published(
+        draw=lambda: BESIDE_PUBLISHED(
             with_published("fixup/table-2", measured, columns, "test_error"),
             title="Test errors with and without Mixup",
-            across="top-1 test error (%)",
+            x_label="top-1 test error (%); diamonds: published",
         ),
         remarks=(
             "Of Xavier's weights the best by test accuracy of the rates "
             f"{', '.join(f'{rate:g}' for rate in xavier_rates)} is shown.",
-            *_remarks(context, efforts["resnet_50"], *found.values(), xavier),
+            *_remarks(context, efforts["resnet_50"]),
+            *(sentence for runs in (*found.values(), xavier) for sentence in runs.failures),
         ),
         reduction=xavier.reduction,
     )
@@ -158,13 +159,10 @@ def _curves(
     """Runs of ResNet-50 by several methods, with their curves."""
     runs = _trained(context, effort, methods)
     inks = {name: series_ink(place) for place, name in enumerate(methods)}
-    return Evidence(
+    return runs.evidence(
         runs.summary(("method",), measured),
-        runs,
-        runs.setup,
-        draw=lambda: accuracy_against_epoch(runs.epochs, series="method", inks=inks, title=title, columns=drawn),
-        remarks=_remarks(context, effort, runs),
-        reduction=runs.reduction,
+        lambda: accuracy_against_epoch(runs.epochs, series="method", inks=inks, title=title, columns=drawn),
+        remarks=_remarks(context, effort),
     )
 
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet, resnet_cifar
-from normless.plots import agreement_of_quantities
 from normless.residual import ResidualMap
 from normless.sweeps import convert
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
+from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import disturbed, gradients, resnet_by_fixup
 from normless_papers.seeded_inputs import seeded
 
@@ -121,12 +121,11 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
         setup={
             "networks": "ResNet-110 for CIFAR (m = 2, L = 54) and ResNet-50 (m = 3, L = 16), converted by fixup",
             "written out": f"ResNet-{written_out}, {images} random images of {side}×{side}, float64",
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
-            "Convolutions have no bias of their own; the classifier keeps its own, a number per class, beside the "
+            "Convolutions have no bias of their own; the classifier keeps its own, a number per class, besides the "
             "scalar one before it. No bias stands before the very first convolution, whose input is data.",
         ),
     )
@@ -212,18 +211,9 @@ def _outside(found: ResidualMap, original: nn.Module, network: nn.Module) -> Agr
 
 def _branches_and_logits(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """What every branch adds, flattened one after the other, and the logits."""
-    branches: list[Tensor] = []
-    handles = [
-        network.get_submodule(block.sum or "").register_forward_hook(
-            lambda _, sides, __: branches.append(sides[1].flatten())
-        )
-        for block in residual_map(network).blocks
-    ]
-    with torch.no_grad():
-        logits = network(inputs)
-    for handle in handles:
-        handle.remove()
-    return torch.cat(branches), logits
+    sums = [network.get_submodule(block.sum or "") for block in residual_map(network).blocks]
+    calls, logits = observed(network, sums, inputs)
+    return torch.cat([sides[1].flatten() for sides, _ in calls]), logits
 
 
 def _written_out(network: nn.Module, images: Tensor) -> tuple[Agreement, ...]:

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
-from normless.plots import agreement_of_quantities
 from normless.spec import parse_call
 from normless.sweeps import convert
-from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
+from normless_papers.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.effort import Effort
 from normless_papers.fixup.translation import stable
+from normless_papers.plots import AGREEMENT
 from normless_papers.runs import Runs, carry_out, chosen
 from normless_papers.seeded_inputs import seeded
 from normless_papers.trained import runs_train
@@ -85,7 +84,7 @@ def template(context: Context, *, effort: Effort) -> Evidence:
         ),
         facts=Template(agreements, counts, trained),
         setup={"network": f"{effort.model}, converted by fixup", "L": 5 * layers, "m": WEIGHT_LAYERS, **runs.setup},
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "The paper prints no recipe for the Transformer. Here L counts the residual branches of both stacks, 2 "
             "for each layer of the encoder and 3 of the decoder, and m = 2. Queries and keys are not on the path "
@@ -121,8 +120,7 @@ def _initialization(original: Transformer, converted: Transformer, layers: int) 
             for name, one in converted.named_parameters()
             if name.removesuffix(".weight").endswith(names) and name.endswith(".weight")
         ]
-        worst = max(deviation(one.detach(), other.detach()) for one, other in pairs)
-        yield Agreement(words[names], worst, 1e-6 if scale not in (0.0, 1.0) else 0.0)
+        yield worst_agreement(words[names], pairs, 1e-6 if scale not in (0.0, 1.0) else 0.0)
     yield agreement(
         "The tied embedding keeps its initialization", converted.embedding.weight, original.embedding.weight
     )
@@ -130,17 +128,10 @@ def _initialization(original: Transformer, converted: Transformer, layers: int) 
 
 def _branches(converted: Transformer) -> Agreement:
     """The largest difference of any block's output from its input at the start."""
-    found: list[float] = []
-
-    def seen(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        found.append(float((output - inputs[0]).detach().abs().max()))
-
-    handles = [one.register_forward_hook(seen) for one in converted.modules() if isinstance(one, ResidualSum)]
-    with torch.no_grad():
-        converted.eval()(*converted.example_inputs())
-    for handle in handles:
-        handle.remove()
-    return Agreement("Every attention and feed-forward branch outputs zero at the start", max(found))
+    sums = [one for one in converted.modules() if isinstance(one, ResidualSum)]
+    calls, _ = observed(converted.eval(), sums, *converted.example_inputs())
+    worst = max(float((output - sides[0]).abs().max()) for sides, output in calls)
+    return Agreement("Every attention and feed-forward branch outputs zero at the start", worst)
 
 
 def _counts(converted: Transformer, layers: int) -> pd.DataFrame:

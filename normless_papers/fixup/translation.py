@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import number_against_epoch, scheme_ink
+from normless.plots import lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, at_scale, check, in_every, larger
 from normless_papers.effort import Effort
@@ -106,13 +106,16 @@ def _by_method(name: str, runs: Runs) -> pd.DataFrame:
 def _draw(name: str, runs: Runs) -> Axes:
     scored = len(runs.epochs) > 0 and runs.epochs["validation_bleu"].notna().sum() > len(runs.table)
     column, up = ("validation_bleu", "BLEU") if scored else ("validation_loss", "loss per token (nats)")
-    return number_against_epoch(
-        runs.epochs,
-        series="method",
-        column=column,
+    return lines(
+        runs.epochs[runs.epochs[column].notna()],
+        x="epoch",
+        y=column,
+        by="method",
+        each="hash",
         inks={one: scheme_ink("batch_norm" if one == "layer_norm" else one) for one in runs.labels("method")},
         title=f"Translation of {name.replace('_', ' ')}",
-        up=f"{up} of the validation set",
+        x_label="epoch; thick lines are means over replicates",
+        y_label=f"{up} of the validation set",
     )
 
 

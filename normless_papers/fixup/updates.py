@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normless.models import resnet_cifar
-from normless.plots import scalar_branch_updates, update_trace_against_block
+from normless.plots import Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, close, over_draws, within
-from normless_papers.fixup.networks import RectifiedNetwork, closed_form
+from normless_papers.fixup.rectified_network import RectifiedNetwork, closed_form
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
 from normless_papers.seeded_inputs import seeded
 
@@ -33,7 +33,7 @@ class UpdateTerms:
     """What theorem 3 compares.
 
     Attributes:
-        same: the terms by automatic differentiation beside the paper's J_l^i.
+        same: the terms by automatic differentiation compared with the paper's J_l^i.
         remainders: ‖∆f + η Σ J ∂l/∂z‖ of a step, by η.
         asymmetry: the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|.
         eigenvalue: the smallest eigenvalue of their symmetric parts, relative to the largest of each.
@@ -105,10 +105,9 @@ def theorem_3(
             "J by steps": f"of that network, η = {STEP:g}, one weight and one logit at a time",
             "traces": f"width {width}, {layers} layers, gain 0.1, L = {', '.join(map(str, depths))}, {draws} draws",
             "figure": f"ResNet-{depth} for CIFAR without normalization, Xavier, one random image of 8×8",
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: update_trace_against_block(found),
+        draw=lambda: TRACES(found),
         remarks=("Branches of equal scale have the gain 0.1, small enough for the signal not to grow on its way.",),
     )
 
@@ -214,7 +213,7 @@ def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, .
             "m": ", ".join(map(str, layers)),
         },
         on=("quantity",),
-        draw=lambda: scalar_branch_updates(table),
+        draw=lambda: SCALAR_STEPS(table),
     )
 
 
@@ -238,3 +237,45 @@ def _at_first_order(option: str, law: str, ratio: pd.Series) -> Check:
     distances = [abs(math.log(value)) if value > 0 else math.inf for value in ratio]
     worst = float(ratio.iloc[int(np.argmax(distances))])
     return close(f"With {option} the step is {law}, to 2 % for every m and L.", worst, 1, relative=0.02)
+
+
+TRACES = Plot(
+    "lines",
+    lambda traces: traces[(traces["place"] == "branch") & (traces["position"] > 0)],
+    x="block",
+    y="trace",
+    by="position",
+    summary="sum",
+    log="y?",
+    y_limits=(0, None),
+    name="layer {}",
+    title="Branches update in sync",
+    y_label="trace of J: change of the logits per step",
+)
+
+_OPTIONS = {"equal": "all equal", "zero_last": "last is 0", "ones": "all 1"}
+
+
+def _per_rate(table: pd.DataFrame) -> pd.DataFrame:
+    name = table["option"].replace(_OPTIONS) + ", m = " + table["layers"].astype(str)
+    sizes = {one: table[one].abs() / table["learning_rate"] for one in ("update", "predicted_update")}
+    return table.assign(name=name, **sizes)
+
+
+# A step of a scalar branch of m layers, exact and to first order; 1/L is Θ(η) of L branches (Fixup, theorem 4).
+SCALAR_STEPS = Plot(
+    "measured_on_predicted",
+    _per_rate,
+    x="blocks",
+    measured="update",
+    by="name",
+    inks={
+        f"{name}, m = {layers}": series_ink(place)
+        for place, name in enumerate(_OPTIONS.values())
+        for layers in range(1, 10)
+    },
+    log="xy",
+    title="One step of a scalar branch",
+    x_label="number of branches L",
+    y_label="|ΔF| / η",
+)

@@ -11,11 +11,11 @@ import pandas as pd
 import torch
 
 from normless.models import dense
-from normless.plots import growth_against_block
 from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, over_draws, within
+from normless_papers.plots import GROWTH
 from normless_papers.seeded_inputs import seeded
 
 # log₂ of the growth per block by each network's law.
@@ -86,11 +86,10 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
             "network": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",
             "draws": draws,
-            "seed": context.seed,
             "growth": "geometric mean over draws of the second moment over that of x₀",
         },
         on=("quantity",),
-        draw=lambda: growth_against_block(table),
+        draw=lambda: GROWTH(table),
         remarks=("Of a product of random matrices the logarithm's mean over draws is compared, not one draw.",),
     )
 

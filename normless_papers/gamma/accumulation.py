@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import pandas as pd
 from torch import nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
-from normless_papers.gamma.networks import (
-    analysed_network,
+from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    draw_stream,
+    drawn_networks,
     gammas_of,
     measured_moments,
     multiply,
     set_gammas,
     setup_of,
 )
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.seeded_inputs import MeasuredBatch, training_batch
 
 # γ_last of the first and the last block, where it rises from block to block.
 FIRST, LAST = 0.3, 2.0
@@ -35,7 +35,7 @@ class AccumulationFacts:
     Attributes:
         branch: the branch's variance over γ_last², in the mean over the blocks.
         stream: the stream's variance over that at its start plus the sum of γ_last².
-        change: the largest relative change of a branch's variance by what is ahead of its last norm.
+        change: the largest relative change of a branch's variance by what precedes its last norm.
         shares_small: in each draw the largest share of a branch in its sum, with small γ_last.
         shares_large: the same with large γ_last.
     """
@@ -75,9 +75,7 @@ def full_accumulation(context: Context, *, model: str, features: int, examples: 
     """Var f = γ_last² whatever else is in the branch, and Var x_l = Var x_s + Σ γ_last² (equations 1 to 6)."""
     batch = training_batch(context, f"gaussian(image_shape=({features},), train={examples})", examples)
     tables, again, dominated = [], [], []
-    for draw in range(draws):
-        with seeded(context.seed + draw):
-            network, found = analysed_network(model, batch)
+    for draw, network, found in drawn_networks(context, model, batch, draws):
         _rising(network, found)
         table = measured_moments(network, batch, found, draw)
         tables.append(table)
@@ -101,7 +99,7 @@ def full_accumulation(context: Context, *, model: str, features: int, examples: 
         setup=setup_of(context, model, batch, draws)
         | {"gamma_last": f"rising from {FIRST:g} in the first block to {LAST:g} in the last"},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "Weights mix channels, so that γ_i² of the paper is the mean over the channels that the last weights "
             "read. The condition of dominance is measured as the largest ratio of the branch's variance to that of "
@@ -118,14 +116,14 @@ def _rising(network: nn.Module, found: ResidualMap) -> None:
 
 
 def _disturb_inside(network: nn.Module, found: ResidualMap) -> None:
-    """Enlarge the weights ahead of the last norm of every branch, and the γ within branches."""
-    ahead = []
+    """Enlarge the weights before the last norm of every branch, and the γ within branches."""
+    before = []
     for block in found.blocks:
         kinds = [layer.kind for layer in block.branch_layers]
         last_norm = len(kinds) - 1 - kinds[::-1].index("norm")
         weights = [layer for layer in block.branch_layers[:last_norm] if layer.kind == "weight"]
-        ahead += [network.get_parameter(f"{layer.path}.weight") for layer in weights]
-    multiply(ahead, 10.0)
+        before += [network.get_parameter(f"{layer.path}.weight") for layer in weights]
+    multiply(before, 10.0)
     multiply(gammas_of(network, found, "other"), 3.0)
 
 

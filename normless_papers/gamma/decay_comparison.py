@@ -10,13 +10,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import Ink, differences_to_baseline
+from normless.plots import Ink
 from normless.sweeps import is_minimized
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Check, Estimate, larger
 from normless_papers.effort import Effort
+from normless_papers.plots import DIFFERENCES
 from normless_papers.runs import Runs, carry_out
-from normless_papers.trained import chance_of, trains
+from normless_papers.trained import best_accuracy, chance_of, trains
 
 L2 = "l2"
 BASELINE = "W"
@@ -77,15 +78,15 @@ class DecayComparison:
         runs = self.runs.chosen(l2=l2, **labels)
         if "bleu" in runs and runs["bleu"].notna().any():
             return float(runs.groupby("rate")["bleu"].mean().max()) >= LEAST_BLEU
-        accuracies = (self.runs.accuracy(l2=one, **labels) for one in (l2, BASELINE))
-        return trains("It trained.", *accuracies, chance_of(self.runs.table)).verdict == "holds"
+        control = best_accuracy(self.runs.chosen(l2=BASELINE, **labels))
+        return trains("It trained.", best_accuracy(runs), control, chance_of(self.runs.table)).verdict == "holds"
 
     def draw(
         self, inks: Mapping[str, Ink], title: str, across: str = POINTS, ax: Axes | None = None, **groups: str
     ) -> Axes:
         """The differences to the baseline, with their errors."""
         rows = self.table[self.table[L2] != BASELINE].reset_index(drop=True)
-        return differences_to_baseline(rows, ax, series=L2, inks=inks, title=title, across=across, **groups)
+        return DIFFERENCES(rows, ax, y=L2, inks=inks, title=title, x_label=across, **groups)
 
     def printed(self, mean: str) -> pd.DataFrame:
         """Rows named as the paper's, with its columns `diff` and that of the mean."""
@@ -103,19 +104,13 @@ class DecayComparison:
         """The comparison as evidence."""
         single = "A single run of each: its error is not known, so that comparisons stay undecided."
         reduced = f"Not the paper's setup: {self.runs.reduction} The paper's numbers are those of full networks."
-        return Evidence(
-            measured=self.table if measured is None else measured,
-            facts=self,
-            setup=self.runs.setup,
-            on=on,
-            draw=draw,
-            remarks=(
-                *remarks,
-                *self.runs.failures,
-                *([reduced] if self.runs.reduction else []),
-                *([single] if self.runs.sweeps[0].replicates == 1 else []),
-            ),
-            reduction=self.runs.reduction,
+        remarks = (
+            *remarks,
+            *([reduced] if self.runs.reduction else []),
+            *([single] if self.runs.sweeps[0].replicates == 1 else []),
+        )
+        return self.runs.evidence(
+            self.table if measured is None else measured, draw, facts=self, on=on, remarks=remarks
         )
 
 

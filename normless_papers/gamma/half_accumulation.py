@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualBlock, ResidualMap
+from normless_papers.agreement import observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
-from normless_papers.gamma.networks import (
-    analysed_network,
+from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    draw_stream,
+    drawn_networks,
     gammas_of,
     measured_moments,
     set_gammas,
     setup_of,
 )
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.seeded_inputs import MeasuredBatch, noise_batch
 
 # Second moments that a stage is started with: far above γ_last², and below it.
 STARTS = (4.0, 0.25)
@@ -73,17 +74,15 @@ def _half_checks(found: HalfFacts) -> list[Check]:
 @artefact("gamma/equation-11", basis="measurement", checks=_half_checks)
 def half_accumulation(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """q_{l+1} = (q_l + γ_last²) / 2 after a block of the original ResNet (equations 7 to 11)."""
-    batch = training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)
+    batch = noise_batch(context, side, examples)
     tables, rows = [], []
-    for draw in range(draws):
-        with seeded(context.seed + draw):
-            network, found = analysed_network(model, batch)
-            tables.append(measured_moments(network, batch, found, draw))
-            stages = _identity_blocks(network, found, batch)
-            rows += [{**row, "draw": draw} for start in STARTS for row in _centred(network, found, stages, start)]
-            last = gammas_of(network, found, "last")
-            set_gammas(last, [CONSTANT] * len(last))
-            rows += [{**row, "draw": draw, "constant": True} for row in _centred(network, found, stages, STARTS[1])]
+    for draw, network, found in drawn_networks(context, model, batch, draws):
+        tables.append(measured_moments(network, batch, found, draw))
+        stages = _identity_blocks(network, found, batch)
+        rows += [{**row, "draw": draw} for start in STARTS for row in _centred(network, found, stages, start)]
+        last = gammas_of(network, found, "last")
+        set_gammas(last, [CONSTANT] * len(last))
+        rows += [{**row, "draw": draw, "constant": True} for row in _centred(network, found, stages, STARTS[1])]
     chains = pd.DataFrame(rows).fillna({"constant": False})
     table = pd.concat(tables, ignore_index=True)
     return Evidence(
@@ -92,7 +91,7 @@ def half_accumulation(context: Context, *, model: str, side: int, examples: int,
         setup=setup_of(context, model, batch, draws)
         | {"stream": f"centred noise of second moment {' or '.join(map(str, STARTS))} at the start of a stage"},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "Var of the paper is the second moment after the ReLU, and its derivation ignores E[x_l]. Checks do the "
             "same: each block reads centred noise of the second moment that the block before it gave. In the network "
@@ -108,23 +107,11 @@ def _identity_blocks(
     network: nn.Module, found: ResidualMap, batch: MeasuredBatch
 ) -> list[list[tuple[ResidualBlock, torch.Size]]]:
     """By stage the blocks with an identity skip path, and the shape that each reads."""
-    shapes: dict[str, torch.Size] = {}
-
-    def note(name: str) -> object:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            shapes[name] = inputs[0].shape
-
-        return network.get_submodule(name).register_forward_pre_hook(hook)
-
-    handles = [note(block.name) for block in found.blocks]
-    with torch.no_grad():
-        network(batch.inputs)
-    for handle in handles:
-        handle.remove()  # type: ignore[attr-defined]
+    calls, _ = observed(network, [network.get_submodule(block.name) for block in found.blocks], batch.inputs)
     stages: list[list[tuple[ResidualBlock, torch.Size]]] = [[]]
-    for block in found.blocks:
+    for block, (inputs, _) in zip(found.blocks, calls, strict=True):
         if block.identity_skip:
-            stages[-1].append((block, shapes[block.name]))
+            stages[-1].append((block, inputs[0].shape))
         else:
             stages.append([])
     return [stage for stage in stages if stage]

@@ -11,12 +11,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.data import load_data
-from normless.plots import ROLE_INKS, differences_to_baseline
+from normless.plots import ROLE_INKS
+from normless.probes import probe
+from normless.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.effort import Effort
 from normless_papers.gamma.decay_comparison import BASELINE, L2, POINTS, DecayComparison, compared
-from normless_papers.gamma.trained import branch_shares
+from normless_papers.plots import DIFFERENCES
 from normless_papers.published import published_as
 from normless_papers.runs import chosen
 
@@ -76,12 +78,13 @@ def _draw(found: DecayComparison, columns: Sequence[str]) -> Axes:
     """The differences to L2 on the weights alone of some columns, with the published ones."""
     table = found.table[found.table[L2].isin(columns)]
     published = [float(_printed()[row["model"]][f"diff_{row[L2]}"]) for row in table.to_dict("records")]
-    return differences_to_baseline(
+    return DIFFERENCES(
         table.assign(published=published),
-        series=L2,
+        y=L2,
+        beside="published",
         inks=INKS,
         title="L2 on the γ of one role",
-        across=POINTS,
+        x_label=f"{POINTS}; diamonds: published",
         groups="model",
     )
 
@@ -157,17 +160,25 @@ def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _shares(context: Context, effort: Effort, found: DecayComparison) -> pd.DataFrame:
-    """γ_last and the branches' share of the variance of the first network, trained with L2 on it and without."""
+    """A row per trained network of the first model, with L2 on γ_last and without, measured on test images.
+
+    γ_last is the root of its mean square; the branch's share is its second moment over the skip path's.
+    """
     model = next(iter(effort.variants))
     best = chosen(found.table, model=model, l2=BASELINE)["rate"].iloc[0]
     data = load_data(effort.data_in(context), root=context.data_root)
     inputs = next(iter(data.test_batches(min(256, data.test_size)))).inputs
+    points = [
+        point
+        for point in found.runs.sweeps[0].points()
+        if point.labels["model"] == model and point.labels[L2] in (BASELINE, "gamma_last") and point.rate == best
+    ]
     rows = []
-    for point in found.runs.sweeps[0].points():
-        l2 = point.labels[L2]
-        if point.labels["model"] == model and l2 in (BASELINE, "gamma_last") and point.rate == best:
-            means = branch_shares(context, point.config, inputs)[["gamma_last", "branch_share"]].mean().to_dict()
-            rows.append({L2: l2, "seed": point.seed, **means})
+    for point, folder in zip(points, context.lab.weights([point.config for point in points]), strict=True):
+        blocks = probe(trained_network(folder), inputs, ["stream"]).stream
+        share = blocks["branch_second_moment"] / blocks["skip_second_moment"]
+        means = {"gamma_last": blocks["gamma_last"].mean(), "branch_share": share.mean()}
+        rows.append({L2: point.labels[L2], "seed": point.seed, **means})
     return pd.DataFrame(rows, columns=[L2, "seed", "gamma_last", "branch_share"])
 
 

@@ -8,19 +8,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
-from normless_papers.gamma.networks import (
-    analysed_network,
+from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    draw_stream,
+    drawn_networks,
     gammas_of,
     measured_moments,
     setup_of,
 )
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.seeded_inputs import MeasuredBatch, noise_batch
 
 # What the input is multiplied by, of which nothing should be left after a reset.
 INPUT_SCALE = 7.0
@@ -65,7 +65,7 @@ def _equation_15_checks(found: ResetFacts) -> list[Check]:
 def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """After a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
     batch, tables, scaled = _measured(context, model, side, examples, draws)
-    resets, again = (pd.concat(held, ignore_index=True) for held in (tables, scaled))
+    resets, again = (pd.concat(one, ignore_index=True) for one in (tables, scaled))
     resets, again = (table[table["equation"] == 15].reset_index(drop=True) for table in (resets, again))
     down, last = resets["gamma_down"] ** 2, resets["gamma_last"] ** 2
     parts = (
@@ -84,7 +84,7 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
         ),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=("Var of the paper is the second moment: it neglects the mean of what a ReLU gives.",),
     )
 
@@ -102,7 +102,7 @@ def reset_of_pre_activation_networks(
     # The first block's norm meets the small variance of the stem, where ε counts.
     resets, again = (
         table[(table["equation"] == 17) & (table["block"] > 1)].reset_index(drop=True)
-        for table in (pd.concat(held, ignore_index=True) for held in (tables, scaled))
+        for table in (pd.concat(one, ignore_index=True) for one in (tables, scaled))
     )
     both = resets["gamma_down"] ** 2 + resets["gamma_last"] ** 2
     rows = beside_formula("Var[x_{l+1}]", resets, resets["stream_variance"], both)
@@ -111,8 +111,8 @@ def reset_of_pre_activation_networks(
         facts=ResetFacts(_ratio(rows, "Var[x_{l+1}]"), _change(resets["stream_variance"], again["stream_variance"])),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
-        remarks=("γ_1 is that of the norm ahead of the fork, which branch and skip path both read.",),
+        draw=lambda: draw_stream(tables[0]),
+        remarks=("γ_1 is that of the norm before the fork, which branch and skip path both read.",),
     )
 
 
@@ -123,11 +123,9 @@ def _equation_19_checks(found: ResetFacts) -> list[Check]:
 @artefact("gamma/equation-19", basis="measurement", checks=_equation_19_checks)
 def stem(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
     """After the stem's ReLU, before the pooling, there is γ_0² / 2 (equations 18 and 19)."""
-    batch = _noise(context, side, examples)
+    batch = noise_batch(context, side, examples)
     rows, streams = [], []
-    for draw in range(draws):
-        with seeded(context.seed + draw):
-            network, found = analysed_network(model, batch)
+    for draw, network, found in drawn_networks(context, model, batch, draws):
         (gamma,) = gammas_of(network, found, "stem")
         square = float(gamma.detach().double().square().mean())
         streams.append(measured_moments(network, batch, found, draw))
@@ -147,7 +145,7 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
         facts=ResetFacts(_ratio(at_stem, "Var[x_1]"), _change(one, other)),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
-        draw=lambda: stream_second_moment(streams[0]),
+        draw=lambda: draw_stream(streams[0]),
         remarks=("The row after the pooling is what the first block reads; max pooling, ignored there, raises it.",),
     )
 
@@ -163,20 +161,14 @@ def _after_stem(network: nn.Module, found: ResidualMap, inputs: Tensor) -> float
     return float(h.double().square().mean())
 
 
-def _noise(context: Context, side: int, examples: int) -> MeasuredBatch:
-    return training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)
-
-
 def _measured(
     context: Context, model: str, side: int, examples: int, draws: int
 ) -> tuple[MeasuredBatch, list[pd.DataFrame], list[pd.DataFrame]]:
     """The batch, and of every draw the moments of its blocks, on it and on a multiple of it."""
-    batch = _noise(context, side, examples)
+    batch = noise_batch(context, side, examples)
     larger = MeasuredBatch(INPUT_SCALE * batch.inputs, batch.targets, batch.classes, batch.provenance)
     tables, scaled = [], []
-    for draw in range(draws):
-        with seeded(context.seed + draw):
-            network, found = analysed_network(model, batch)
+    for draw, network, found in drawn_networks(context, model, batch, draws):
         tables.append(measured_moments(network, batch, found, draw))
         scaled.append(measured_moments(network, larger, found, draw))
     return batch, tables, scaled

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from normless.data import load_data
 from normless.models import build_model
-from normless.plots import stream_second_moment
 from normless.probes import probe
-from normless.sweeps import SHARE
-from normless.train import TrainConfig
+from normless.sweeps import trained_threshold
+from normless.train import TrainConfig, trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every
-from normless_papers.gamma.trained import trained_by
+from normless_papers.gamma.analysed_networks import draw_stream
 
 RESET = 15
 
@@ -41,7 +40,7 @@ class TrainedStreams:
     @property
     def trained(self) -> bool:
         """Whether each network has at least half of the gain over chance that there is."""
-        return self.least_accuracy >= self.chance + SHARE * (1 - self.chance)
+        return self.least_accuracy >= trained_threshold(1.0, self.chance)
 
 
 def _figure_5_checks(found: TrainedStreams) -> list[Check]:
@@ -73,15 +72,17 @@ def variance_of_feature_maps(
     name = context.data_or(data)
     found = load_data(name, root=context.data_root)
     batch = next(iter(found.test_batches(min(examples, found.test_size))))
-    tables, accuracies, configs = [], [1.0], []
-    for seed in range(context.seed, context.seed + (1 if training is None else replicates)):
-        if training is None:
-            network = build_model(model)
-        else:
-            configs.append(TrainConfig(model=model, data=name, data_root=context.data_root, seed=seed, **training))
-            network = trained_by(context, configs[-1])
-            accuracies.append(_accuracy(network, batch.inputs, batch.targets))
-        tables.append(probe(network, batch.inputs, ["stream"]).stream)
+    configs = (
+        []
+        if training is None
+        else [
+            TrainConfig(model=model, data=name, data_root=context.data_root, seed=seed, **training)
+            for seed in range(context.seed, context.seed + replicates)
+        ]
+    )
+    networks = [trained_network(folder) for folder in context.lab.weights(configs)] or [build_model(model)]
+    accuracies = [_accuracy(network, batch.inputs, batch.targets) for network in networks] if configs else [1.0]
+    tables = [probe(network, batch.inputs, ["stream"]).stream for network in networks]
     streams = [_by_stage(table) for table in tables]
     chance = float(torch.bincount(batch.targets).max()) / len(batch.targets)
     return Evidence(
@@ -93,11 +94,10 @@ def variance_of_feature_maps(
             if training is None
             else f"{len(configs)} networks trained here",
             **({"training": configs[0].to_dict()} if configs else {}),
-            "accuracies on the images": [round(one, 3) for one in accuracies[1:]],
+            "accuracies on the images": [round(one, 3) for one in accuracies] if configs else [],
             "inputs": f"{len(batch.inputs)} test images of {found.provenance}; batch statistics",
-            "seed": context.seed,
         },
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "The paper measures weights pretrained on ImageNet, which only the paper budget downloads; networks "
             "trained here from random weights stand in for them otherwise. Variance is over examples, channels and "

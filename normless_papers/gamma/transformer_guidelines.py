@@ -42,7 +42,7 @@ INKS = MappingProxyType(
 WORTH_NAMING = 0.2
 _BLEU = "BLEU less that with L2 on the weights alone"
 _TRANSLATION_REMARKS = (
-    "The paper's appendix with λ, rates and lengths is not available, and where its norms lie is not said: checks are "
+    "The paper's appendix with λ, rates and lengths is not available, and its norms' place is not stated: checks are "
     "of the transformer that it cites, which has them after the sums. The settings are fairseq's for this text, "
     "or ours. The decay is decoupled from the gradient, as in fairseq's Adam: in the gradient Adam would remove most "
     "of it.",

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.nn import ScalarAffine
+from normless.plots import Law, Plot
 from normless.probes import by_channel
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, padded, require_positions, weight_input
@@ -27,6 +28,17 @@ COLUMNS = ("order", "layer", "block", "call", "channel", "mean", "deviation", "c
 
 # Elements of the contributions in memory at a time: 16 MiB in float32.
 _HELD = 2**22
+
+
+def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
+    """The share of the channels with the largest means in the output, by their part of the channels."""
+    parts = []
+    for _, rows in channels.groupby(["scheme", "layer"], sort=False):
+        by_mean = rows.iloc[np.argsort(-rows["mean"].abs().to_numpy(float), kind="stable")]
+        first = by_mean.iloc[:1].assign(part=0.0, running=0.0)
+        part = np.arange(1, len(rows) + 1) / len(rows)
+        parts += [first, by_mean.assign(part=part, running=by_mean["share"].astype(float).cumsum())]
+    return pd.concat(parts)
 
 
 @dataclass
@@ -44,6 +56,21 @@ class ChannelContributions(LayerTables):
             has times its in-channels.
     """
 
+    plot = Plot(
+        "lines",
+        _running_shares,
+        x="part",
+        y="running",
+        each="layer",
+        summary=None,
+        x_ticks="percent",
+        y_ticks="percent",
+        laws=[Law("all equal", lambda part: part)],
+        names="legend",
+        title="Do few channels dominate?",
+        x_label="in-channels, largest mean first",
+        y_label="share of the output",
+    )
     columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:

@@ -205,8 +205,8 @@ def _gram(gradients: Tensor) -> Tensor:
 def _cosines(gram: Tensor) -> dict[str, float]:
     """Mean cosine over the pairs of examples that have a gradient."""
     norms = gram.diagonal().sqrt()
-    kept = (norms > 0).nonzero().flatten()
-    cosines = gram[kept][:, kept] / torch.outer(norms[kept], norms[kept])
+    nonzero = (norms > 0).nonzero().flatten()
+    cosines = gram[nonzero][:, nonzero] / torch.outer(norms[nonzero], norms[nonzero])
     upper = torch.ones_like(cosines, dtype=torch.bool).triu(1)
     pairs = cosines[upper]
     if not len(pairs):

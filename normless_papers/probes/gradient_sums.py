@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from normless.plots import Law, Plot
 from normless.residual import Layer
 from normless_papers.probes.layer_tables import SummandTables
 from normless_papers.probes.summands import Summands
@@ -55,6 +56,16 @@ class GradientSums(SummandTables):
         layers: paths of the weight layers to measure; None for all.
     """
 
+    plot = Plot(
+        "lines",
+        x="order",
+        y="input_independence",
+        log="y",
+        laws=[Law("random signs", "predicted_for_random_signs")],
+        title="Do gradient summands agree?",
+        x_label="weight layer",
+        y_label="|Σd| / Σ|d|",
+    )
     columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:

@@ -187,8 +187,9 @@ def _check_size(stack: _Stack, mixes: bool) -> None:
 
 def _units(stack: _Stack, mixes: bool, chunk: int) -> Iterator[Tensor]:
     """Cotangents (rows, B, out): unit vectors of each output of the batch, or of one output of all examples."""
-    identity = torch.eye(stack.outputs * (stack.batch if mixes else 1), dtype=stack.leaving.dtype)
-    for rows in identity.to(stack.leaving.device).split(chunk):
+    identity = torch.eye(stack.outputs * (stack.batch if mixes else 1)).to(stack.leaving)
+    for first in range(0, len(identity), chunk):
+        rows = identity[first : first + chunk]
         yield rows.view(len(rows), -1, stack.outputs).expand(-1, stack.batch, -1).contiguous()
 
 

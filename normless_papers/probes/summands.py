@@ -82,7 +82,8 @@ class Summands:
         out_channel, channel, *offsets = index
         group = out_channel * self.groups // self.shape[0]
         at = tuple(offsets) or (0,) * len(self.kernel)
-        return self._windows[(slice(None), group, channel, ..., *at)] * self.gradient[:, out_channel]
+        windows = self._windows[:, group, channel].movedim(tuple(range(-len(at), 0)), tuple(range(len(at))))
+        return windows[at] * self.gradient[:, out_channel]
 
     def sums(self) -> Sums:
         """The four sums of every parameter."""
@@ -100,16 +101,21 @@ class Summands:
     @cached_property
     def _windows(self) -> Tensor:
         """What the kernel reads at each position, a view: (B, groups, C/groups, *S, *K)."""
-        windows = self.x.unflatten(1, (self.groups, -1))
+        windows = self.x.reshape(self.examples, self.groups, -1, *self.x.shape[2:])
         for axis, (kernel, stride, dilation) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             windows = windows.unfold(axis + 3, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
         return windows
+
+    @property
+    def _by_group(self) -> Tensor:
+        """The gradient as (B, groups, O/groups, *S)."""
+        return self.gradient.reshape(self.examples, self.groups, -1, *self.gradient.shape[2:])
 
     def _by_example(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Gradients (b, groups, O/groups, S) and windows (b, groups, S, C/groups·K), some examples at a time."""
         axes = len(self.kernel)
         spread = [0, 1, *range(3, 3 + axes), 2, *range(3 + axes, 3 + 2 * axes)]
-        windows, gradient = self._windows.permute(spread), self.gradient.unflatten(1, (self.groups, -1)).flatten(3)
+        windows, gradient = self._windows.permute(spread), self._by_group.flatten(3)
         for at in self._chunks(self.examples, self.positions):
             piece = windows[at]
             yield gradient[at], piece.reshape(len(piece), self.groups, self.positions, -1)
@@ -118,7 +124,7 @@ class Summands:
         """Gradients (s, groups, O/groups, B) and windows (s, groups, B, C/groups·K), some positions at a time."""
         axes = len(self.kernel)
         windows = self._windows.permute([*range(3, 3 + axes), 1, 0, 2, *range(3 + axes, 3 + 2 * axes)])
-        gradient = self.gradient.unflatten(1, (self.groups, -1)).permute([*range(3, 3 + axes), 1, 2, 0])
+        gradient = self._by_group.permute([*range(3, 3 + axes), 1, 2, 0])
         for at in self._chunks(len(windows), self.examples * self.positions // len(windows)):
             piece = gradient[at].flatten(0, axes - 1)
             yield piece, windows[at].reshape(len(piece), self.groups, self.examples, -1)

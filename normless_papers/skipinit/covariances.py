@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normless import residual_map
 from normless.models import dense
-from normless.plots import example_correlation_against_block
+from normless.plots import PLOTS
 from normless.probes import Watcher, observe, probe
 from normless.residual import ResidualBlock
 from normless_papers.artefact import Context, Evidence, artefact
@@ -99,7 +99,7 @@ def moments(one: Values, other: Values) -> Moments:
 
 
 def near(claim: str, found: Estimate, expected: float, tolerance: float = TOLERANCE) -> Check:
-    """Whether a mean over draws lies within a tolerance of what is expected, and can be told to."""
+    """Whether a mean over draws lies within a tolerance of the expected value."""
     return within(f"{claim}, to {tolerance:g}.", found, expected - tolerance, expected + tolerance)
 
 
@@ -134,7 +134,7 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
         facts=found,
         setup={**_setup(context, width, batch, draws), "figure": "one draw, ten blocks"},
         on=("quantity",),
-        draw=lambda: example_correlation_against_block(one_draw),
+        draw=lambda: PLOTS["covariance"](one_draw),
     )
 
 
@@ -153,7 +153,6 @@ def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, ob
         "batch": f"{batch} vectors of N(0, 1), of which {EXAMPLES} examples and {CHANNELS} channels are kept",
         "draws": f"{draws}, weights and batch",
         "deviation": "over draws",
-        "seed": context.seed,
     }
 
 
@@ -210,5 +209,5 @@ def covariance(
         ),
         setup={**_setup(context, width, batch, draws), "figure": f"one draw, {deep} blocks of width {deep_width}"},
         on=("quantity",),
-        draw=lambda: example_correlation_against_block(one_draw),
+        draw=lambda: PLOTS["covariance"](one_draw),
     )

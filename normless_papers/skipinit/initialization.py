@@ -12,13 +12,14 @@ import torch
 from matplotlib.axes import Axes
 
 from normless.models import dense
-from normless.plots import batch_statistics_against_block, growth_against_block, new_panels
+from normless.plots import PLOTS, new_panels
 from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.plots import GROWTH
 from normless_papers.seeded_inputs import seeded, training_batch
-from normless_papers.skipinit.networks import ConvolutionalNetwork
+from normless_papers.skipinit.convolutional_network import ConvolutionalNetwork
 
 QUANTITIES = {
     "skip_variance": "skip_variance",
@@ -71,7 +72,6 @@ def figure_2(
             "c": f"{conv_blocks} blocks of width {conv_width}, kernels 3×3 padded by zeros, He normal",
             "images": examples.provenance,
             "draws of weights": 1,
-            "seed": context.seed,
         },
         draw=lambda: _three_panels(tables),
         remarks=(
@@ -170,10 +170,9 @@ def _deviates_by(claim: str, ratio: pd.Series, tolerance: float) -> Check:
 
 def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
     panels = new_panels(1, 3, width=4.9, height=3.2)
-    growth_against_block(_growth(tables["a"]), panels[0], up="(a) linear, no norm: variance / that of block 1")
+    GROWTH(_growth(tables["a"]), panels[0], y_label="(a) linear, no norm: variance / that of block 1")
     for name, axes, title in zip("bc", panels[1:], ("(b) linear, batch norm", "(c) ReLU, batch norm"), strict=True):
-        batch_statistics_against_block(tables[name], axes)
-        axes.set_title(f"{title}\n", loc="left", fontsize=11, fontweight="bold", pad=4)
+        PLOTS["signal"](tables[name], axes, title=title)
     return panels[0]
 
 
@@ -230,10 +229,9 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
             "network": f"{blocks} blocks of width {width}, batch norm → ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",
             "draws of weights": 1,
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: batch_statistics_against_block(table),
+        draw=lambda: PLOTS["signal"](table),
         remarks=(
             "The table shows some blocks; checks use all. In one draw of weights of width w the squared mean strays "
             f"by √(2/w) of itself, {100 * sqrt(2 / width):.1f} % here, and its slope may be off by four times that.",

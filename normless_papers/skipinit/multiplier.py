@@ -18,7 +18,7 @@ from normless_papers.claims import Check, check
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
 from normless_papers.effort import Effort
-from normless_papers.multipliers import blocks_at_start, placement
+from normless_papers.multiplier_agreements import blocks_at_start, placement
 from normless_papers.seeded_inputs import seeded
 from normless_papers.skipinit.depth import COLUMN
 
@@ -29,7 +29,7 @@ UNTRAINABLE, DEEPEST = 100, 1000
 
 @dataclass(frozen=True)
 class SkipInitFacts:
-    """The algorithm beside its formula, and what trains with it.
+    """The algorithm compared with its formula, and the runs with it.
 
     Attributes:
         norms: batch normalizations before and after the conversion.

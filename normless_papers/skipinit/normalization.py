@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.nn import GhostBatchNorm2d
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
+from normless_papers.plots import AGREEMENT
 from normless_papers.seeded_inputs import seeded
 
 
 @dataclass(frozen=True)
 class Definition:
-    """The layers beside the formula, and how far another batch moves the same examples in training mode."""
+    """The layers compared with the formula, and the change of an example's output by its batch in training mode."""
 
     agreements: tuple[Agreement, ...]
     dependence: float
@@ -50,9 +50,8 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
             "inputs": f"independent normal, float64, {batch}×{channels}×{side}×{side}, another mean for each channel",
             "layers": f"torch.nn.BatchNorm2d, ε = {nn.BatchNorm2d(1).eps:g}; GhostBatchNorm2d of {ghost} examples",
             "network": f"Wide-ResNet-{depth}-1, converted by ghost_batch_norm(size={ghost})",
-            "seed": context.seed,
         },
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=(
             "The paper's σ² is the biased estimate, in training and in the running average; torch keeps the unbiased "
             "one, Z/(Z - 1) times as large, in its running average. With batches of images the factor is 1 to four "

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet_v2
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
+from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
-from normless_papers.multipliers import blocks_at_start
+from normless_papers.multiplier_agreements import blocks_at_start
+from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import Parts, disturbed, scaled
 from normless_papers.seeded_inputs import seeded
 
@@ -32,7 +32,7 @@ KEEP = 0.8
 
 @dataclass(frozen=True)
 class Port:
-    """What was counted in the network that was built, and its computations beside the code's.
+    """Counts in the network that was built, and its computations compared with the code's.
 
     Attributes:
         parameters: how many numbers are trained.
@@ -112,10 +112,9 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
         setup={
             "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
             "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
     )
 
 
@@ -177,20 +176,14 @@ def _multipliers(network: nn.Module) -> Tensor:
 
 def _map_sizes(network: nn.Module) -> list[int]:
     """The sides of the feature maps of a 224-pixel image: input, stem, pooled, after every block."""
-    sizes = [224]
-    watched = [network.get_submodule(name) for name in ("stem", "max_pool")]
-    watched += list(network.get_submodule("blocks").children())
-    handles = [one.register_forward_hook(lambda _, __, output: sizes.append(output.shape[-1])) for one in watched]
-    with torch.no_grad():
-        network(torch.randn(1, 3, 224, 224))
-    for handle in handles:
-        handle.remove()
-    return sizes
+    layers = [network.get_submodule(name) for name in ("stem", "max_pool")]
+    calls, _ = observed(network, [*layers, *network.get_submodule("blocks").children()], torch.randn(1, 3, 224, 224))
+    return [224, *(int(output.shape[-1]) for _, output in calls)]
 
 
 def _identities(network: nn.Module) -> Agreement:
     """Blocks from the second of their group on are the identity, or every second position, at the start."""
-    worst = Agreement("Blocks after the first of their group are the identity or a subsampling", 0.0)
+    pairs = []
     network.eval()
     for index, (outputs, _, stride) in enumerate(block for group in GROUPS for block in group):
         block = network.get_submodule(f"blocks.{index}")
@@ -198,9 +191,8 @@ def _identities(network: nn.Module) -> Agreement:
             continue
         x = torch.randn(1, outputs, 8, 8)
         with torch.no_grad():
-            here = agreement(worst.quantity, block(x), x[:, :, ::stride, ::stride])
-        worst = max(worst, here, key=lambda one: one.deviation)
-    return worst
+            pairs.append((block(x), x[:, :, ::stride, ::stride]))
+    return worst_agreement("Blocks after the first of their group are the identity or a subsampling", pairs)
 
 
 def _blocks_per_group(blocks: int, sizes: list[int]) -> list[int]:

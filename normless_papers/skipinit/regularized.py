@@ -6,15 +6,15 @@ import pandas as pd
 import torch
 from torch import nn
 
-from normless.plots import agreement_of_quantities
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.bias_and_dropout import RegularizedFacts, biases, dropped_share
 from normless_papers.claims import Check
 from normless_papers.de_smith import built_wide_resnet, scheme_of
-from normless_papers.multipliers import blocks_at_start, placement
+from normless_papers.multiplier_agreements import blocks_at_start, placement
+from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
-from normless_papers.regularization import RegularizedFacts, biases, dropped_share
 from normless_papers.seeded_inputs import seeded
 from normless_papers.skipinit.scalar_bias import METHODS as IMAGENET_METHODS
 
@@ -59,10 +59,9 @@ def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evid
             "network": f"Wide-ResNet-{depth}-{width}",
             "dropout of": SCHEMES,
             "draws of dropout": draws,
-            "seed": context.seed,
         },
         on=("quantity",),
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
     )
 
 

@@ -211,16 +211,16 @@ def _share(phi: Array, rest: Array, factors: int) -> Array:
     return share
 
 
-def _angles(function: Callable[[Array, Array], Array], wanted: Array, factors: int) -> tuple[Array, Array]:
+def _angles(function: Callable[[Array, Array], Array], target: Array, factors: int) -> tuple[Array, Array]:
     """φ and δ = π/(M+1) - φ at which a function decreasing in φ has the given values.
 
     Bisection on v with φ = π/(M+1)/(1+e^v): both φ and δ keep their relative precision at either end.
     """
     end = pi / (factors + 1)
-    low, high = np.full(wanted.shape, -_ODDS), np.full(wanted.shape, _ODDS)
+    low, high = np.full(target.shape, -_ODDS), np.full(target.shape, _ODDS)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        above = function(end * expit(-middle), end * expit(middle)) > wanted
+        above = function(end * expit(-middle), end * expit(middle)) > target
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     odds = (low + high) / 2
     return end * expit(-odds), end * expit(odds)

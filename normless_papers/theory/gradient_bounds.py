@@ -219,8 +219,8 @@ def output_entropy(logits: Tensor, targets: Tensor) -> OutputEntropy:
             f"{tuple(logits.shape)}. Measure a classifier."
         )
     wide = logits.double()
-    wanted = targets.double() if targets.is_floating_point() else targets
-    loss = F.cross_entropy(wide, wanted, reduction="none")
+    labels = targets.double() if targets.is_floating_point() else targets
+    loss = F.cross_entropy(wide, labels, reduction="none")
     entropy = torch.special.entr(wide.softmax(1)).sum(1)
     return OutputEntropy(loss, entropy, wide.amax(1), wide.shape[1])
 

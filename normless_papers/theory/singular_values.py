@@ -185,12 +185,12 @@ def _spectra(
     """Number of factors, run, logarithms of the singular values."""
     if not factors or min(factors) < 1 or runs < 1:
         raise ValueError(f"Expected numbers of factors and of runs from 1 up, got {list(factors)} and {runs}.")
-    wanted, spectra = set(factors), []
+    counts, spectra = set(factors), []
     for run in range(runs):
         product = GradedProduct(size)
         draws = random_factors(size, entries=entries, gain=gain, seed=seed, run=run)
-        while product.factors < max(wanted):
+        while product.factors < max(counts):
             product.multiply(next(draws))
-            if product.factors in wanted:
+            if product.factors in counts:
                 spectra.append((product.factors, run, product.log_singular_values()))
     return sorted(spectra, key=lambda spectrum: spectrum[:2])

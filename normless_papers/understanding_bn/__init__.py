@@ -1,20 +1,20 @@
 """The artefacts of Understanding Batch Normalization (Bjorck et al. 2018)."""
 
-from normless_papers.understanding_bn import achievable as achievable
 from normless_papers.understanding_bn import activation_modes as activation_modes
 from normless_papers.understanding_bn import agreeing_summands as agreeing_summands
+from normless_papers.understanding_bn import architecture_rates as architecture_rates
 from normless_papers.understanding_bn import batch_norm_formula as batch_norm_formula
+from normless_papers.understanding_bn import batch_norm_parts as batch_norm_parts
 from normless_papers.understanding_bn import condition_numbers as condition_numbers
 from normless_papers.understanding_bn import diverging_update as diverging_update
 from normless_papers.understanding_bn import dominating_channels as dominating_channels
 from normless_papers.understanding_bn import favoured_class as favoured_class
 from normless_papers.understanding_bn import initial_sizes as initial_sizes
 from normless_papers.understanding_bn import limiting_density as limiting_density
+from normless_papers.understanding_bn import matrix_products as matrix_products
 from normless_papers.understanding_bn import minibatch_noise as minibatch_noise
 from normless_papers.understanding_bn import one_layer_training as one_layer_training
-from normless_papers.understanding_bn import parts_runs as parts_runs
-from normless_papers.understanding_bn import random_matrices as random_matrices
+from normless_papers.understanding_bn import rate_search as rate_search
 from normless_papers.understanding_bn import reference_runs as reference_runs
-from normless_papers.understanding_bn import search as search
 from normless_papers.understanding_bn import single_parameters as single_parameters
 from normless_papers.understanding_bn import step_lengths as step_lengths

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import new_panels, value_histograms
+from normless.plots import histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates
 from normless_papers.probes import peak_counts
@@ -20,8 +20,8 @@ _SHOWN = 0
 _COLUMNS = ["abs_mean", "relative_mean", "modes", "unimodal"]
 
 
-def _unnormalized(found: Measured) -> list[Check]:
-    layers = found.pivoted("layer", _COLUMNS, batch_norm=False)
+def _unnormalized(facts: Measured) -> list[Check]:
+    layers = facts.pivoted("layer", _COLUMNS, batch_norm=False)
     means, modes = layers["abs_mean"], layers["modes"]
     return [
         *(
@@ -47,8 +47,8 @@ def unnormalized_activations(context: Context, *, data: str, batch_size: int, dr
     return _evidence(Initializations(context, data, batch_size, draws), batch_norm=False)
 
 
-def _normalized(found: Measured) -> list[Check]:
-    without, with_norm = (found.pivoted("layer", _COLUMNS, batch_norm=kind) for kind in (False, True))
+def _normalized(facts: Measured) -> list[Check]:
+    without, with_norm = (facts.pivoted("layer", _COLUMNS, batch_norm=kind) for kind in (False, True))
     checks = []
     for layer in HISTOGRAM_LAYERS:
         checks += [
@@ -113,5 +113,5 @@ def _histograms(counts: pd.DataFrame) -> Axes:
     panels = new_panels(2, 2, height=2.6)
     for axes, layer in zip(panels, HISTOGRAM_LAYERS, strict=True):
         rows = counts[(counts["order"] == layer) & (counts["channel"] == _SHOWN)]
-        value_histograms(rows, axes, title=f"Layer {layer}", across="activation before ReLU")
+        histogram(rows, axes, names="none", x_marks=[0], title=f"Layer {layer}", x_label="activation before ReLU")
     return panels[0]

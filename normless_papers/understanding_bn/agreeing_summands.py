@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 
-from normless.plots import gradient_sums_of_layers, new_axes, sums_of_parameters
+from normless.plots import lines, scheme_ink
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, check, larger, replicates, within
+from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
@@ -28,8 +30,8 @@ _PAIRS = ((18, 19), (54, 55), (90, 91))
 _ROUNDING = 1e-9
 
 
-def _summand_identity(found: Measured) -> list[Check]:
-    measured = found.table
+def _summand_identity(facts: Measured) -> list[Check]:
+    measured = facts.table
     return [
         check(
             f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
@@ -53,7 +55,7 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
-        draw=lambda: sums_of_parameters(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
+        draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
         remarks=(
             f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
             "|Σd| = Σ|d|.",
@@ -89,8 +91,8 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _table_1(found: Measured) -> list[Check]:
-    sizes = _by_layer(found, "abs_sum", batch_norm=False)
+def _table_1(facts: Measured) -> list[Check]:
+    sizes = _by_layer(facts, "abs_sum", batch_norm=False)
     growth = [
         larger(
             f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
@@ -100,7 +102,7 @@ def _table_1(found: Measured) -> list[Check]:
         )
         for earlier, later in pairwise(_LAYERS)
     ]
-    return [*_agreement(found, _LAYERS), *growth]
+    return [*_agreement(facts, _LAYERS), *growth]
 
 
 @artefact("understanding-bn/table-1", basis="measurement", checks=_table_1)
@@ -109,9 +111,9 @@ def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: in
     return _evidence(Initializations(context, data, batch_size, draws), _LAYERS)
 
 
-def _table_4(found: Measured) -> list[Check]:
+def _table_4(facts: Measured) -> list[Check]:
     layers = [layer for pair in _PAIRS for layer in pair]
-    sizes = np.log10(_by_layer(found, "abs_sum", batch_norm=False))
+    sizes = np.log10(_by_layer(facts, "abs_sum", batch_norm=False))
     ratio = sum(sizes[second] - sizes[first] for first, second in _PAIRS) / len(_PAIRS)
     ordering = larger(
         "Without batch norm |Σd| is smaller in the second convolution of a block than in the first (log₁₀ of the "
@@ -119,7 +121,7 @@ def _table_4(found: Measured) -> list[Check]:
         Estimate(0.0),
         replicates(ratio),
     )
-    return [*_agreement(found, layers), ordering]
+    return [*_agreement(facts, layers), ordering]
 
 
 @artefact("understanding-bn/table-4", basis="measurement", checks=_table_4)
@@ -130,20 +132,20 @@ def neighbouring_layers(context: Context, *, data: str, batch_size: int, draws: 
     )
 
 
-def _by_layer(found: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
+def _by_layer(facts: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFrame:
     """A quantity by draw (rows) and layer (columns)."""
-    return found.pivoted("order", [quantity], batch_norm=batch_norm)[quantity]
+    return facts.pivoted("order", [quantity], batch_norm=batch_norm).droplevel(0, axis=1)
 
 
-def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
+def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
     """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
-    table = found.table.assign(factor=_factor(found.table))
+    table = facts.table.assign(factor=_factor(facts.table))
     # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
     table["of_random_signs"] = table["factor"] * table["predicted_for_random_signs"]
-    found = replace(found, table=table)
-    without = _by_layer(found, "factor", batch_norm=False)
-    with_norm, cancelled = (_by_layer(found, name, batch_norm=True) for name in ("factor", "of_random_signs"))
-    sizes = [_by_layer(found, "abs_sum", batch_norm=kind) for kind in (False, True)]
+    facts = replace(facts, table=table)
+    without = _by_layer(facts, "factor", batch_norm=False)
+    with_norm, cancelled = (_by_layer(facts, name, batch_norm=True) for name in ("factor", "of_random_signs"))
+    sizes = [_by_layer(facts, "abs_sum", batch_norm=kind) for kind in (False, True)]
     checks = []
     for layer in layers:
         ratio, five = decades(sizes[0][layer] / sizes[1][layer]), math.log10(5)
@@ -169,7 +171,7 @@ def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
                     2 - five,
                     2 + five,
                 ),
-                found.fewer,
+                facts.fewer,
             ),
             larger(
                 f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).",
@@ -184,7 +186,7 @@ def _agreement(found: Measured, layers: Sequence[int]) -> list[Check]:
                     1.5,
                     3.5,
                 ),
-                found.reduction,
+                facts.reduction,
             ),
         ]
     return checks
@@ -217,7 +219,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
         Measured(drawn, setting.fewer, setting.reduction),
         setting.setup(layers=list(layers)),
         on=("layer", "batch_norm"),
-        draw=lambda: gradient_sums_of_layers(first, layers, new_axes(width=6.4)),
+        draw=lambda: draw_sums(first, layers),
         remarks=(
             "Measured sums are geometric means over draws: they differ from draw to draw by orders of magnitude "
             "without batch norm. `factor` is Σ|d|/|Σd|, and `factor_of_random_signs` is √N, its order of magnitude "
@@ -225,4 +227,27 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
             "The figure shows the first draw.",
         ),
         reduction=setting.reduction,
+    )
+
+
+SUM_SYMBOLS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_abs_sum_xy": "Σ_b|Σₓ d|", "abs_sum": "|Σd|"}
+
+
+def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
+    """The four sums of some layers side by side: level where summands agree, falling where they cancel."""
+    chosen = sums[sums["order"].isin(list(layers))].sort_values("order")
+    chosen = chosen.assign(name=chosen["scheme"] + " " + chosen["order"].astype(str))
+    table = chosen.melt(["name", "scheme"], list(SUM_SYMBOLS), var_name="sum", value_name="average")
+    return lines(
+        table.assign(place=table["sum"].map(list(SUM_SYMBOLS).index)),
+        x="place",
+        y="average",
+        by="name",
+        inks={str(row["name"]): scheme_ink(str(row["scheme"])) for row in chosen.to_dict("records")},
+        log="y",
+        x_ticks=dict(enumerate(SUM_SYMBOLS.values())),
+        size=(6.4, 3.4),
+        title="Gradient of one summand, by what is summed first",
+        x_label="",
+        y_label="average over parameters",
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from normless.plots import condition_against_factors, largest_value_against_factors
+from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every, larger, replicates
 from normless_papers.theory import (
@@ -18,7 +18,7 @@ from normless_papers.theory import (
     extremes_table,
     singular_value_table,
 )
-from normless_papers.understanding_bn.random_matrices import matrix_reduction, matrix_setup
+from normless_papers.understanding_bn.matrix_products import matrix_reduction, matrix_setup
 
 _OTHERS: tuple[Entries, ...] = ("uniform", "signs")
 _GAINS: tuple[float | str, ...] = ("he", "standard", 0.1)
@@ -60,7 +60,7 @@ def condition_numbers(context: Context, *, size: int, factors: Sequence[int], ru
         table.drop(columns=["mean_largest", "std_largest", "predicted_largest"]),
         extremes,
         matrix_setup(context, size, factors, runs),
-        draw=lambda: condition_against_factors(table),
+        draw=lambda: CONDITION(table),
         remarks=(
             "Singular values are those of the product and not of rounding: the product is kept in graded form. "
             "Predicted is the ratio of the limiting law's edge to its quantile 1/(2N), an order of magnitude.",
@@ -97,7 +97,7 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
         table[["factors", "runs", "mean_largest", "std_largest", "predicted_largest"]],
         extremes,
         matrix_setup(context, size, factors, runs),
-        draw=lambda: largest_value_against_factors(table),
+        draw=lambda: LARGEST(table),
         remarks=(
             "The paper attributes the slower growth to finite size. Predicted is the root of the edge in theorem 1, "
             "√((M+1)^(M+1)/M^M): the theorem is about squared singular values, so growth as √M follows from it, and "
@@ -156,7 +156,33 @@ def universality(context: Context, *, size: int, factors: Sequence[int], runs: i
         measured.assign(size=size),
         matrix_setup(context, size, factors, runs)
         | {"gains": [str(gain) for gain in _GAINS], "entries": list(_OTHERS)},
-        draw=lambda: condition_against_factors(pd.concat(tables)),
+        draw=lambda: CONDITION(pd.concat(tables), by="series", apart=0.15),
         remarks=("Xavier's gain is 1, Kaiming's √2, and `standard` entries have variance 1.",),
         reduction=matrix_reduction(size),
     )
+
+
+# Figures 11 and 12: with the deviation over runs, on the prediction and on the limit of theorem 1.
+CONDITION = Plot(
+    "measured_on_predicted",
+    x="factors",
+    measured="mean_log10_condition",
+    predicted="predicted_log10_condition",
+    error="std_log10_condition",
+    y_ticks="powers of 10",
+    title="Ill-conditioned with depth",
+    x_label="number of factors; line: predicted",
+    y_label="condition number κ",
+)
+
+LARGEST = Plot(
+    "measured_on_predicted",
+    x="factors",
+    measured="mean_largest",
+    predicted="predicted_largest",
+    error="std_largest",
+    y_limits=(0, None),
+    title="Largest singular value",
+    x_label="number of factors; line: the limit",
+    y_label="largest singular value",
+)

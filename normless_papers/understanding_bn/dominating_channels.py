@@ -5,25 +5,19 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import (
-    channel_gradients_by_layer,
-    channel_pair_matrix,
-    contributions_by_channel_mean,
-    new_panels,
-    title_axes,
-)
+from normless.plots import PLOTS, Plot, new_panels, scheme_ink
 from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates, within
-from normless_papers.probes import dominance_table
+from normless_papers.probes import ChannelContributions, dominance_table
 from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 
 _EARLY, _LATE = (2, 10), (95, 108)
 
 
-def _channel_pairs(found: Measured) -> list[Check]:
-    share, rank, variation = map(found.estimates, ("rank_one_share", "effective_rank", "variation"))
+def _channel_pairs(facts: Measured) -> list[Check]:
+    share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
     return [
         larger(
             "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
@@ -63,13 +57,12 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
 def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
     panels = new_panels(2, width=4.3, height=3.6)
     for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        channel_pair_matrix(matrices[kind], axes, scheme=INKS[kind])
-        title_axes(axes, f"{name}, layer 45")
+        PAIRS(matrices[kind], axes, ink=scheme_ink(INKS[kind]), title=f"{name}, layer 45")
     return panels[0]
 
 
-def _channel_gradients(found: Measured) -> list[Check]:
-    without, with_norm = (found.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
+def _channel_gradients(facts: Measured) -> list[Check]:
+    without, with_norm = (facts.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
     scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
     return [
         larger(
@@ -109,7 +102,7 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
     return setting.evidence(
         spread,
-        draw=lambda: channel_gradients_by_layer(setting.shown(lambda draw: pass_of(draw).channels)),
+        draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw).channels)),
         remarks=(
             "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
             "conditioning of the network ahead; both are checked. The figure shows the first draw.",
@@ -119,8 +112,8 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
     )
 
 
-def _dominating_channels(found: Measured) -> list[Check]:
-    averages = found.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
+def _dominating_channels(facts: Measured) -> list[Check]:
+    averages = facts.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
     without, with_norm = averages.loc[False], averages.loc[True]
     return [
         larger(
@@ -149,7 +142,7 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
         lambda draw: dominance_table(pass_of(draw).contributions)[columns].rename(columns={"order": "layer"}),
-        draw=lambda: contributions_by_channel_mean(setting.shown(lambda draw: pass_of(draw).contributions)),
+        draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw).contributions)),
         remarks=(
             "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
             "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
@@ -157,3 +150,28 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
         ),
         layers=list(READING_LAYERS),
     )
+
+
+def _sorted_by_mean(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Channels by their means, the largest first, and gradients in multiples of the mean over all."""
+    ranks = {
+        name: pairs.groupby(name)["gradient"].mean().rank(ascending=False, method="first") - 1
+        for name in ("out_channel", "in_channel")
+    }
+    placed = {name: pairs[name].map(rank) for name, rank in ranks.items()}
+    return pairs.assign(gradient=pairs["gradient"] / (pairs["gradient"].mean() or 1.0), **placed)
+
+
+# Of one layer; channels that are consistently large gather in a corner.
+PAIRS = Plot(
+    "heat_map",
+    _sorted_by_mean,
+    x="in_channel",
+    y="out_channel",
+    value="gradient",
+    unit="× mean",
+    size=(4.3, 3.6),
+    title="Gradient by channels",
+    x_label="in-channel, sorted",
+    y_label="out-channel, sorted",
+)

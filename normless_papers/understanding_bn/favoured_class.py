@@ -10,10 +10,11 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.plots import elements_by_class, gradient_by_class, logit_gradient_map, new_panels, title_axes
+from normless.plots import PLOTS, QUIET, SCHEME_INKS, lines, new_panels
 from normless.probes import agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, in_every, larger, replicates, within
+from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import for_each_class
 from normless_papers.understanding_bn.initial_pass import WEIGHT_52, class_pass_of, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
@@ -24,8 +25,8 @@ ALMOST_ALWAYS = 0.9
 _SUM_ROUNDING = 1e-9
 
 
-def _favoured_class(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _favoured_class(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
     return [
         in_every(
@@ -53,11 +54,11 @@ def _favoured_class(found: Measured) -> list[Check]:
         ),
         larger(
             "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.",
-            *found.estimates("agreement"),
+            *facts.estimates("agreement"),
         ),
         larger(
             "The largest gradient of the final bias is smaller with batch norm.",
-            *found.estimates("bias_gradient"),
+            *facts.estimates("bias_gradient"),
         ),
     ]
 
@@ -90,8 +91,7 @@ def _favourite(by_class: pd.DataFrame, by_example: pd.DataFrame) -> pd.DataFrame
 def _maps(matrices: dict[bool, pd.DataFrame]) -> Axes:
     panels = new_panels(2)
     for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        logit_gradient_map(matrices[kind], axes)
-        title_axes(axes, f"{name}, ∂L_b/∂z_j")
+        PLOTS["logit_matrix"](matrices[kind], axes, title=f"{name}, ∂L_b/∂z_j")
     return panels[0]
 
 
@@ -104,8 +104,8 @@ def _predicted(dominant: pd.DataFrame) -> Check:
     )
 
 
-def _elements_of_classes(found: Measured) -> list[Check]:
-    dominant = found.by_draw(batch_norm=False)
+def _elements_of_classes(facts: Measured) -> list[Check]:
+    dominant = facts.by_draw(batch_norm=False)
     return [
         _predicted(dominant),
         larger(
@@ -137,7 +137,7 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         dominance,
-        draw=lambda: elements_by_class(class_pass_of(Draw(setting, False, 0)).elements),
+        draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0)).elements),
         remarks=(
             "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
             "The sum over classes has half of its size from that class by construction: where it is predicted with "
@@ -157,8 +157,8 @@ def _leading(elements: pd.DataFrame, dominant: int) -> float:
     return float((alive.idxmax(axis=1) == dominant).mean()) if len(alive) else float("nan")
 
 
-def _gradient_of_classes(found: Measured) -> list[Check]:
-    rows = found.by_draw(batch_norm=False).reset_index()
+def _gradient_of_classes(facts: Measured) -> list[Check]:
+    rows = facts.by_draw(batch_norm=False).reset_index()
     by_draw = rows.groupby("draw")["mean_abs"]
     dominant = rows.loc[by_draw.idxmax()]
     ratio = by_draw.max() / ((by_draw.sum() - by_draw.max()) / (by_draw.count() - 1))
@@ -180,7 +180,7 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw).sizes,
-        draw=lambda: gradient_by_class(class_pass_of(Draw(setting, False, 0)).sizes),
+        draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0)).sizes),
         remarks=(
             "The figure shows the first draw.",
             "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
@@ -193,7 +193,7 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     )
 
 
-def _class_wise_mask(found: Measured) -> list[Check]:
+def _class_wise_mask(facts: Measured) -> list[Check]:
     return [
         check(
             f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
@@ -202,7 +202,7 @@ def _class_wise_mask(found: Measured) -> list[Check]:
             largest_deviation=rows["deviation"].max(),
             parameters=rows["parameters"].max(),
         )
-        for name, rows in zip(("without", "with"), found.both, strict=True)
+        for name, rows in zip(("without", "with"), facts.both, strict=True)
     ]
 
 
@@ -212,7 +212,7 @@ def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,
-        draw=lambda: gradient_by_class(_sums(Draw(setting, False, 0))),
+        draw=lambda: GRADIENT_BY_CLASS(_sums(Draw(setting, False, 0))),
         remarks=(
             "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
             "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
@@ -249,3 +249,24 @@ def _apart(first: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> float:
         if gradient.abs().max() > 0
     ]
     return max(ratios)
+
+
+def draw_elements(elements: pd.DataFrame) -> Axes:
+    """The gradients of a weight's elements by class, from the largest; the class with the largest sum is named."""
+    sizes = elements.assign(size=elements["gradient"].abs())
+    ranks = sizes.groupby("class")["size"].rank(ascending=False, method="first")
+    first = str(sizes.groupby("class")["size"].sum().idxmax())
+    top = float(sizes["size"].max()) or 1.0
+    return lines(
+        sizes.assign(rank=ranks),
+        x="rank",
+        y="size",
+        by="class",
+        inks={str(one): SCHEME_INKS["none"] if str(one) == first else QUIET for one in sizes["class"].unique()},
+        end_text=lambda name, _: f"class {name}" if name == first else "",
+        log="y",
+        y_limits=(1e-4 * top, 2 * top),
+        title="Gradients of a weight by class",
+        x_label="element, from the largest",
+        y_label="|gradient|",
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import channel_moments_against_depth, new_panels, title_axes, value_histograms
+from normless.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, over_draws, replicates, within
 from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
@@ -17,8 +17,8 @@ _FITTED = (8, 109)
 _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
 
-def _gradients_of_layer_55(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _gradients_of_layer_55(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     ratio = without["mean_abs"] / with_norm["mean_abs"]
     return [
         in_every(
@@ -34,7 +34,7 @@ def _gradients_of_layer_55(found: Measured) -> list[Check]:
                 1.5,
                 2.5,
             ),
-            found.reduction,
+            facts.reduction,
         ),
         larger(
             "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).",
@@ -53,8 +53,8 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
         gradients = pass_of(draw).gradients
         return gradients[gradients["parameter"] == WEIGHT_55]
 
-    def quantities(found: Measured) -> dict[str, Estimate | float]:
-        without, with_norm = found.both
+    def quantities(facts: Measured) -> dict[str, Estimate | float]:
+        without, with_norm = facts.both
         ratio = without["mean_abs"] / with_norm["mean_abs"]
         return {
             "magnitude_ratio_unnormalized_to_normalized": over_draws(ratio),
@@ -83,18 +83,20 @@ def _histograms(counts: pd.DataFrame) -> Axes:
     for axes, scheme, title in zip(
         panels, ("none", "batch_norm"), ("Without batch norm", "With batch norm"), strict=True
     ):
-        value_histograms(
+        histogram(
             counts[counts["scheme"] == scheme],
             axes,
+            names="none",
+            log="y",
+            x_marks=[0],
             title=title,
-            across="gradient of a weight of layer 55 (nats per unit)",
-            logarithmic=True,
+            x_label="gradient of a weight of layer 55 (nats per unit)",
         )
     return panels[0]
 
 
-def _moments_against_depth(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _moments_against_depth(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     checks = [
         at_scale(
             within(
@@ -103,7 +105,7 @@ def _moments_against_depth(found: Measured) -> list[Check]:
                 1.5,
                 2.5,
             ),
-            found.reduction,
+            facts.reduction,
         )
     ]
     for name in _MOMENTS.values():
@@ -145,9 +147,9 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     )
 
 
-def _growth(found: Measured) -> dict[str, Estimate | float]:
+def _growth(facts: Measured) -> dict[str, Estimate | float]:
     """The published scale, and the growth of each moment over layers."""
-    without, with_norm = found.both
+    without, with_norm = facts.both
     quantities: dict[str, Estimate | float] = {
         "largest_output_channel_scale": over_draws(10 ** without["log10_scale"])
     }
@@ -176,9 +178,7 @@ def _fits(moments: pd.DataFrame) -> pd.DataFrame:
 
 def _moments(first: pd.DataFrame) -> Axes:
     panels = new_panels(2)
-    titles = ("Channel means", "Channel variances")
-    channel_moments_against_depth(first, panels[0], moment="abs_mean")
-    channel_moments_against_depth(first, panels[1], moment="variance")
-    for axes, title in zip(panels, titles, strict=True):
-        title_axes(axes, title)
+    means = {"y": "abs_mean", "band": "abs_mean_spread", "y_label": "mean of |channel mean|"}
+    PLOTS["activations"](first, panels[0], title="Channel means", **means)
+    PLOTS["activations"](first, panels[1], title="Channel variances")
     return panels[0]

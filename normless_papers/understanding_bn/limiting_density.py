@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.integrate import trapezoid
 
-from normless.plots import density_parametrization, limiting_density
+from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
 from normless_papers.theory import density, density_table
@@ -53,7 +53,7 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
         measured,
         measured,
         {"formula": "equation (9)", "factors": list(factors), "angles": points, "data": "none"},
-        draw=lambda: density_parametrization(curves),
+        draw=lambda: PARAMETRIZATION(curves),
     )
 
 
@@ -105,7 +105,7 @@ def densities(context: Context, *, factors: Sequence[int], points: int) -> Evide
         measured,
         measured.assign(deviation_from_marchenko_pastur=apart),
         {"formula": "equation (10)", "factors": list(factors), "points": points, "data": "none"},
-        draw=lambda: limiting_density(curves),
+        draw=lambda: DENSITY(curves),
         remarks=("Integrated over the curve in log x by the trapezoidal rule.",),
     )
 
@@ -115,3 +115,34 @@ def exponent_at_zero(factors: int) -> float:
     near, nearer = 10.0 ** (-6 * (factors + 1)), 10.0 ** (-7 * (factors + 1))
     heights = density([near, nearer], factors)
     return float(np.log(heights[0] / heights[1]) / np.log(near / nearer))
+
+
+# Figure 9: the squared singular value by the angle φ that parametrizes the density.
+PARAMETRIZATION = Plot(
+    "lines",
+    lambda curves: curves[curves["of"] == "squares"],
+    x="angle",
+    y="x",
+    by="factors",
+    name="M = {}",
+    names="legend",
+    title="Parametrization x(φ)",
+    x_label="angle φ (radians)",
+    y_label="squared singular value x",
+)
+
+# Figure 10: the limiting density.
+DENSITY = Plot(
+    "lines",
+    lambda curves: curves[(curves["of"] == "squares") & (curves["x"] >= 1e-4)],
+    x="x",
+    y="density",
+    by="factors",
+    name="M = {}",
+    log="xy",
+    y_limits=(1e-3, None),
+    names="legend",
+    title="Limiting density",
+    x_label="squared singular value (entries of variance 1/N)",
+    y_label="density",
+)

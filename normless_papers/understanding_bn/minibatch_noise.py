@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.plots import step_noise_against_batch_size
+from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
@@ -42,9 +42,9 @@ class StepNoise:
     draws: int
 
 
-def _equation_2(found: StepNoise) -> tuple[Check, ...]:
+def _equation_2(facts: StepNoise) -> tuple[Check, ...]:
     """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet."""
-    exact, drawn = found.exact, found.drawn
+    exact, drawn = facts.exact, facts.drawn
     noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
     off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
     scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
@@ -71,7 +71,7 @@ def _equation_2(found: StepNoise) -> tuple[Check, ...]:
             ratio=noise[2, 0.2] / noise[2, 0.1],
         ),
         check(
-            f"In a ResNet-{found.depth} the mean over {found.draws} minibatches is α²M/|B| within four standard "
+            f"In a ResNet-{facts.depth} the mean over {facts.draws} minibatches is α²M/|B| within four standard "
             "errors.",
             bool((errors <= 4).all()),
             largest_in_standard_errors=errors.max(),
@@ -115,7 +115,7 @@ def step_noise(
             draws=draws,
         ),
         on=("quantity",),
-        draw=lambda: step_noise_against_batch_size(drawn),
+        draw=lambda: NOISE(drawn),
         remarks=("In evaluation mode: with the batch's statistics there is no gradient of one example.",),
     )
 
@@ -149,3 +149,16 @@ def _quantities(both: pd.DataFrame) -> pd.DataFrame:
         table.insert(0, "quantity", quantity)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
+
+
+NOISE = Plot(
+    "measured_on_predicted",
+    x="batch_size",
+    measured="noise",
+    by="learning_rate",
+    name="α = {:g}",
+    log="xy",
+    title="Noise of a minibatch step",
+    x_label="minibatch size |B|",
+    y_label="mean ‖step - α∇f‖²; line: α²M/|B|",
+)

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from normless.plots import descent_steps
+from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.theory import descent_table, linear_systems
@@ -30,8 +30,8 @@ class Systems:
     descent: pd.DataFrame
 
 
-def _one_layer(found: Systems) -> list[Check]:
-    table, deviation = found.descent, found.deviations.max()
+def _one_layer(facts: Systems) -> list[Check]:
+    table, deviation = facts.descent, facts.deviations.max()
     off = float((table["gradient_ratio"] / table["predicted_gradient_ratio"] - 1).abs().max())
     step = float((table["largest_step"] / table["predicted_largest_step"] - 1).abs().max())
     steps, largest, ratio = (table[name].diff().iloc[1:] for name in ("steps", "largest_step", "gradient_ratio"))
@@ -85,7 +85,7 @@ def one_layer(context: Context, *, width: int, draws: int, conditions: Sequence[
             "systems": f"{width}×{width} with geometric singular values, the smallest 1; error to a thousandth",
             "data": "generated",
         },
-        draw=lambda: descent_steps(table),
+        draw=lambda: STEPS(table),
     )
 
 
@@ -125,3 +125,14 @@ def _of_condition(condition: float, width: int) -> Tensor:
     values = torch.logspace(0, np.log10(condition), width, dtype=torch.float64)
     matrix: Tensor = left @ torch.diag(values) @ right
     return matrix
+
+
+STEPS = Plot(
+    "measured_on_predicted",
+    x="condition_number",
+    measured="steps",
+    log="xy",
+    title="Ill-conditioned systems are slow",
+    x_label="condition number κ",
+    y_label="steps of gradient descent; line: by the extremes",
+)

@@ -88,18 +88,15 @@ def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Re
 
 
 def _evidence(
-    found: ReferenceRuns, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any
+    facts: ReferenceRuns, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any
 ) -> Evidence:
     """The runs as evidence, with the curves of some columns."""
-    runs = found.runs
+    runs = facts.runs
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
-    return Evidence(
+    return runs.evidence(
         measured,
-        facts=found,
-        setup=runs.setup,
-        draw=lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
-        remarks=(*more.pop("remarks", ()), *runs.failures),
-        reduction=runs.reduction,
+        lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
+        facts=facts,
         **more,
     )
 
@@ -151,9 +148,13 @@ def _figure_1(runs: ReferenceRuns) -> list[Check]:
     ]
 
 
+def _labels(name: str) -> dict[str, Any]:
+    return {AXIS: name}
+
+
 def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
     """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **{AXIS: NONE}).verdict == "holds":
+    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **_labels(NONE)).verdict == "holds":
         return one
     claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
     return Check(claim, "inconclusive", one.numbers)
@@ -162,10 +163,10 @@ def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
 @artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
-    found = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
+    facts = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
     columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
-    measured = found.runs.summary((AXIS, "rate", "epochs"), columns)
-    return _evidence(found, measured, "Batch norm and learning rates", ("test_accuracy", "training_accuracy"))
+    measured = facts.runs.summary((AXIS, "rate", "epochs"), columns)
+    return _evidence(facts, measured, "Batch norm and learning rates", ("test_accuracy", "training_accuracy"))
 
 
 def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
@@ -188,7 +189,7 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
         runs.runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
             against={AXIS: HIGH},
-            **{AXIS: TOP},
+            **_labels(TOP),
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
         runs.at_plateau(
@@ -206,10 +207,10 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
     """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
-    found = reference_runs(context, effort, (NONE, HIGH, TOP))
+    facts = reference_runs(context, effort, (NONE, HIGH, TOP))
     schemes = {name: SCHEMES[name] for name in _SCALED}
     scales = gradient_scales(context, effort, schemes, batch_size=batch_size, draws=draws)
-    accuracy = found.of("test_accuracy")
+    accuracy = facts.of("test_accuracy")
     gain = accuracy[HIGH].mean - accuracy[NONE].mean
     quantities: dict[str, Estimate | float] = {
         "lr": effort.variants["top"]["rate"],
@@ -222,9 +223,9 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int
         "log10 of the gradients' norm, normalized": scales["batch norm"],
         "log10 of the gradients' norm, unnormalized": scales["none"],
     }
-    found = replace(found, scales=scales)
+    facts = replace(facts, scales=scales)
     columns = ("test_accuracy",)
-    return _evidence(found, quantity_table(quantities), "Batch norm on top only", columns, on=("quantity",))
+    return _evidence(facts, quantity_table(quantities), "Batch norm on top only", columns, on=("quantity",))
 
 
 def _figure_15(runs: ReferenceRuns) -> list[Check]:
@@ -241,10 +242,10 @@ def _figure_15(runs: ReferenceRuns) -> list[Check]:
 @artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
-    found, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
-    measured = found.runs.summary((AXIS, "rate", "epochs"), columns)
+    facts, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
+    measured = facts.runs.summary((AXIS, "rate", "epochs"), columns)
     remark = "“Somewhat below” is taken as less than 10 points."
-    return _evidence(found, measured, "Training with batch norm on top only", columns, remarks=(remark,))
+    return _evidence(facts, measured, "Training with batch norm on top only", columns, remarks=(remark,))
 
 
 def _figure_16(runs: ReferenceRuns) -> list[Check]:
@@ -262,9 +263,9 @@ def _figure_16(runs: ReferenceRuns) -> list[Check]:
 @artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
-    found = reference_runs(context, effort, (NONE, HIGH, TOP))
-    accuracy = found.of("test_accuracy")
+    facts = reference_runs(context, effort, (NONE, HIGH, TOP))
+    accuracy = facts.of("test_accuracy")
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
     measured = quantity_table(quantities | {f"test accuracy, {name}": one for name, one in accuracy.items()})
     title = "Test accuracy with batch norm on top only"
-    return _evidence(found, measured, title, ("test_accuracy",), on=("quantity",))
+    return _evidence(facts, measured, title, ("test_accuracy",), on=("quantity",))

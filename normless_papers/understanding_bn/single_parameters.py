@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
-from normless.plots import gradient_against_channel_mean, summand_histogram, sums_of_parameters
+from normless.plots import Plot
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates, within
+from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, conv_path, decades
@@ -16,9 +18,9 @@ from normless_papers.understanding_bn.initializations import INKS, Draw, Initial
 _SKEWED = 1 / 3
 
 
-def _gradient_and_channel_mean(found: Measured) -> list[Check]:
-    correlations = found.estimates("mean_correlation")
-    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in found.both]
+def _gradient_and_channel_mean(facts: Measured) -> list[Check]:
+    correlations = facts.estimates("mean_correlation")
+    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in facts.both]
     return [
         larger(
             "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
@@ -64,7 +66,7 @@ def gradient_and_channel_mean(
 
     return setting.evidence(
         alignment,
-        draw=lambda: gradient_against_channel_mean(pd.concat(first)),
+        draw=lambda: AGAINST_MEAN(pd.concat(first)),
         remarks=(
             f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
             "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
@@ -94,8 +96,8 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     return averaged.assign(abs_sum=averaged["gradient"].abs())
 
 
-def _summands_of_a_parameter(found: Measured) -> list[Check]:
-    rows = found.by_draw(batch_norm=False)
+def _summands_of_a_parameter(facts: Measured) -> list[Check]:
+    rows = facts.by_draw(batch_norm=False)
     large, small = (rows[rows["chosen"] == chosen] for chosen in ("largest", "small"))
     return [
         larger(
@@ -128,7 +130,7 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
         lambda draw: summand_statistics(pass_of(draw).summands)[columns],
-        draw=lambda: summand_histogram(pass_of(Draw(setting, False, 0)).summands),
+        draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0)).summands),
         remarks=(
             "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
             "shows the first draw.",
@@ -138,8 +140,8 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     )
 
 
-def _gradients_on_a_line(found: Measured) -> list[Check]:
-    without, with_norm = found.both
+def _gradients_on_a_line(facts: Measured) -> list[Check]:
+    without, with_norm = facts.both
     return [
         larger(
             "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
@@ -172,10 +174,55 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         alignment,
-        draw=lambda: sums_of_parameters(setting.shown(lambda draw: _of_layer(draw, 54))),
+        draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _of_layer(draw, 54))),
         remarks=(
             "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
             "on the dotted line have summands of one sign.",
         ),
         layer=54,
     )
+
+
+def _in_deviations(parameters: pd.DataFrame) -> pd.DataFrame:
+    """Networks with and without norms have means of other orders of magnitude."""
+    spread = parameters.groupby("scheme")["channel_mean"].transform("std", ddof=0).replace(0.0, 1.0)
+    return parameters.assign(channel_mean=parameters["channel_mean"] / spread)
+
+
+AGAINST_MEAN = Plot(
+    "points",
+    _in_deviations,
+    x="channel_mean",
+    y="abs_sum",
+    log="y",
+    names="beside",
+    title="Channel mean and gradient",
+    x_label="mean of the in-channel, in standard deviations",
+    y_label="|gradient|",
+)
+
+
+def _in_root_mean_squares(summands: pd.DataFrame) -> pd.DataFrame:
+    """Summands that are not exactly 0, as those of a ReLU that was off are, in units of their root mean square."""
+    parts = []
+    for (chosen, parameter), rows in summands.groupby(["chosen", "parameter"], sort=False):
+        values = rows["summand"].to_numpy(float)
+        other = values[values != 0]
+        name = f"{chosen} ({parameter}), {1 - len(other) / len(values):.0%} zero"
+        parts.append(pd.DataFrame({"name": name, "summand": other / np.sqrt(np.square(other).mean())}))
+    return pd.concat(parts)
+
+
+SUMMANDS = Plot(
+    "histogram",
+    _in_root_mean_squares,
+    x="summand",
+    by="name",
+    bins=61,
+    limits=(-3, 3),
+    share=True,
+    x_marks=[0],
+    title="Summands of one parameter's gradient",
+    x_label="summand, in root mean squares",
+    y_label="share",
+)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import inks_of, new_panels, optima_by_name
+from normless.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.de_smith import ACCURACY, BATCH_SIZE, LOSS, over_batch_sizes, scheme_of, wide_resnet_text
 from normless_papers.effort import Effort
+from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.runs import Runs
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
@@ -68,25 +69,24 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         upper, lower = new_panels(1, 2, width=4.9, height=3.2)
         inks = inks_of({method: scheme_of(method) for method in RUN})
         accuracies, losses = (runs.optima(metric) for metric in (ACCURACY, LOSS))
-        optima_by_name(accuracies, upper, series="method", inks=inks, title="Test accuracy", across="percent")
-        return optima_by_name(
-            losses, lower, series="method", inks=inks, title="Training loss with the L2 term", across="nats"
+        OPTIMA_BY_NAME(accuracies, upper, y="method", inks=inks, title="Test accuracy", x_label="percent")
+        return OPTIMA_BY_NAME(
+            losses, lower, y="method", inks=inks, title="Training loss with the L2 term", x_label="nats"
         )
 
-    return Evidence(
-        measured=_measured(runs),
+    return runs.evidence(
+        _measured(runs),
+        draw,
         facts=Ablation(
-            *({method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)),
+            {method: runs.optimum(ACCURACY, method=method) for method in ABLATIONS},
+            {method: runs.optimum(LOSS, method=method) for method in ABLATIONS},
             runs.reduction,
         ),
-        setup=runs.setup,
         on=("method",),
-        draw=draw,
         remarks=(
             "Training losses include the L2 term: those printed are too large for the cross entropy alone.",
             *runs.remarks(ACCURACY, LOSS),
         ),
-        reduction=runs.reduction,
     )
 
 

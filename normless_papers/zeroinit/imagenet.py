@@ -27,8 +27,8 @@ V1 = {
 def _table_4(found: ImageNetComparison) -> list[Check]:
     unnormalized = ("fixup", "zeroinit")
     return [
-        *(one for method in unnormalized for one in found.ahead("batch_norm", method, found.large)),
-        *(one for method in unnormalized for one in found.ahead("batch_norm", method, found.large, 1.0)),
+        *(one for method in unnormalized for one in found.better_by("batch_norm", method, found.large)),
+        *(one for method in unnormalized for one in found.better_by("batch_norm", method, found.large, 1.0)),
         *(one for method in unnormalized for one in found.within_points(method, "batch_norm", found.small, 1.0)),
         *found.differ_by_less("zeroinit_without_dropout", "fixup", found.small, 0.5),
         *found.flat("batch_norm", 1.0),

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from normless import param_groups
-from normless.plots import gradient_correlation_against_depth, l2_share_against_depth
+from normless.plots import Plot
 from normless.sweeps import convert
-from normless_papers.agreement import ROUNDING, Agreement, agreement
+from normless_papers.agreement import ROUNDING, Agreement, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import built_wide_resnet, over_depths
 from normless_papers.effort import Effort
-from normless_papers.multipliers import blocks_at_start
+from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
@@ -31,7 +31,7 @@ DEEPEST = 1000
 
 @dataclass(frozen=True)
 class LinearFacts:
-    """Blocks beside what they are at α = 0, and cosines between gradients: `scheme`, `depth`, `draw`, `cosine`."""
+    """Blocks compared with those at α = 0, and cosines between gradients: `scheme`, `depth`, `draw`, `cosine`."""
 
     agreements: tuple[Agreement, ...]
     cosines: pd.DataFrame
@@ -57,7 +57,7 @@ def _linear_checks(found: LinearFacts) -> list[Check]:
             cosine(WITHOUT, high),
         ),
         larger(
-            f"At depth {high} gradients are more alike with the multiplier than without.",
+            f"At depth {high} gradients are more correlated with the multiplier than without.",
             cosine(WITH, high),
             cosine(WITHOUT, high),
         ),
@@ -90,9 +90,8 @@ def linear_at_init(
             "images": batch.provenance,
             "gradient": "of one random direction of the logits by the stem's output",
             "draws": f"{draws} of weights and direction",
-            "seed": context.seed,
         },
-        draw=lambda: gradient_correlation_against_depth(drawn),
+        draw=lambda: CORRELATIONS(drawn),
         remarks=(
             "Blocks with an identity skip path are the identity. The projecting blocks of a Wide-ResNet read their "
             "skip path after the ReLU that they share with the branch: those are linear in that ReLU's output.",
@@ -104,7 +103,7 @@ def _linear(original: nn.Module) -> Agreement:
     """f(3x - y) = 3 f(x) - f(y) for every block with an identity skip path."""
     network = convert(original, WITH).double().eval()
     what = "Blocks with an identity skip path are linear: f(3x - y) = 3 f(x) - f(y)"
-    worst = Agreement(what, 0.0, ROUNDING)
+    pairs = []
     for block in network.get_submodule("blocks").children():
         convolution = block.get_submodule("conv1")
         assert isinstance(convolution, nn.Conv2d)
@@ -112,9 +111,8 @@ def _linear(original: nn.Module) -> Agreement:
             continue
         x, y = torch.randn(2, 2, convolution.in_channels, 8, 8, dtype=torch.float64)
         with torch.no_grad():
-            here = agreement(what, block(3 * x - y), 3 * block(x) - block(y), ROUNDING)
-        worst = max(worst, here, key=lambda one: one.deviation)
-    return worst
+            pairs.append((block(3 * x - y), 3 * block(x) - block(y)))
+    return worst_agreement(what, pairs, ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,7 @@ def l2_dominates(
             "draws of weights": draws,
             **{f"trained: {name}": value for name, value in shown.setup.items()},
         },
-        draw=lambda: l2_share_against_depth(means),
+        draw=lambda: L2_SHARES(means),
         remarks=(
             "That the optimal rate does not depend on depth is zeroinit/table-3's claim, whose runs these are.",
             *shown.remarks,
@@ -218,3 +216,27 @@ def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
     entropy = float(table.loc[table["term"] == "data", "value"].item())
     decay = float(table.loc[table["term"] == "l2", "value"].sum())
     return {"scheme": "zeroinit", "depth": depth, "cross_entropy": entropy, "l2": decay, "share": l2_share(table)}
+
+
+CORRELATIONS = Plot(
+    "lines",
+    x="depth",
+    y="cosine",
+    summary="median",
+    log="x",
+    y_marks=[0],
+    title="Shattered gradients",
+    y_label="cosine between examples' gradients",
+)
+
+L2_SHARES = Plot(
+    "lines",
+    x="depth",
+    y="share",
+    summary="median",
+    log="x",
+    y_ticks="percent",
+    y_limits=(0, 1),
+    title="The loss at initialization",
+    y_label="share of the L2 term",
+)

@@ -11,13 +11,13 @@ import torch
 from normless.sweeps import convert
 from normless_papers.agreement import agreement, agreement_table
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.bias_and_dropout import RegularizedFacts, biases, dropped_share
 from normless_papers.claims import Check, Estimate, larger
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
 from normless_papers.effort import Effort
-from normless_papers.multipliers import blocks_at_start, placement
+from normless_papers.multiplier_agreements import blocks_at_start, placement
 from normless_papers.published import published_as
-from normless_papers.regularization import RegularizedFacts, biases, dropped_share
 from normless_papers.seeded_inputs import seeded
 
 ID = "zeroinit/zeroinit"
@@ -31,7 +31,7 @@ DEEPEST = 1000
 
 @dataclass(frozen=True)
 class ZeroInitFacts:
-    """The algorithm beside its definition, and batch norm and ZeroInit at several depths."""
+    """The algorithm compared with its definition, and batch norm and ZeroInit at several depths."""
 
     algorithm: RegularizedFacts
     runs: Comparison

@@ -9,11 +9,12 @@ import torch
 from matplotlib.axes import Axes
 
 from normless.bench import seconds_in_turns, training_step
-from normless.plots import inks_of, optima_by_name
+from normless.plots import inks_of
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
 from normless_papers.de_smith import BATCH_SIZE, built_wide_resnet
+from normless_papers.plots import OPTIMA_BY_NAME
 
 SCHEMES = {"batch_norm": "batch_norm", "without_batch_norm": "none"}
 TRAINING_IMAGES = 50_000
@@ -79,8 +80,8 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
     def draw() -> Axes:
         drawn = table.dropna(subset=["mean"]).assign(trainable=True)
         inks = inks_of(SCHEMES)
-        return optima_by_name(
-            drawn, series="network", inks=inks, title="A training step", across="milliseconds, mean and deviation"
+        return OPTIMA_BY_NAME(
+            drawn, y="network", inks=inks, title="A training step", x_label="milliseconds, mean and deviation"
         )
 
     return Evidence(
@@ -92,7 +93,6 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
             "rounds": rounds,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
-            "seed": context.seed,
         },
         on=("quantity",),
         draw=draw,

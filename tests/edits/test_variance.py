@@ -16,7 +16,7 @@ from normless.edits import BranchMultiplier, PredictedVariance, RemoveNorms, Sta
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.activation import ScaledActivation
-from normless.signal.stream import Stream
+from normless.signal import Stream
 
 FREE = "nf_resnet(multiplier=False)"
 EDITS = (RemoveNorms(), StandardizeWeights(), PredictedVariance())

@@ -1,20 +1,18 @@
-"""A laboratory that trains nothing and makes up how runs end: tables and checks are tested on known worlds."""
+"""Runs that end as a world says, with noise and the best learning rate known: tables and checks are tested on it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
+from fake_laboratory import Ended, FakeLaboratory
 from papers_helpers import CheckedEvidence, checked
 
-from normless.sweeps.laboratory import Laboratory, SweepResult
-from normless.sweeps.protocol import further_points
-from normless.sweeps.sweep import Point, Sweep
+from normless.sweeps import Laboratory, Point
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 
 
@@ -33,54 +31,38 @@ CHANCE = 0.01
 World = Callable[[str, Mapping[str, str]], Optimum]
 
 
-class InventedLaboratory:
-    """Stands for a `Laboratory`: runs end as a world says, and every sweep is noted in `sweeps`."""
+_NOISE = np.random.default_rng(0).standard_normal(64).tolist()
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.sweeps: list[Sweep] = []
-        self.points: list[Point] = []
-        self._noise = np.random.default_rng(0).standard_normal(64).tolist()
 
-    def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """As `Laboratory.run`, extensions of the learning rates included."""
-        self.sweeps.append(sweep)
-        points = list(sweep.points())
-        table = self._table(points)
-        while more := further_points(sweep, table, metrics):
-            points += more
-            table = pd.concat([table, self._table(more)], ignore_index=True)
-        self.points += points
-        return SweepResult(sweep, table, pd.DataFrame())
+def laboratory_of(world: World, *, translates: bool = False) -> FakeLaboratory:
+    """A laboratory whose runs end as a world says, with BLEU if they translate."""
+    metrics = ("test_accuracy", "training_loss", "training_loss_with_l2")
 
-    def carry_out(self, configs: Sequence[Any]) -> list[Any]:
-        """No row is kept."""
-        return []
-
-    def _table(self, points: Sequence[Point]) -> pd.DataFrame:
-        return pd.DataFrame([{**point.labels, **self._row(point)} for point in points])
-
-    def _row(self, point: Point) -> dict[str, Any]:
-        metrics = ("test_accuracy", "training_loss", "training_loss_with_l2")
+    def end(point: Point) -> Ended:
         ghost = point.config.to_dict().get("ghost_batch_size")
         labels = point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}
-        reached = {metric: self.world(metric, labels) for metric in metrics}
-        row: dict[str, Any] = {"rate": point.rate, "seed": point.seed, "outcome": "trained", "error": None}
-        if any(one.value is None for one in reached.values()):
-            reached = dict.fromkeys(metrics, math.nan)
-            return {**row, "outcome": "diverged", **reached, "test_accuracy_top5": 0.5, "chance_accuracy": CHANCE}
-        for metric, one in reached.items():
+        reached = {metric: world(metric, labels) for metric in metrics}
+        numbers = dict.fromkeys(metrics, math.nan)
+        diverged = any(one.value is None for one in reached.values())
+        for metric, one in reached.items() if not diverged else ():
             accuracy = metric == "test_accuracy"
             off = abs(math.log2(point.rate) - one.exponent)
-            noise = one.deviation * self._noise[point.seed % 64]
+            noise = one.deviation * _NOISE[point.seed % 64]
             value = cast(float, one.value) + noise + off * (-1.0 if accuracy else 0.05)
-            row[metric] = value / 100 if accuracy else max(value, 0.0)
-        return row | {"test_accuracy_top5": reached["test_accuracy"].top5 / 100, "chance_accuracy": CHANCE}
+            numbers[metric] = value / 100 if accuracy else max(value, 0.0)
+        result = {"test_accuracy": numbers.pop("test_accuracy"), "chance_accuracy": CHANCE}
+        result["test_accuracy_top5"] = 0.5 if diverged else reached["test_accuracy"].top5 / 100
+        if translates:
+            result["test_bleu_beam"] = cast(float, world("bleu", point.labels).value) + 0.001 * (point.seed % 64)
+        epoch = {"epoch": 1, "training_accuracy": math.nan, **numbers}
+        return Ended(result, "diverged" if diverged else "trained", [epoch])
+
+    return FakeLaboratory(end, extends=True)
 
 
 def invented(
-    artefact: str, world: World, folder: Path, budget: Budget = "paper", *, few: bool = True, **changes: Any
-) -> tuple[CheckedEvidence, InventedLaboratory]:
+    artefact: str, world: World, folder: Path, budget: Budget = "paper", **options: Any
+) -> tuple[CheckedEvidence, FakeLaboratory]:
     """An artefact at a budget in a made-up world, and the laboratory that noted what it asked for.
 
     Args:
@@ -88,21 +70,35 @@ def invented(
         world: how runs end.
         folder: of the artefact's own.
         budget: whose settings are taken.
-        few: take the best 3 of 4 in the place of the paper's 12 of 15, which is faster.
-        changes: of the settings.
+        options: as in `measured`.
     """
-    evidence, laboratory = measured(artefact, world, folder, budget, few=few, **changes)
+    evidence, laboratory = measured(artefact, world, folder, budget, **options)
     return checked(artefact, evidence), laboratory
 
 
 def measured(
-    artefact: str, world: World, folder: Path, budget: Budget = "paper", *, few: bool = True, **changes: Any
-) -> tuple[Evidence, InventedLaboratory]:
-    """`invented` without the checks."""
-    laboratory = InventedLaboratory(world)
+    artefact: str,
+    world: World,
+    folder: Path,
+    budget: Budget = "paper",
+    *,
+    few: bool = True,
+    translates: bool = False,
+    **changes: Any,
+) -> tuple[Evidence, FakeLaboratory]:
+    """`invented` without the checks.
+
+    Args:
+        artefact, world, folder, budget: as there.
+        few: take the best 3 of 4 in the place of the paper's 12 of 15, which is faster.
+        translates: runs have BLEU.
+        changes: of the settings.
+    """
+    laboratory = laboratory_of(world, translates=translates)
     found = artefact_of(artefact)
     settings = {**found.settings[budget], **changes}
     if few and settings["effort"].replicates > 4:
         effort = settings["effort"]
         settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
-    return found.function(Context(budget, cast(Laboratory, laboratory), folder), **settings), laboratory
+    context = Context(budget, cast(Laboratory, laboratory), folder, data_root="texts")
+    return found.function(context, **settings), laboratory

@@ -1,17 +1,16 @@
-"""A laboratory that trains nothing and ends every run as a function of its settings says."""
+"""Runs that end as a function of their labels and settings says."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.row import RunOutcome, RunRow
-from normless.sweeps.sweep import Sweep
-from normless.sweeps.sweep_result import SweepResult, sweep_result
+from fake_laboratory import Ended, FakeLaboratory
+
+from normless.sweeps import Laboratory, Point, RunOutcome
 from normless_papers.artefact import Budget, Context, artefact_of
 
 
@@ -38,41 +37,26 @@ class Ending:
 Endings = Callable[[Mapping[str, str], Mapping[str, Any]], Ending]
 
 
-class MadeUpLaboratory:
-    """Stands for a `Laboratory`; the sweeps it is asked for are noted in `sweeps`."""
+def laboratory_of(endings: Endings) -> FakeLaboratory:
+    """A laboratory whose runs end as a function says."""
 
-    def __init__(self, endings: Endings) -> None:
-        self.endings = endings
-        self.sweeps: list[Sweep] = []
-
-    def run(self, sweep: Sweep, **_: Any) -> SweepResult:
-        """As `Laboratory.run`."""
-        self.sweeps.append(sweep)
-        points = sweep.points()
-        rows = {point.config.hash: self._row(point.config, point.labels) for point in points}
-        return sweep_result(sweep, [(point.config.hash, point) for point in points], rows)
-
-    def carry_out(self, configs: Sequence[Any]) -> list[RunRow]:
-        """No row is kept."""
-        return []
-
-    def _row(self, config: Any, labels: Mapping[str, str]) -> RunRow:
-        ending, settings = self.endings(labels, config.to_dict()), config.to_dict()
+    def end(point: Point) -> Ended:
+        settings = point.config.to_dict()
+        ending = endings(point.labels, settings)
         more = 0.0005 * settings["seed"]
+        training = ending.test_accuracy if ending.training_accuracy is None else ending.training_accuracy
         epoch = {"epoch": 1, "rate": settings["rate"], "training_loss": 1.0, "seconds": 0.0}
         epoch |= {"validation_loss": 1.0, "validation_bleu": None}
-        training = ending.test_accuracy if ending.training_accuracy is None else ending.training_accuracy
         epoch |= {"training_accuracy": training + more, "test_accuracy": ending.test_accuracy + more}
-        result: Any = {"epochs": [epoch], "test_accuracy": ending.test_accuracy + more}
-        result |= {"chance_accuracy": ending.chance, "test_bleu_beam": ending.bleu + more}
-        error = "ValueError: no" if ending.outcome == "failed" else None
-        kept = None if ending.outcome == "failed" else result
-        return RunRow(config.hash, config.COMMAND, settings, ending.outcome, error, kept, 0.0, "", "", {})
+        result = {"test_accuracy": ending.test_accuracy + more, "chance_accuracy": ending.chance}
+        return Ended({**result, "test_bleu_beam": ending.bleu + more}, ending.outcome, [epoch])
+
+    return FakeLaboratory(end)
 
 
 def made_up(endings: Endings, folder: Path, budget: Budget = "paper") -> Context:
     """A context at a budget whose runs end as a function says."""
-    return Context(budget, cast(Laboratory, MadeUpLaboratory(endings)), folder, data_root="texts")
+    return Context(budget, cast(Laboratory, laboratory_of(endings)), folder, data_root="texts")
 
 
 def facts_of(artefact: str, endings: Endings, folder: Path, budget: Budget = "paper") -> Any:

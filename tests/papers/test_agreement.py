@@ -15,9 +15,9 @@ from normless import convert
 from normless.models import resnet_cifar, wide_resnet
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context
-from normless_papers.multipliers import blocks_at_start
+from normless_papers.bias_and_dropout import biases, drop_check, dropped_share
+from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
-from normless_papers.regularization import biases, drop_check, dropped_share
 from normless_papers.seeded_inputs import seeded, training_batch
 
 

@@ -11,7 +11,7 @@ from normless_papers.artefact import Context
 from normless_papers.claims import Estimate, verdict_of
 from normless_papers.fixup.bounds import InputBounds, _theorem_1
 from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates, _checks, _estimate
-from normless_papers.fixup.networks import RectifiedNetwork, closed_form
+from normless_papers.fixup.rectified_network import RectifiedNetwork, closed_form
 from normless_papers.probes import update_terms
 
 

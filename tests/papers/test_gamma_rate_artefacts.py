@@ -8,7 +8,7 @@ from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from torch import nn
 
 from normless_papers.artefact import Context, Evidence, artefact_of
-from normless_papers.gamma import groups, rate, stream_of_trained
+from normless_papers.gamma import parameter_groups, rate, stream_of_trained
 
 TINY = "normless:resnet(depth=18, channels=8)"
 NOISE = "gaussian(image_shape=(3, 32, 32), train=16)"
@@ -69,9 +69,9 @@ def test_groups_partition_all_gammas(context: Context) -> None:
 
 
 def test_a_gamma_in_another_group_is_noticed(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = groups._role_by_name
+    original = parameter_groups._role_by_name
     monkeypatch.setattr(
-        groups, "_role_by_name", lambda network, path: "other" if path == "bn1" else original(network, path)
+        parameter_groups, "_role_by_name", lambda network, path: "other" if path == "bn1" else original(network, path)
     )
     evidence = carried_out("gamma/parameter-groups", context, models=(TINY,))
     assert check_of(evidence, "block diagrams give it").verdict == "fails"
@@ -86,10 +86,8 @@ def test_presets_say_what_the_table_says(context: Context) -> None:
 
 
 def test_a_policy_that_decays_too_much_is_noticed(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normless_papers.gamma import presets
-
     monkeypatch.setattr(
-        presets, "POLICIES", {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines+down"}
+        parameter_groups, "POLICIES", {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines+down"}
     )
     evidence = carried_out("gamma/table-1", context)
     assert check_of(evidence, "column guidelines").verdict == "fails"

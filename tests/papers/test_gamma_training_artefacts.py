@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from invented_runs import InventedLaboratory, Optimum, invented
-from papers_helpers import assert_whole, carried_out, check_of, checked
+from fake_laboratory import FakeLaboratory
+from invented_runs import Optimum, invented
+from papers_helpers import assert_whole, carried_out, check_of
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.sweep import Point
+from normless.sweeps import RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
 from normless_papers.gamma.decay_comparison import BASELINE
@@ -90,7 +88,7 @@ def test_choices_are_compared_by_seed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_guideline_1_trains_two_networks_of_its_own(context: Context) -> None:
-    """One tiny run of everything, in processes and in the artefact's folder."""
+    """One tiny run of everything; the laboratory keeps the weights of the two choices and seeds."""
     effort = replace(
         smoke_effort("gamma/guideline-1"),
         data="digits(train=64, test=40)",
@@ -104,7 +102,7 @@ def test_guideline_1_trains_two_networks_of_its_own(context: Context) -> None:
     assert check_of(evidence, "raises the test accuracy").verdict == "inconclusive"
     smaller = check_of(evidence, "γ_last ends smaller").numbers
     assert smaller["W"] > smaller["gamma_last"]
-    assert len(list(context.directory.iterdir())) == 4
+    assert len(list(context.lab.kept.iterdir())) == 4
 
 
 def test_figure_3_varies_lambda(tmp_path: Path) -> None:
@@ -123,21 +121,8 @@ def test_figure_3_varies_lambda(tmp_path: Path) -> None:
     assert {one.verdict for one in failing.checks} == {"inconclusive"}
 
 
-class Scored(InventedLaboratory):
-    """With BLEU: that of the labels in place of the accuracy."""
-
-    def _row(self, point: Point) -> dict[str, Any]:
-        row = super()._row(point)
-        bleu = self.world("bleu", point.labels)
-        return row | {"bleu": cast(float, bleu.value) + 0.001 * point.seed, "validation_bleu": math.nan}
-
-
-def of_language(name: str, world: Any, tmp_path: Path) -> tuple[Any, Scored]:
-    laboratory = Scored(world)
-    context = Context("paper", cast(Laboratory, laboratory), tmp_path, data_root="texts")
-    found = artefact_of(name)
-    evidence = found.function(context, **found.settings["paper"])
-    return checked(name, evidence), laboratory
+def of_language(name: str, world: Any, tmp_path: Path) -> tuple[Any, FakeLaboratory]:
+    return invented(name, world, tmp_path, few=False, translates=True)
 
 
 def printed_bleu(metric: str, labels: Mapping[str, str]) -> Optimum:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from normless.cli import main
 from normless.plots import accuracy_against_depth
-from normless.sweeps.row import RunRow
+from normless.sweeps import RunRow
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any, cast
@@ -10,15 +11,16 @@ from typing import Any, cast
 import pytest
 import torch
 import torchvision
+from fake_laboratory import FakeLaboratory, RequestedError
 from torch import nn
 
 from normless import convert, param_groups
 from normless.models.spec import build_model
-from normless.sweeps.laboratory import Laboratory
+from normless.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
+from normless_papers.bias_and_dropout import biases
 from normless_papers.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.published import published
-from normless_papers.regularization import biases
 
 DE_SMITH = ("skipinit/", "zeroinit/")
 # What an artefact takes for its measurements, made small where they come before its runs.
@@ -32,28 +34,13 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 
 
-class AskedError(Exception):
-    """Carries the runs that an artefact asks for, in the place of their results."""
-
-
-class FirstAsked:
-    """Stands for a laboratory and ends an artefact at its first runs."""
-
-    def run(self, sweep: Any, **_: Any) -> None:
-        raise AskedError([point.config.to_dict() for point in sweep.points()])
-
-    def carry_out(self, configs: Any) -> None:
-        raise AskedError([config.to_dict() for config in configs])
-
-
 def asked(name: str, context: Context) -> list[dict[str, Any]]:
     """The configurations of an artefact's first runs at the smallest budget, none if it trains nothing."""
     settings = {**artefact_of(name).settings["smoke"], **QUICK.get(name, {})}
-    try:
-        artefact_of(name).function(replace(context, lab=cast(Laboratory, FirstAsked())), **settings)
-    except AskedError as runs:
-        return cast("list[dict[str, Any]]", runs.args[0])
-    return []
+    lab = FakeLaboratory()
+    with suppress(RequestedError):
+        artefact_of(name).function(replace(context, lab=cast(Laboratory, lab)), **settings)
+    return [config.to_dict() for config in lab.configs]
 
 
 def trained_by(*prefixes: str) -> list[str]:

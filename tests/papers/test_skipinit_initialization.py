@@ -15,9 +15,9 @@ from normless import residual_map
 from normless_papers.artefact import Context
 from normless_papers.claims import verdict_of
 from normless_papers.skipinit.batch_statistics import MEAN_SQUARE, formulas
+from normless_papers.skipinit.convolutional_network import ConvolutionalNetwork
 from normless_papers.skipinit.covariances import moments, near
 from normless_papers.skipinit.initialization import slope_through_zero
-from normless_papers.skipinit.networks import ConvolutionalNetwork
 
 
 def test_figure_2(context: Context) -> None:

@@ -6,25 +6,24 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
 import torch
+from fake_laboratory import FakeLaboratory, RequestedError
 from papers_helpers import assert_whole, carried_out, check_of, context_in
-from swept_lab import End, swept
+from swept_runs import End, swept
 
 from normless.schemes import parse_scheme
-from normless.sweeps.laboratory import SweepResult
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.sweep import Sweep
+from normless.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate, larger
 from normless_papers.effort import Effort
 from normless_papers.understanding_bn import reference_runs
+from normless_papers.understanding_bn.best_rates import best_decade, best_rate, highest_decade, is_rate
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_scheme
-from normless_papers.understanding_bn.rates import best_decade, best_rate, highest_decade, is_rate
 
 NETWORK = "normless:resnet_cifar(depth=8)"
 PROTOCOL = {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}
@@ -67,21 +66,6 @@ SHARED = (
 )
 
 
-class StopError(Exception):
-    """Raised in place of training."""
-
-
-class Recorder:
-    """A laboratory that notes the sweeps it is asked for."""
-
-    def __init__(self) -> None:
-        self.sweeps: list[Sweep] = []
-
-    def run(self, sweep: Sweep, **_: Any) -> SweepResult:
-        self.sweeps.append(sweep)
-        raise StopError
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     """One laboratory for all runs of this file: its worker stays warm, and runs that artefacts share run once."""
@@ -91,10 +75,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 
 
 def sweeps_of(artefact: str, context: Context) -> list[Sweep]:
-    recorder = Recorder()
-    with pytest.raises(StopError):
-        carried_out(artefact, replace(context, lab=recorder, budget="paper"))
-    return recorder.sweeps
+    lab = FakeLaboratory()
+    with pytest.raises(RequestedError):
+        carried_out(artefact, replace(context, lab=cast(Laboratory, lab), budget="paper"))
+    return lab.sweeps
 
 
 @pytest.mark.parametrize("artefact", COUNTS)

@@ -38,6 +38,8 @@ class Block(nn.Module):
             return x + self.drop(h)
         if self.kind == "pool":
             return x + F.avg_pool1d(h.unsqueeze(1), 3, 1, 1).squeeze(1)
+        if self.kind == "sorted":
+            return x + h.sort(dim=1).values
         if self.kind == "two":
             return x + h + self.gate(x)
         return x + h
@@ -54,17 +56,16 @@ class Net(nn.Module):
         return self.head(self.blocks(self.stem(x)))
 
 
-@pytest.mark.parametrize("kind", ["plain", "scale", "dropout", "two"])
-def test_functional_layers_factors_dropout_and_several_branches_are_followed(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["plain", "scale", "dropout", "two", "gate", "pool"])
+def test_functional_layers_factors_dropout_gates_poolings_and_several_branches_are_predicted(kind: str) -> None:
     table = nl.probe(Net(kind, kind), torch.randn(400, 50), ["signal"]).signal
     for side in ("skip", "branch", "sum"):
         assert np.allclose(table[f"predicted_{side}_second_moment"], table[f"{side}_second_moment"], rtol=0.08), side
         assert np.allclose(table[f"predicted_{side}_variance"], table[f"{side}_variance"], rtol=0.08), side
 
 
-@pytest.mark.parametrize("kind", ["gate", "pool"])
-def test_what_is_not_known_is_nan_until_a_norm(kind: str) -> None:
-    table = nl.probe(Net("plain", kind, "plain"), torch.randn(64, 50), ["signal"]).signal
+def test_what_is_unknown_is_nan_until_a_norm() -> None:
+    table = nl.probe(Net("plain", "sorted", "plain"), torch.randn(64, 50), ["signal"]).signal
     assert table["predicted_skip_variance"].notna().tolist() == [True, True, False]
     assert table["predicted_branch_variance"].notna().tolist() == [True, False, True]
     assert table["predicted_branch_variance"][2] == pytest.approx(table["branch_variance"][2], rel=0.15)

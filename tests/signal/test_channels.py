@@ -1,4 +1,4 @@
-"""Channels behind activations and poolings: published order statistics, closed forms, sampling."""
+"""Channels after activations and poolings, against published order statistics, closed forms and samples."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import pytest
 import torch
 from torch import nn
 
-from normless.signal.channels import Channels
-from normless.signal.steps import Step
+from normless.signal import Step
+from normless.signal.moments import Moments, activated, greatest
 from normless.signal.weights import rows_of
 
 
-def of(mean: float, variance: float) -> Channels:
-    return Channels(torch.tensor([mean], dtype=torch.float64), torch.tensor([variance], dtype=torch.float64))
+def of(mean: float, variance: float) -> Moments:
+    return Moments.of(*torch.tensor([[[mean]], [[variance]]], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("count", "mean", "variance"), [(2, 1 / sqrt(pi), 1 - 1 / pi), (9, 1.485013, 0.357353)])
 def test_the_greatest_of_normal_numbers(count: int, mean: float, variance: float) -> None:
     """Harter (1961), table 1, and Teichroew (1956): moments of the largest of n standard normal numbers."""
-    found = of(3.0, 4.0).greatest(count)
-    assert float(found.mean) == pytest.approx(3 + 2 * mean, rel=1e-3)
-    assert float(found.variance) == pytest.approx(4 * variance, rel=5e-3)
+    result = greatest(of(3.0, 4.0), count)
+    assert float(result.mean) == pytest.approx(3 + 2 * mean, rel=1e-6)
+    assert float(result.variance) == pytest.approx(4 * variance, rel=1e-5)
 
 
 def test_the_greatest_of_rectified_numbers() -> None:
     torch.manual_seed(0)
     drawn = torch.randn(400_000, 4).relu().amax(1)
-    found = of(0.0, 1.0).through(nn.ReLU()).greatest(4)
-    assert found.second == pytest.approx(float(drawn.square().mean()), rel=0.02)
-    assert float(found.mean) == pytest.approx(float(drawn.mean()), rel=0.02)
+    result = greatest(activated(nn.ReLU(), of(0.0, 1.0)), 4)
+    assert result.power == pytest.approx(float(drawn.square().mean()), rel=0.02)
+    assert float(result.mean) == pytest.approx(float(drawn.mean()), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def test_activations_of_channels_that_differ(activation: nn.Module) -> None:
     torch.manual_seed(0)
     mean, variance = torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([0.5, 1.0, 9.0]).double()
     drawn = activation(mean + variance.sqrt() * torch.randn(400_000, 3, dtype=torch.float64))
-    found = Channels(mean, variance).through(activation)
-    torch.testing.assert_close(found.mean, drawn.mean(0), rtol=0.02, atol=0.01)
-    torch.testing.assert_close(found.variance, drawn.var(0), rtol=0.03, atol=0.01)
+    result = activated(activation, Moments.of(mean[None], variance[None]))
+    torch.testing.assert_close(result.mean[0], drawn.mean(0), rtol=0.02, atol=0.01)
+    torch.testing.assert_close(result.variance[0], drawn.var(0), rtol=0.03, atol=0.01)
 
 
-def test_a_rectified_signal_is_its_own_relu() -> None:
-    once = of(0.0, 1.0).through(nn.ReLU())
-    assert once.second == pytest.approx(0.5)
-    assert once.through(nn.ReLU()) is once
-    assert once.scaled(2).through(nn.ReLU()).second == pytest.approx(2)
+def test_the_relu_of_a_rectified_signal_is_the_signal() -> None:
+    once = activated(nn.ReLU(), of(0.0, 1.0))
+    assert once.power == pytest.approx(0.5)
+    assert activated(nn.ReLU(), once) is once
+    assert activated(nn.ReLU(), once.times(2)).power == pytest.approx(2)
 
 
 def test_a_slope_per_channel() -> None:
     slopes = nn.PReLU(3)
     with torch.no_grad():
         slopes.weight.copy_(torch.tensor([0.0, 1.0, 2.0]))
-    second = of(0.0, 1.0).through(slopes)
-    assert (second.mean.square() + second.variance).tolist() == pytest.approx([0.5, 1.0, 2.5], rel=0.02)
+    second = activated(slopes, of(0.0, 1.0)).second
+    assert second[0].tolist() == pytest.approx([0.5, 1.0, 2.5], rel=1e-12)
 
 
 LAYERS = {
@@ -77,32 +77,32 @@ def test_weight_layers_on_independent_inputs(name: str) -> None:
     drawn = layer.double()(x).detach().movedim(1, 0).flatten(1)
     model = nn.Sequential(layer)
     step = Step("weight", (0,), "0", ("0.weight", "0.bias"))
-    found = rows_of(model, step).applied(Channels(mean, variance), 1.0, 1.0, 1.0)
+    result = rows_of(model, step).applied(Moments.of(mean[None], variance[None]), 1.0, 1.0, 1.0)
     second = (drawn.square()).mean(1)
-    torch.testing.assert_close(found.mean.square() + found.variance, second, rtol=0.05, atol=0.01)
+    torch.testing.assert_close(result.second[0], second, rtol=0.05, atol=0.01)
 
 
 def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
     torch.manual_seed(0)
     layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
     drawn = layer(torch.randn(2_000, 6, 5, 5)).detach().movedim(1, 0).flatten(1)
-    found = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",))).applied(
-        Channels.normal(), 1.0, 1.0, 1.0
+    result = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",))).applied(
+        Moments.standard(), 1.0, 1.0, 1.0
     )
-    torch.testing.assert_close(found.variance, drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
+    torch.testing.assert_close(result.variance[0], drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
 
 
-def test_dropped_taps_and_zeros_beside() -> None:
-    padded = of(0.0, 1.0).of(4).padded(0.5)
-    assert padded.second == pytest.approx(0.5)
-    assert len(padded.mean) == 8
-    assert of(1.0, 1.0).padded(0.5).second == pytest.approx(1.0)
+def test_channels_of_zeros() -> None:
+    padded = of(0.0, 1.0).with_channels(4).padded(0.5)
+    assert padded.power == pytest.approx(0.5)
+    assert padded.mean.shape == (1, 8)
+    assert of(1.0, 1.0).padded(0.5).power == pytest.approx(1.0)
 
 
 def test_gates_and_sums_of_independent_signals() -> None:
-    product = of(1.0, 1.0).gated(of(0.5, 0.25))
-    assert product.second == pytest.approx(2 * 0.5)
+    product = of(1.0, 1.0).product(of(0.5, 0.25))
+    assert product.power == pytest.approx(2 * 0.5)
     assert float(product.mean) == pytest.approx(0.5)
-    total = of(1.0, 1.0).added(of(0.5, 0.25))
+    total = of(1.0, 1.0).plus(of(0.5, 0.25))
     assert (float(total.mean), float(total.variance)) == pytest.approx((1.5, 1.25))
-    assert of(2.0, 1.0).averaged(4).second == pytest.approx(4.25)
+    assert of(2.0, 1.0).averaged(4).power == pytest.approx(4.25)

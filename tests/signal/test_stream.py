@@ -1,4 +1,4 @@
-"""The stream's distribution against closed forms and against samples that go the same way."""
+"""The distribution of the stream, against closed forms and samples of the same recursion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normless.signal.stream import Stream
+from normless.signal import Stream
 
 
 def test_without_activations_the_variance_adds_up_exactly() -> None:
@@ -31,7 +31,7 @@ def test_channels_of_zeros() -> None:
     assert Stream.standard().padded(0.25).variance == pytest.approx(0.25, rel=2e-3)
 
 
-def test_a_rectified_walk_is_that_of_samples() -> None:
+def test_a_rectified_random_walk_agrees_with_samples() -> None:
     """h ← relu(h + αz) thirty times, with zeros added half-way, on 10⁶ elements."""
     stream, samples = Stream.standard().through(nn.ReLU()), torch.randn(10**6, dtype=torch.float64).relu()
     for step in range(30):

@@ -16,9 +16,7 @@ import pandas as pd
 import psutil
 from postgres_helpers import ThrowawayPostgres
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.store import RunState
-from normless.sweeps.sweep import Sweep
+from normless.sweeps import Laboratory, RunState, Sweep
 
 HERE = Path(__file__).parent
 # Of the columns of the tables, those that two runs of the same configuration need not share.

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from normless.sweeps.executors.executor import WorkerDiedError
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.run_types import Kind
-from normless.sweeps.sweep import Sweep, axis_of
+from normless.sweeps import Kind, RateGrid, Sweep, WorkerDiedError, axis_of
 from normless.train.result import EpochRow, Report
 from normless.train.settings import DecayPolicy, Device, Precision, Settings
 

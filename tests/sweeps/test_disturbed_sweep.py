@@ -14,10 +14,7 @@ from disturbance_helpers import Disturbed, carry_out_disturbed, is_local_worker,
 from lab_helpers import Here, tiny_sweep
 from postgres_helpers import ThrowawayPostgres
 
-from normless.sweeps.executors.executor import ExecutorFactory
-from normless.sweeps.executors.local import LocalExecutor
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.sweep import Sweep, axis_of
+from normless.sweeps import ExecutorFactory, LocalExecutor, RateGrid, Sweep, axis_of
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'normless[cluster]'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,36 +14,31 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
+from normless.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, WeightsError, axis_of
 from normless.sweeps.dispatch import RESUBMISSIONS
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.listener import LaboratoryListener
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.row import RunRow
-from normless.sweeps.shard import Shard
-from normless.sweeps.sweep import axis_of
 
 
-class Told(LaboratoryListener):
+class Notes(LaboratoryListener):
     def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
+        self.notes: list[tuple[Any, ...]] = []
 
     def on_begin(self, missing: int, finished: int) -> None:
-        self.said.append(("begin", missing, finished))
+        self.notes.append(("begin", missing, finished))
 
     def on_runs(self, rows: Sequence[RunRow]) -> None:
-        self.said += [("run", row.outcome) for row in rows]
+        self.notes += [("run", row.outcome) for row in rows]
 
     def on_resubmit(self, config_hash: str, error: str) -> None:
-        self.said.append(("again", error))
+        self.notes.append(("again", error))
 
     def on_end(self) -> None:
-        self.said.append(("end",))
+        self.notes.append(("end",))
 
 
 def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
-    here, told = Here(), Told()
+    here, notes = Here(), Notes()
     configs = [TinyConfig(seed=seed) for seed in (3, 1, 2, 1)]
-    with Laboratory(tmp_path, executor=lambda: here, listener=told) as lab:
+    with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
         rows = lab.carry_out(configs)
         again = lab.carry_out([*configs, TinyConfig(seed=4)])
     assert [row.hash for row in rows] == [config.hash for config in configs]
@@ -51,7 +47,7 @@ def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
     assert len(here.carried_out) == 4
     assert (here.entered, here.left) == (1, 1)
     trained = ("run", "trained")
-    assert told.said == [("begin", 3, 0), trained, trained, trained, ("end",), ("begin", 1, 3), trained, ("end",)]
+    assert notes.notes == [("begin", 3, 0), trained, trained, trained, ("end",), ("begin", 1, 3), trained, ("end",)]
     assert list((tmp_path / "work").iterdir()) == []
     with Laboratory(tmp_path, executor=lambda: here) as lab:
         assert lab.carry_out(configs) == rows
@@ -89,13 +85,13 @@ def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) 
 
 @pytest.mark.parametrize("deaths", [1, RESUBMISSIONS, RESUBMISSIONS + 1])
 def test_a_run_whose_process_dies_is_tried_again_a_few_times(tmp_path: Path, deaths: int) -> None:
-    told = Told()
+    notes = Notes()
     here = Here(window=2, deaths={1: deaths})
-    with Laboratory(tmp_path, executor=lambda: here, listener=told) as lab:
+    with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
         rows = lab.carry_out([TinyConfig(seed=seed) for seed in range(4)])
     survives = deaths <= RESUBMISSIONS
     assert [row.outcome for row in rows] == ["trained", "trained" if survives else "failed", "trained", "trained"]
-    assert told.said.count(("again", "its process died with exit code -9.")) == min(deaths, RESUBMISSIONS)
+    assert notes.notes.count(("again", "its process died with exit code -9.")) == min(deaths, RESUBMISSIONS)
     if not survives:
         assert rows[1].error == "WorkerDiedError: its process died with exit code -9. This happened 4 times."
 
@@ -254,10 +250,70 @@ def test_an_interruption_ends_the_executor_and_keeps_what_is_finished(tmp_path: 
 
 def test_who_only_reads_finished_runs_need_not_wait_for_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from normless.sweeps.laboratory import Laboratory; "
-        "from normless.sweeps.rates import RateGrid; from normless.sweeps.sweep import Sweep; "
+        "import sys; from pathlib import Path; from normless.sweeps import Laboratory, RateGrid, Sweep; "
         "sweep = Sweep('one', {}, {}, RateGrid((0.1,)), 1, 1); "
         "print(Laboratory(Path(sys.argv[1])).read(sweep).missing, 'torch' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["1", "False"]
+    notes = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert notes.stdout.split() == ["1", "False"]
+
+
+def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
+    here = Here()
+    sweep = tiny_sweep(axes={}, rates=RateGrid((0.25,)), keep_weights=True)
+    configs = [point.config for point in sweep.points()]
+    other = TinyConfig(seed=7)
+    with Laboratory(tmp_path, executor=lambda: here) as lab:
+        lab.run(sweep)
+        assert lab.weights(configs) == [lab.weights_folder(config) for config in configs]
+        assert len(here.carried_out) == 2
+        # A run that was finished without them is carried out again; its row stays.
+        (row,) = lab.carry_out([other])
+        assert list(lab.work.iterdir()) == []
+        (folder,) = lab.weights([other])
+        assert len(here.carried_out) == 4
+        assert lab.carry_out([other]) == [row]
+        assert (folder / "epochs.txt").read_text().splitlines() == [f"{epoch} {os.getpid()}" for epoch in (1, 2)]
+        assert lab.asked == {config.hash for config in (*configs, other)}
+        lab.forget_weights([other])
+        assert not folder.exists()
+        assert lab.weights(configs)[0].exists()
+    assert here.entered == 1
+
+
+def test_a_failed_run_has_no_weights(tmp_path: Path) -> None:
+    with Laboratory(tmp_path, executor=Here) as lab, pytest.raises(WeightsError, match="no such number as 1"):
+        lab.weights([TinyConfig(seed=0), TinyConfig(seed=1, fate="raises")])
+
+
+def test_weights_of_another_shard_are_not_trained_here(tmp_path: Path) -> None:
+    config = TinyConfig()
+    others = Shard(1 if Shard(2, 2).takes(config.hash) else 2, 2)
+    here = Here()
+    with (
+        Laboratory(tmp_path, executor=lambda: here, shard=others) as lab,
+        pytest.raises(WeightsError, match="belongs to another shard"),
+    ):
+        lab.weights([config])
+    assert here.carried_out == []
+
+
+def test_a_run_starts_from_a_folder_unless_it_has_begun(tmp_path: Path) -> None:
+    begun, finished = TinyConfig(seed=1), TinyConfig(seed=2)
+    with Laboratory(tmp_path / "lab", executor=Here) as lab:
+        lab.carry_out([finished])
+        for config in (begun, finished):
+            folder = tmp_path / config.hash
+            folder.mkdir()
+            (folder / "epochs.txt").write_text("1 0\n")
+            lab.start_from(config, folder)
+            assert folder.exists() == (config == finished)
+        (row,) = lab.carry_out([begun])
+        assert row.result is not None
+        assert row.result["resumed_after"] == 1
+        assert list(lab.work.iterdir()) == []
+
+
+def test_any_function_can_be_called_in_a_worker_process(tmp_path: Path) -> None:
+    with Laboratory(tmp_path, workers=1) as lab:
+        assert lab.submit(divmod, 7, 2).result() == (3, 1)

@@ -15,9 +15,7 @@ import pytest
 from lab_helpers import TinyConfig
 
 from normless.machine import available_cores, threads_of_each
-from normless.sweeps.executors.executor import WorkerDiedError
-from normless.sweeps.executors.local import LocalExecutor
-from normless.sweeps.laboratory import Laboratory
+from normless.sweeps import Laboratory, LocalExecutor, WorkerDiedError
 
 
 def _process(pause: float = 0.0) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.sweeps.optimum import is_minimized, optima
+from normless.sweeps import is_minimized, optima
 
 OUTCOMES = ("trained", "chance", "diverged", "failed")
 

@@ -17,10 +17,7 @@ import yaml
 from lab_helpers import TinyConfig, tiny_sweep
 
 from normless.cli import main
-from normless.sweeps.executors.executor import WorkerDiedError
-from normless.sweeps.executors.ray import RayExecutor
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.rates import RateGrid
+from normless.sweeps import Laboratory, RateGrid, RayExecutor, WorkerDiedError
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'normless[cluster]'"

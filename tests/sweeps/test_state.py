@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from postgres_helpers import ThrowawayPostgres
 
-from normless.sweeps.row import RunRow
+from normless.sweeps import RunRow
 from normless.sweeps.store import BATCH, RunState, StateError, sqlite_url
 
 

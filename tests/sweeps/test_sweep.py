@@ -10,11 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.sweeps.protocol import extended, further_points
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.run_types import KINDS, UnknownKindError, kind_of
-from normless.sweeps.sweep import Sweep, axis_of
-from normless.sweeps.sweep_checks import SweepError
+from normless.sweeps import RateGrid, Sweep, SweepError, axis_of
+from normless.sweeps.pending import extended, further_points
+from normless.sweeps.runs import KINDS, UnknownKindError, kind_of
 
 SMALL = RateGrid.powers(-3, -1)
 
@@ -43,11 +41,11 @@ def test_powers_of_two_are_exact_and_increasing() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rates": ()}, "one or more learning rates"),
+        ({"rates": ()}, "rates should have at least 1 item"),
         ({"rates": (0.2, 0.1)}, "increasing order"),
-        ({"rates": (0.0, 0.1)}, "above 0"),
-        ({"rates": (0.1,), "factor": 1.0}, "factor above 1"),
-        ({"rates": (0.1,), "extensions": -1}, "0 or more extensions"),
+        ({"rates": (0.0, 0.1)}, "rates.0 should be greater than 0"),
+        ({"rates": (0.1,), "factor": 1.0}, "factor should be greater than 1"),
+        ({"rates": (0.1,), "extensions": -1}, "extensions should be greater than or equal to 0"),
     ],
 )
 def test_a_grid_that_is_none_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -97,14 +95,14 @@ def test_a_sweep_without_axes_is_a_grid_of_rates() -> None:
         ({"axes": {"scheme": {"x": {"schema": "none"}}}}, r"axes\.scheme\.x sets 'schema'.*did you mean scheme"),
         ({"axes": {"outcome": {"x": {}}}}, "cannot be called outcome"),
         ({"axes": {"a": {"x": {"seed": 1}}}}, r"axes\.a\.x sets seed"),
-        ({"axes": {"a": {}}}, "no combination to run"),
+        ({"axes": {"a": {}}}, "has no combination"),
         ({"base": {"epochs": 0}}, "cannot be configured: .*epochs"),
         ({"exclude": ({"width": "3"},)}, "exclude names the axis 'width'"),
         ({"exclude": ({"scheme": "lsuv"},)}, "exclude names 'lsuv'"),
         ({"exclude": ({},)}, "names no label"),
-        ({"replicates": 0}, "replicates of 1 or more"),
+        ({"replicates": 0}, "replicates should be greater than or equal to 1, got 0"),
         ({"best": 4}, "best 4 of 3"),
-        ({"seed": -1}, "seed of 0 or more"),
+        ({"seed": -1}, "seed should be greater than or equal to 0, got -1"),
     ],
 )
 def test_what_is_wrong_with_a_sweep_is_said_with_its_place(changes: dict[str, Any], message: str) -> None:
@@ -163,15 +161,15 @@ exclude:
         ("name: x", "rates missing"),
         ("{name: x, rates: [0.1], axis: {}}", "axis unknown"),
         ("[1, 2]", "should hold a mapping"),
-        ("{name: x, rates: {from: -1}}", "rates: Expected learning rates as"),
+        ("{name: x, rates: {from: -1}}", "rates: Expected a list of learning rates, exponents"),
         ("{name: x, rates: {from: a, to: 2}}", "whole exponents"),
         ("{name: x, rates: 0.1}", "Expected a list of learning rates"),
         ("{name: x, rates: {from: 1, to: 0}}", "from the lowest to the highest"),
-        ("{name: x, rates: [0.1], replicates: many}", "whole number for replicates"),
+        ("{name: x, rates: [0.1], replicates: many}", "replicates should be a valid integer, got 'many'"),
         ("{name: x, rates: [0.1], axes: {scheme: [none, none]}}", "not all different"),
-        ("{name: x, rates: [0.1], axes: {scheme: 3}}", "mapping at axes.scheme"),
+        ("{name: x, rates: [0.1], axes: {scheme: 3}}", "axes.scheme should be a valid mapping, got 3"),
         ("{name: x, rates: [0.1], base: {epoch: 3}}", "base sets 'epoch'"),
-        ("{name: x, rates: [0.1], exclude: {a: b}}", "list of labels"),
+        ("{name: x, rates: [0.1], exclude: {a: b}}", "exclude should be a valid list"),
         ("{name: x, rates: [0.1", "is not YAML"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ from lab_helpers import Here, TinyConfig, tiny_sweep
 from rich.console import Console
 
 from normless.cli import main
-from normless.cli.sweep.status_table import status_table
-from normless.sweeps.cleanup import prunable, prune
-from normless.sweeps.in_flight import LOCK
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.row import RunRow
-from normless.sweeps.status import sweep_status
-from normless.sweeps.sweep import Sweep, axis_of
-from normless.sweeps.sweep_progress import SweepProgress
+from normless.cli.sweep_text import status_table
+from normless.sweeps import (
+    Laboratory,
+    RateGrid,
+    RunRow,
+    Sweep,
+    SweepProgress,
+    axis_of,
+    prunable,
+    prune,
+    sweep_status,
+)
+from normless.sweeps.worker import LOCK
 
 Capture = pytest.CaptureFixture[str]
 
@@ -117,12 +123,24 @@ def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> N
         assert prunable(lab, [narrow, wide], ["test_accuracy"]).rows == ()
 
 
+def test_prune_keeps_the_weights_of_sweeps_that_keep_them(tmp_path: Path) -> None:
+    sweep = tiny_sweep(axes={}, rates=RateGrid((0.25,)), keep_weights=True)
+    with Laboratory(tmp_path, executor=Here) as lab:
+        lab.run(sweep)
+        folders = {lab.weights_folder(point.config) for point in sweep.points()}
+        assert prunable(lab, [sweep], ["test_accuracy"]).folders == ()
+        unreferenced = prunable(lab, [replace(sweep, keep_weights=False)], ["test_accuracy"])
+        assert (unreferenced.rows, set(unreferenced.folders)) == ((), folders)
+        prune(lab, unreferenced)
+        assert list(lab.kept.iterdir()) == []
+
+
 def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
     with Laboratory(tmp_path / "out", executor=Here) as lab:
         lab.carry_out([TinyConfig(seed=1), TinyConfig(seed=2)])
     assert said("prune", str(file))[0] == {"rows": 2, "folders": [], "removed": False}
     assert main(["sweep", "prune", str(file), "--yes", "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones removed\n"
+    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones or of weights removed\n"
     assert said("prune", str(file))[0]["rows"] == 0
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from normless.sweeps.trained import control_accuracy, trained_against
+from normless.sweeps import control_accuracy, trained_against
 
 
 @pytest.mark.parametrize(

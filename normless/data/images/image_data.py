@@ -1,4 +1,4 @@
-"""What every set of labelled images offers: its sizes, and the batches of an epoch."""
+"""Sets of labelled images: their sizes, and the batches of an epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normless.data.images.augmentation import Augmentation, cutout, flip, mixup
 
 
 class Batch(NamedTuple):
-    """Some examples, ready for the network.
+    """Examples as a network takes them.
 
     Attributes:
         inputs: float32 [B, C, H, W], normalized per channel.
@@ -30,9 +30,8 @@ class Batch(NamedTuple):
 class ImageData(ABC):
     """A training and a test set of labelled images, all of one shape.
 
-    Inputs are normalized per channel with `mean` and `std`. The order of an epoch and every augmentation in
-    it are a pure function of (seed, epoch), the same on every device and for any number of processes; the
-    global generators are neither read nor changed.
+    Inputs are normalized per channel with `mean` and `std`. Order and augmentation of an epoch are a pure function of
+    (seed, epoch), the same on every device and for any number of processes; the global generators are not used.
 
     Attributes:
         name: the name `load_data` knows it by.
@@ -41,7 +40,7 @@ class ImageData(ABC):
         default_augmentation: what the papers use on this set.
         mean: [C], in units of `full`.
         std: [C], in units of `full`.
-        full: the stored value that stands for 1, 255 for bytes.
+        full: the stored value of white: 255 for bytes, else 1.
     """
 
     kind: ClassVar[str] = "labelled images"
@@ -104,7 +103,7 @@ class ImageData(ABC):
     def subset(self, *, train: int | None = None, test: int | None = None) -> ImageData:
         """The same set with fewer examples, its classes in their proportions.
 
-        The choice depends on the labels and sizes alone, and a smaller subset lies in a larger one. Normalization
+        The choice depends on the labels and sizes alone, and a smaller subset is part of a larger one. Normalization
         stays that of the whole training set.
 
         Raises:
@@ -133,9 +132,8 @@ class ImageData(ABC):
     ) -> Iterator[Batch]:
         """The batches of one epoch of training, in random order.
 
-        ``batch_size`` is that of all processes together: process ``rank`` of ``world_size`` receives its
-        consecutive part of every batch, and the parts together are the batch of a single process. The last
-        incomplete batch is dropped; a set smaller than a batch is one batch.
+        Process ``rank`` of ``world_size`` receives its consecutive part of every batch of ``batch_size`` examples.
+        The last incomplete batch is dropped; a set smaller than a batch is one batch.
 
         Raises:
             ValueError: the batch cannot be shared evenly, the rank does not exist, seed or epoch is
@@ -161,8 +159,8 @@ class ImageData(ABC):
     ) -> Iterator[Batch]:
         """Every test example once, in the stored order, without augmentation.
 
-        Of each batch, process ``rank`` of ``world_size`` receives its consecutive part; parts may differ in
-        size by one, and one without examples is left out.
+        Process ``rank`` of ``world_size`` receives its consecutive part of each batch; parts may differ in size by
+        one, and empty ones are left out.
 
         Raises:
             ValueError: the batch size is below 1 or the rank does not exist.
@@ -226,7 +224,7 @@ class ImageData(ABC):
 
     @abstractmethod
     def _checksum(self) -> str:
-        """What the examples are, in a few hexadecimal digits."""
+        """A checksum of the examples, in words and hexadecimal digits."""
 
 
 def _normalized(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -245,7 +243,7 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 def _proportional(labels: Tensor, size: int) -> Tensor:
-    """Rows [size], ascending: each class's examples in a fixed random order, taken at equal pace."""
+    """Rows [size], ascending: each class's examples in a fixed random order, in proportion."""
     values = labels.numpy()
     generator = np.random.default_rng(0)
     progress = np.empty(len(values))

@@ -1,4 +1,4 @@
-"""Image sets small enough to lie in the device's memory as bytes."""
+"""Image sets small enough for the device's memory, as bytes."""
 
 from __future__ import annotations
 

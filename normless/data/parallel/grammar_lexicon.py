@@ -173,7 +173,7 @@ def german_determiner(kind: str, gender: Gender, plural: bool, case: Case) -> st
 
 
 def german_adjective(stem: str, kind: str, gender: Gender, plural: bool, case: Case) -> str:
-    """An adjective behind a determiner: strong where that does not show gender and case, else weak."""
+    """An adjective after a determiner: strong where that does not show gender and case, else weak."""
     column = _column(gender, plural)
     strong = kind in ("two", "many") or (
         kind == "indefinite" and german_determiner(kind, gender, plural, case) == "ein"

@@ -26,7 +26,7 @@ Words = list[str]
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A noun with its determiner, perhaps adjectives, and behind it a companion ("with …") or a relative clause.
+    """A noun with its determiner, perhaps adjectives, and after it a companion ("with …") or a relative clause.
 
     Attributes:
         determiner: a key of `DETERMINERS`.

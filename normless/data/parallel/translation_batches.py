@@ -20,12 +20,12 @@ SetName = Literal["train", "validation", "test"]
 
 
 class TranslationBatch(NamedTuple):
-    """Some sentence pairs, ready for an encoder-decoder; shorter ones are filled up with padding.
+    """Sentence pairs as an encoder-decoder takes them, padded.
 
     Attributes:
         source: int64 [B, S], each sentence with its end.
-        target: int64 [B, T], what the decoder reads: the start, then the sentence.
-        labels: int64 [B, T], what it should say at each place: the sentence, then its end.
+        target: int64 [B, T], the decoder's input: the start, then the sentence.
+        labels: int64 [B, T], the expected output: the sentence, then its end.
     """
 
     source: Tensor
@@ -33,17 +33,14 @@ class TranslationBatch(NamedTuple):
     labels: Tensor
 
     def parts(self, max_tokens: int) -> list[TranslationBatch]:
-        """The same pairs in order in smaller batches, with one pair or at most ``max_tokens`` tokens of a side.
-
-        Each is as wide as the whole.
-        """
+        """The same pairs in smaller batches as wide as the whole, of one pair or at most ``max_tokens`` per side."""
         width = max(self.source.shape[1], self.target.shape[1])
         split = (torch.split(side, max(1, max_tokens // width)) for side in self)
         return [TranslationBatch(*sides) for sides in zip(*split, strict=True)]
 
     @property
     def label_count(self) -> Tensor:
-        """The number of labels that are no padding, a scalar on the batch's device."""
+        """The number of labels other than padding, a scalar on the batch's device."""
         return (self.labels != SPECIAL_TOKENS.padding).sum()
 
 
@@ -94,9 +91,9 @@ class TranslationData:
         return f"{self.text.provenance}; {self.vocabulary.size} byte pairs{left}"
 
     def pairs(self, name: SetName) -> Pairs:
-        """The sentences of a set as text, in the rows' order; of training, those left out included."""
-        found: Pairs = getattr(self.text, name)
-        return found
+        """The sentences of a set as text, in the order of the rows; of training, with those left out."""
+        pairs: Pairs = getattr(self.text, name)
+        return pairs
 
     def steps_per_epoch(self, max_tokens: int) -> int:
         """Number of training batches in an epoch, the same in each.

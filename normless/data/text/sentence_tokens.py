@@ -72,7 +72,7 @@ class CheckpointTokens:
         # The library raises whatever its parts do.
         except Exception as error:
             raise DataFormatError(f"The tokenizer in {folder} cannot be read: {error}") from error
-        # GPT-2 has no padding; what comes behind the end is masked, so the end does as well.
+        # GPT-2 has no padding; what follows the end is masked, so the end serves as padding.
         padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         if padding is None:
             raise DataFormatError(f"The tokenizer in {folder} has neither a padding token nor an end: give it one.")

@@ -17,14 +17,14 @@ from normless.data.tokens import Integers, TokenSentences
 
 
 class TextData:
-    """A labelled text in a vocabulary; a batch is tokens int64 [B, S], filled up with padding, and labels int64 [B].
+    """A labelled text in a vocabulary; a batch is tokens int64 [B, S], padded, and labels int64 [B].
 
     The order of an epoch is a pure function of (seed, epoch); the global generators are neither read nor changed.
 
     Args:
         text: sentences and their classes.
         tokens: the vocabulary, and how sentences are written in it.
-        longest: tokens of a sentence, those around it included; what comes behind is cut off.
+        longest: tokens of a sentence, special ones included; the rest is cut off.
 
     Attributes:
         text, tokens: as given.
@@ -81,17 +81,7 @@ class TextData:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
-        """The batches of one epoch in random order, each padded to its longest sentence.
-
-        The last incomplete batch is left out; a set smaller than a batch is one batch.
-
-        Args:
-            batch_size: sentences of all processes together.
-            seed: of the run.
-            epoch: counted from 0.
-            device: of the batches.
-            rank: of this process; it receives its consecutive part of every batch.
-            world_size: number of processes.
+        """The batches of one epoch in random order, each padded to its longest sentence; shared as by `ImageData`.
 
         Raises:
             ValueError: the batch cannot be shared evenly, or seed or epoch is negative.
@@ -108,11 +98,7 @@ class TextData:
     def test_batches(
         self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """Every test sentence once, the shortest first.
-
-        Of each batch, process ``rank`` of ``world_size`` receives its consecutive part; parts may differ in size by
-        one, and one without sentences is left out.
-        """
+        """Every test sentence once, the shortest first; shared as by `ImageData`."""
         order = np.argsort(self._test.lengths, kind="stable")
         batches = (order[start : start + batch_size] for start in range(0, self.test_size, batch_size))
         parts = (np.array_split(rows, world_size)[rank] for rows in batches)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from normless.probes.forward.predicted import PredictedRows
-from normless.probes.forward.theory import BlockMoments
 from normless.probes.hooks.watcher import PROBES
 from normless.residual import ResidualBlock
+from normless.signal import BlockMoments
 
 SIDES = ("skip", "branch", "sum")
 MEASURES = ("variance", "covariance", "correlation")

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from normless.probes.forward.predicted import PredictedRows
-from normless.probes.forward.theory import BlockMoments
 from normless.probes.hooks.channels import channel_axis
 from normless.probes.hooks.watcher import PROBES, Setting
 from normless.residual import Layer, ResidualBlock
+from normless.signal import BlockMoments
 
 _MEASURED = (
     *(f"{side}_{moment}" for moment in ("variance", "second_moment") for side in ("skip", "branch", "sum")),

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.nn import ResidualSum
-from normless.probes.forward.layer_moments import FUNCTIONS
 from normless.probes.forward.predicted import PredictedRows
 from normless.probes.forward.signal import named_moments
-from normless.probes.forward.theory import BlockMoments
 from normless.probes.hooks.watcher import PROBES, Setting
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
+from normless.signal import FUNCTIONS, BlockMoments
 
 _PLACES = ("skip", "branch", "stream")
 COLUMNS = (

@@ -7,9 +7,8 @@ from worlds.facts import both, drawn
 
 from normless_papers.claims import Estimate
 from normless_papers.gamma.accumulation import AccumulationFacts
-from normless_papers.gamma.groups import PartitionFacts
 from normless_papers.gamma.half_accumulation import HalfFacts
-from normless_papers.gamma.presets import APPLIED, PRINTED
+from normless_papers.gamma.parameter_groups import APPLIED, PRINTED, PartitionFacts
 from normless_papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
 from normless_papers.gamma.resets import ResetFacts
 from normless_papers.gamma.stream_of_trained import TrainedStreams

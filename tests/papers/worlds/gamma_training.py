@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
-from invented_runs import InventedLaboratory, Optimum
+from fake_laboratory import FakeLaboratory
+from invented_runs import Optimum, laboratory_of
 from worlds.facts import drawn
 from worlds.world import World
 
-from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.rates import RateGrid
-from normless.sweeps.sweep import Point
+from normless.sweeps import Laboratory, RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.gamma.decay_comparison import BASELINE
 from normless_papers.gamma.image_guidelines import Branches, compared_by_role
@@ -33,15 +31,6 @@ IMAGES = tuple(
 TEXTS = tuple(f"gamma/{name}" for name in ("guideline-1t", "guideline-3t", "guideline-4t", "table-3", "table-4"))
 
 
-class Scored(InventedLaboratory):
-    """Runs have BLEU: the world's."""
-
-    def _row(self, point: Point) -> dict[str, Any]:
-        bleu = self.world("bleu", point.labels)
-        noise = 0.001 * (point.seed % 64)
-        return super()._row(point) | {"bleu": cast(float, bleu.value) + noise, "validation_bleu": math.nan}
-
-
 def printed_gain(artefact: str, labels: Mapping[str, str]) -> tuple[float, float]:
     """The number with L2 on the weights alone, and what a choice adds to it."""
     l2 = labels["l2"]
@@ -56,7 +45,7 @@ def printed_gain(artefact: str, labels: Mapping[str, str]) -> tuple[float, float
     return row.get("bleu", row.get("accuracy")) - row.get("diff", 0.0), row.get("diff", 0.0)
 
 
-def laboratory(artefact: str, right: bool) -> InventedLaboratory:
+def laboratory(artefact: str, right: bool) -> FakeLaboratory:
     def world(metric: str, labels: Mapping[str, str]) -> Optimum:
         base, gain = printed_gain(artefact, labels)
         value = base + (gain if right else -gain)
@@ -67,7 +56,7 @@ def laboratory(artefact: str, right: bool) -> InventedLaboratory:
         return Optimum(value, exponent=-4, deviation=0.02)
 
     translates = artefact in {"gamma/table-3", "gamma/guideline-4t", "gamma/guideline-1t"}
-    return (Scored if translates else InventedLaboratory)(world)
+    return laboratory_of(world, translates=translates)
 
 
 def facts(artefact: str, folder: Path, right: bool) -> Any:

@@ -13,9 +13,9 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
+from normless_papers.bias_and_dropout import RegularizedFacts
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
-from normless_papers.regularization import RegularizedFacts
 from normless_papers.skipinit.batch_statistics import BatchStatistics
 from normless_papers.skipinit.covariances import CovarianceFacts, Moments
 from normless_papers.skipinit.initialization import BatchStatisticsOfBlocks

@@ -12,10 +12,10 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
+from normless_papers.bias_and_dropout import RegularizedFacts
 from normless_papers.published import published_as
-from normless_papers.regularization import RegularizedFacts
 from normless_papers.zeroinit.initialization import WITH, WITHOUT, InitialLoss, LinearFacts
-from normless_papers.zeroinit.protocol import ProtocolFacts, SelectionErrors
+from normless_papers.zeroinit.training_protocol import ProtocolFacts, SelectionErrors
 from normless_papers.zeroinit.wallclock import StepTimes
 
 

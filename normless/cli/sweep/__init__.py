@@ -1,1 +1,0 @@
-"""``normless sweep …``: sets of runs from YAML files, carried out once, wherever there is room."""

@@ -1,0 +1,88 @@
+"""A kind of run for learning-rate searches: the first epoch of a training run, with the schedule of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from normless.sweeps import Kind
+from normless.train import EpochRow, Outcome, Report, RunListener, RunResult, RunStart, TrainConfig, train
+
+
+@dataclass(frozen=True)
+class FirstEpochConfig(TrainConfig):
+    """The first epochs of a training run; its folder is that of the whole run, interrupted.
+
+    Args:
+        stop_after: number of epochs, of the run's `epochs`.
+    """
+
+    COMMAND: ClassVar[str] = "normless.demo.first_epoch:FIRST_EPOCH"
+
+    stop_after: int = 1
+
+    def whole(self) -> TrainConfig:
+        """The configuration of the whole run."""
+        values = self.to_dict()
+        del values["stop_after"]
+        return TrainConfig.from_dict(values)
+
+
+@dataclass(frozen=True)
+class FirstEpochResult(Report):
+    """The state of a run after its first epochs; fields as in `RunResult`."""
+
+    ROW = EpochRow
+
+    outcome: Outcome
+    test_accuracy: float
+    seconds_per_epoch: float
+    epochs: tuple[EpochRow, ...]
+
+    @property
+    def score(self) -> str:
+        """What the progress bar shows."""
+        return f"test accuracy {self.test_accuracy:.2%}"
+
+
+class _StopTrainingError(Exception):
+    """The epochs are finished."""
+
+
+class _StopAfter(RunListener[EpochRow, RunResult]):
+    """Ends the training after an epoch has been saved."""
+
+    def __init__(self, epochs: int) -> None:
+        self.rows: list[EpochRow] = []
+        self._epochs = epochs
+
+    def on_start(self, start: RunStart[EpochRow]) -> None:
+        self.rows = list(start.finished)
+        self._check()
+
+    def on_epoch(self, row: EpochRow) -> None:
+        self.rows.append(row)
+        self._check()
+
+    def _check(self) -> None:
+        if len(self.rows) >= self._epochs:
+            raise _StopTrainingError
+
+
+def train_first_epoch(config: FirstEpochConfig, directory: Path) -> FirstEpochResult:
+    """Train the first epochs of a run in a directory, or resume them."""
+    stop = _StopAfter(config.stop_after)
+    try:
+        result = train(config.whole(), directory, listeners=[stop])
+    except _StopTrainingError:
+        last = stop.rows[-1]
+        return FirstEpochResult("trained", last.test_accuracy, last.seconds, tuple(stop.rows))
+    return FirstEpochResult(result.outcome, result.test_accuracy, result.seconds_per_epoch, result.epochs)
+
+
+FIRST_EPOCH = Kind(
+    "normless.demo.first_epoch:FirstEpochConfig",
+    "normless.demo.first_epoch:train_first_epoch",
+    "normless.demo.first_epoch:FirstEpochResult",
+)

@@ -1,0 +1,398 @@
+"""Moments propagated along the steps of a network, by one rule for each kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import exp, sqrt
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from normless.errors import MissingValuesError
+from normless.residual.classify import NORMS
+from normless.signal.layouts import fitted, per_axis
+from normless.signal.moments import Moments, activated, dropped, greatest
+from normless.signal.norms import normalized
+from normless.signal.operation import Windows
+from normless.signal.steps import Step, Steps
+from normless.signal.weights import Rows, rows_of, weighted_moments
+
+Shapes = Mapping[tuple[str, int], torch.Size]
+# A rule gives the moments of a step's output, or says in a few words why they are unknown.
+Rule = Callable[["Propagation", Step, Moments], Moments | str]
+Some = TypeVar("Some", bound=Rule)
+
+# By kind of step or, before that, by class of module.
+RULES: dict[str | type[nn.Module], Rule] = {}
+
+_LAYERS = ("weight", "norm", "activation", "dropout", "factor", "other")
+_CLOSE = 1e-6
+
+
+def rule(*keys: str | type[nn.Module]) -> Callable[[Some], Some]:
+    """A decorator that makes a function the rule of some kinds of steps, or of modules of a class."""
+
+    def add(function: Some) -> Some:
+        RULES.update(dict.fromkeys(keys, function))
+        return function
+
+    return add
+
+
+@dataclass
+class Propagation:
+    """The moments of every step of a network, each computed from those of the steps it reads.
+
+    There are two resolutions. With `shapes` the moments are those of every position, norms and residual branches
+    have their effect, and what follows an operation without a rule is unknown until a norm. Without, they are those
+    of channels, shape (1, C), averaged over positions, at the scale that norms and branches leave to the weights:
+    norms pass their input on, a residual sum is its skip path, inputs have second moment 1 and operations without a
+    rule keep the scale.
+
+    Attributes:
+        model, steps: the network.
+        inputs: the batch's first floating-point tensor, shape (B, …), or None.
+        shapes: of what each layer reads in a pass, by path and call; None for channels alone.
+        training: whether norms use the batch's statistics and dropout drops.
+        examples: the size of the batch.
+        factors: what parameters are multiplied by, by name; 1 where there is no entry. For channels alone.
+        values: the moments of every step so far, or why they are unknown.
+        reads: what each layer reads, in its layout, by path and call.
+        outputs: what it returns.
+    """
+
+    model: nn.Module
+    steps: Steps
+    inputs: Tensor | None = None
+    shapes: Shapes | None = None
+    training: bool = True
+    examples: int = 1
+    factors: dict[str, float] = field(default_factory=dict, init=False)
+    values: list[Moments | str] = field(default_factory=list, init=False)
+    reads: dict[tuple[str, int], Moments | str] = field(default_factory=dict, init=False)
+    outputs: dict[tuple[str, int], Moments | str] = field(default_factory=dict, init=False)
+    rows: dict[tuple[str, ...], Rows] = field(default_factory=dict, init=False)
+    after: dict[tuple[object, ...], Moments] = field(default_factory=dict, init=False)
+
+    @property
+    def by_position(self) -> bool:
+        """Whether moments are those of every position."""
+        return self.shapes is not None
+
+    def value(self, step: Step) -> Moments | str:
+        """The moments of a step's output."""
+        known = self.values[step.reads[0]] if step.reads else Moments.standard()
+        if self.by_position and not step.reads and step.kind != "input":
+            known = f"{step.kind} values"
+        key = step.path, step.call
+        if self.shapes is not None and step.path and step.kind in _LAYERS:
+            shape = self.shapes.get(key)
+            if isinstance(known, Moments) and shape is not None:
+                known = fitted(known, shape) or f"the layout that {step.path} reads"
+            self.reads[key] = known
+        output = self._apply(step, known)
+        if step.path:
+            self.outputs[key] = output
+        return output
+
+    def _apply(self, step: Step, known: Moments | str) -> Moments | str:
+        if isinstance(known, str):
+            return _recovered(self, step) or known
+        apply = next((RULES[one] for one in type(step.module).__mro__ if one in RULES), RULES[step.kind])
+        try:
+            return apply(self, step, known)
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            # A module that takes no float64, or no tensor of this shape.
+            if step.kind in ("weight", "parameter", "factor"):
+                raise
+            return f"{step.path or step.kind}, which raised an error" if self.by_position else known
+
+    def of(self, index: int) -> Moments:
+        """The known moments of a step."""
+        moments = self.values[index]
+        assert isinstance(moments, Moments)
+        return moments
+
+    def rows_of(self, step: Step) -> Rows:
+        """The rows of a weight layer."""
+        if step.parameters not in self.rows:
+            self.rows[step.parameters] = rows_of(self.model, step)
+        return self.rows[step.parameters]
+
+    def power_of(self, names: tuple[str, ...]) -> float:
+        """The second moment of learned tensors that are added up."""
+        return sum(self.factors.get(name, 1.0) ** 2 * mean_square(self.model.get_parameter(name)) for name in names)
+
+
+def mean_square(tensor: Tensor) -> float:
+    """The mean square of a learned tensor.
+
+    Raises:
+        MissingValuesError: it has no values, as on torch's device `meta`.
+    """
+    if tensor.is_meta:
+        raise MissingValuesError("A learned tensor has no values.")
+    return float(tensor.detach().double().square().mean())
+
+
+def _recovered(p: Propagation, step: Step) -> Moments | None:
+    """The moments of a norm's output that do not depend on its input."""
+    shape = (p.shapes or {}).get((step.path, step.call))
+    if step.kind != "norm" or shape is None or not isinstance(step.module, NORMS):
+        return None
+    return normalized(step.module, None, shape, p.training)
+
+
+@rule("input")
+def _input(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    if not p.by_position:
+        return x
+    first = next(one for one in p.steps.steps if one.kind == "input")
+    if p.inputs is None or p.inputs.dim() < 2 or step is not first:
+        return "an input that is no batch of floating-point numbers"
+    return Moments.of_batch(p.inputs)
+
+
+@rule("parameter")
+def _parameter(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    return "learned tensors as activations" if p.by_position else Moments.standard(p.power_of(step.parameters))
+
+
+@rule("layout")
+def _layout(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    return x
+
+
+@rule("other")
+def _other(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    return f"an operation without a rule{f' at {step.path}' if step.path else ''}" if p.by_position else x
+
+
+@rule("weight")
+def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    if not p.by_position:
+        rows = p.rows_of(step)
+        factor, shift = (p.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
+        return rows.applied(x, factor, shift, step.size)
+    output = None if step.module is None else weighted_moments(step.module, x.stacked())
+    return f"the weights of {step.path}" if output is None else Moments.unstacked(output, split=x.split)
+
+
+@rule("norm")
+def _norm(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    if p.shapes is None:
+        return x
+    shape = p.shapes.get((step.path, step.call))
+    if shape is None or not isinstance(step.module, NORMS):
+        return f"the norm {step.path}"
+    return normalized(step.module, x, shape, p.training) or f"the norm {step.path}"
+
+
+@rule("activation")
+def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    module = step.module
+    if module is None:
+        return f"the activation {step.path}"
+    if p.by_position:
+        return activated(module, x, p.examples)
+    # Many activations are of one kind and read the same.
+    learned = tuple(id(parameter) for parameter in module.parameters())
+    key = (type(module), repr(module), learned, x.is_rectified, x.stacked().numpy().tobytes())
+    if key not in p.after:
+        p.after[key] = activated(module, x)
+    return p.after[key]
+
+
+@rule("dropout")
+def _dropout(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    if not p.by_position or not p.training:
+        return x
+    output = None if step.module is None else dropped(step.module, x, p.examples)
+    return output or f"the dropout {step.path}"
+
+
+@rule("factor")
+def _factor(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """A constant, or a learned scale: of each channel, or of channels alone its root mean square."""
+    if not p.by_position:
+        return x.times(step.size * sqrt(p.power_of(step.parameters))) if step.parameters else x.times(step.size)
+    if len(step.parameters) > 1 or len(step.reads) > 1:
+        return f"the factor {step.path}"
+    if not step.parameters:
+        return x.times(step.size)
+    factor = per_axis(p.model.get_parameter(step.parameters[0]).double(), x.mean.shape)
+    return f"the factor {step.path}" if factor is None else x.times(factor * step.size)
+
+
+@rule("greatest")
+def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """The greatest of independent elements; a window has the mean and second moment of its positions together."""
+    if not p.by_position:
+        return greatest(x, step.size)
+    windows, placed = step.module, _placed(x, step.shape)
+    if not isinstance(windows, Windows) or placed is None or not x.split:
+        return "a max pooling"
+    mean, second = windows(placed.mean), windows(placed.second)
+    one = Moments.of(mean, (second - mean.square()).clamp_min(0), rectified=x.is_rectified)
+    return greatest(one, windows.counts(placed.mean), p.examples)
+
+
+@rule("average")
+def _average(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """The mean over n independent positions: the mean of their means, 1/n of the mean of their variances."""
+    if not p.by_position:
+        return x.averaged(step.size)
+    windows, placed = step.module, _placed(x, step.shape)
+    if windows is None or placed is None or not x.split:
+        return "an average"
+    y = placed.reshaped(windows)
+    return y.averaged(windows.size if isinstance(windows, Windows) else placed.mean.numel() / y.mean.numel())
+
+
+@rule("attention")
+def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """The mean of T values v_j with weights a_j = softmax(l)_j, whose logits l = q·k / √d are normal.
+
+    Each weight has mean 1/T and, with s² = E[q²] Var_j[k] the variance of logits over random q and k,
+    E[a_j²] = r/T², r = min(e^{s²}, T): weights are lognormal, and T ≫ e^{s²}. Were values independent of weights,
+
+        E[y] = v̄    E[y²] = (r/T) E[v²]‾ + (1 - r/T) (T v̄² - E[v]²‾) / (T - 1),
+
+    bars being means over positions. Keys and values read the same D features, which the weights e^l shift in the
+    direction of the query: that adds (1 - r/T) s² Var[v]‾ / D. For small logits y is the mean of the values.
+    """
+    if not p.by_position:
+        return x.averaged(step.size)
+    if len(step.reads) < 3:
+        return "an attention with unknown logits"
+    query, key = p.values[step.reads[1]], p.values[step.reads[2]]
+    if isinstance(query, str) or isinstance(key, str):
+        return "an attention with unknown logits"
+    if not (x.split and query.split and key.split) or x.mean.dim() != 3 or key.mean.dim() != 3:
+        return "an attention whose values have an unknown mean"
+    count = x.mean.shape[1]
+    spread = float((key.variance + (key.mean - key.mean.mean(1, keepdim=True)).square()).mean())
+    logits = query.power * spread
+    share = min(exp(min(logits, 700.0)), count) / count
+    mean = x.mean.mean(1, keepdim=True)
+    between = (count * mean.square() - x.mean.square().mean(1, keepdim=True)) / max(count - 1, 1)
+    shift = logits / x.mean.shape[2] * x.variance.mean(1, keepdim=True)
+    second = share * x.second.mean(1, keepdim=True) + (1 - share) * (between + shift)
+    variance = (second - mean.square()).clamp_min(0)
+    wide = (1, query.mean.shape[1], x.mean.shape[2])
+    return Moments(mean, variance, variance / p.examples).reshaped(lambda one: one.expand(wide))
+
+
+@rule("gate")
+def _gate(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """The product with a factor that is independent: weights lie between both and whatever they have in common."""
+    if len(step.reads) < 2:
+        return "a product" if p.by_position else x
+    factor = p.values[step.reads[1]]
+    if isinstance(factor, str):
+        return factor
+    if not p.by_position:
+        return x.product(factor.with_channels(x.mean.shape[1]))
+    if not p.steps.is_independent(*step.reads):
+        return "a product of factors that are not independent"
+    placed = _broadcast(factor, x.mean.shape)
+    return "a product of different shapes" if placed is None else x.product(placed, p.examples)
+
+
+@rule(nn.GLU)
+def _linear_unit(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """a ⊙ σ(b) of the halves a and b, outputs of different weights and so independent."""
+    if not p.by_position or not isinstance(step.module, nn.GLU):
+        return x
+    dim = step.module.dim
+    value, gate = x.reshaped(lambda one: one.chunk(2, dim)[0]), x.reshaped(lambda one: one.chunk(2, dim)[1])
+    return value.product(activated(nn.Sigmoid(), gate), p.examples)
+
+
+@rule("padding")
+def _padding(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    if p.by_position:
+        return "channels of zeros"
+    return x.padded(step.size) if step.size < 1 else x
+
+
+@rule("add")
+def _add(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    if p.by_position:
+        return "an addition that is no residual sum" if len(step.reads) < 2 or step.parameters else _total(p, step, x)
+    for other in map(p.of, step.reads[1:]):
+        x = _joint(x, other)
+    return _joint(x, Moments.standard(p.power_of(step.parameters))) if step.parameters else x
+
+
+@rule("sum")
+def _sum(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """Skip path and branches, which are uncorrelated (De & Smith, appendix C)."""
+    return _total(p, step, x) if p.by_position else x
+
+
+@rule("join")
+def _join(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """A concatenation of channels, without learned tokens: a norm normalizes each token by itself."""
+    if p.by_position:
+        return "a concatenation"
+    parts = [
+        (p.of(read), share)
+        for read, share in zip(step.reads, step.shares, strict=True)
+        if p.steps[read].kind != "parameter"
+    ]
+    if not parts:
+        return x
+    sizes = [one.mean.shape[1] for one, _ in parts]
+    whole = sum(share for _, share in parts)
+    if all(abs(size / sum(sizes) - share / whole) < _CLOSE for size, (_, share) in zip(sizes, parts, strict=True)):
+        mean, variance = (torch.cat(one, 1) for one in zip(*((v.mean, v.variance) for v, _ in parts), strict=True))
+        return Moments.of(mean, variance, rectified=all(value.is_rectified for value, _ in parts))
+    mixed = [(value.pooled(), share / whole) for value, share in parts]
+    mean = sum((share * one.mean for one, share in mixed), torch.zeros(1, 1, dtype=torch.float64))
+    return Moments.of(mean, sum(share * one.power for one, share in mixed) - mean.square())
+
+
+def _total(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """The sum of what a step reads and of its branches, each with its factor; uncorrelated, their means add."""
+    terms = (*step.reads, *step.branches)
+    shares = step.shares or (1.0,) * len(terms)
+    total = x.times(shares[0]) if shares[0] != 1.0 else x
+    for read, share in zip(terms[1:], shares[1:], strict=True):
+        other = p.values[read]
+        if share == 0:
+            continue
+        if isinstance(other, str):
+            return other
+        placed = fitted(other, x.mean.shape)
+        if placed is None:
+            return "a sum of different shapes"
+        total = total.plus(placed.times(share) if share != 1.0 else placed)
+    return total
+
+
+def _joint(one: Moments, other: Moments) -> Moments:
+    """The channels of a sum of two that are independent, each normal."""
+    count = max(one.mean.shape[1], other.mean.shape[1])
+    one, other = one.with_channels(count), other.with_channels(count)
+    return Moments.of(one.mean + other.mean, one.variance + other.variance)
+
+
+def _placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
+    """Moments in the layout of a traced shape, whose positions may be of another number; None where none fits."""
+    if shape is None:
+        return x
+    have = x.mean.shape
+    return fitted(x, torch.Size(shape)) or (x if len(have) == len(shape) and have[1] == shape[1] else None)
+
+
+def _broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
+    """A factor in a layout that broadcasts over (1, C, …): as it is, or one for each channel."""
+    have = factor.mean.shape
+    if len(have) == len(shape) and all(one in (1, other) for one, other in zip(have, shape, strict=True)):
+        return factor
+    if factor.mean.numel() == shape[1]:
+        return factor.reshaped(lambda x: x.reshape(1, -1, *[1] * (len(shape) - 2)))
+    return None

@@ -1,0 +1,167 @@
+"""The kinds of runs that a sweep can consist of, and a finished run as a row of the laboratory's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Literal, cast
+
+from normless.errors import NormlessError
+from normless.train import Report, Settings
+
+RunOutcome = Literal["trained", "chance", "diverged", "failed"]
+OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
+
+# Columns of the table of runs, each with its name in a result.
+RESULT_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "test_accuracy": "test_accuracy",
+        "test_accuracy_top5": "test_accuracy_top5",
+        "chance_accuracy": "chance_accuracy",
+        "test_loss": "test_loss",
+        "validation_loss": "validation_loss",
+        "bleu": "test_bleu_beam",
+        "validation_bleu": "validation_bleu",
+        "seconds_per_epoch": "seconds_per_epoch",
+        "steps": "steps",
+        "parameters": "parameters",
+        "diverged_step": "diverged_step",
+        "doublings": "doublings",
+    }
+)
+# Columns of the last finished epoch.
+EPOCH_COLUMNS = ("training_loss", "training_loss_with_l2")
+# Columns that an optimum can be requested for.
+METRICS = (*RESULT_COLUMNS, *EPOCH_COLUMNS)
+RUN_COLUMNS = ("outcome", *METRICS, "epochs", "hash", "error")
+
+
+class UnknownKindError(NormlessError, ValueError):
+    """No kind of run has this name; the message lists those that exist."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run. Each attribute is the text `MODULE:NAME` of an object that is imported on first use.
+
+    Attributes:
+        settings: class of its configuration, a subclass of `Settings`.
+        carry_out: function (configuration, directory) → result that starts or resumes the run in the directory.
+        result: class of the result, a subclass of `Report`.
+    """
+
+    settings: str
+    carry_out: str
+    result: str
+
+    def settings_class(self) -> type[Settings]:
+        """The class of its configurations."""
+        return cast(type[Settings], _imported(self.settings))
+
+    def function(self) -> Callable[..., Report]:
+        """The function that carries a run out."""
+        return cast(Callable[..., Report], _imported(self.carry_out))
+
+    def result_class(self) -> type[Report]:
+        """The class of its results."""
+        return cast(type[Report], _imported(self.result))
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "train": Kind("normless.train:TrainConfig", "normless.train:train", "normless.train:RunResult"),
+        "train-translation": Kind(
+            "normless.train:TranslationConfig", "normless.train:train", "normless.train:TranslationResult"
+        ),
+        "train-text": Kind("normless.train:TextConfig", "normless.train:train", "normless.train:TextResult"),
+    }
+)
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`.
+
+    Raises:
+        UnknownKindError: there is none.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    try:
+        kind = _imported(name)
+    except (ImportError, AttributeError, ValueError):
+        kind = None
+    if not isinstance(kind, Kind):
+        raise UnknownKindError(
+            f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is MODULE:NAME of "
+            "a normless.sweeps.Kind."
+        )
+    return kind
+
+
+def _imported(text: str) -> Any:
+    module, _, name = text.partition(":")
+    return getattr(import_module(module), name)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One finished run.
+
+    Attributes:
+        hash: of the configuration; identifies the run.
+        kind: name of the kind of run, see `kind_of`.
+        config: the configuration as plain data.
+        outcome: of the training; `failed` if the run raised or its process died repeatedly.
+        error: type and message of the exception of a failed run, else None.
+        result: the report as plain data, see `Report.to_dict`; None for a failed run.
+        seconds: wall time; for a run that was interrupted, of its last part.
+        finished_at: date and time in UTC, ISO 8601.
+        machine: on which it ran.
+        versions: by package, of the packages that results depend on.
+    """
+
+    hash: str
+    kind: str
+    config: Mapping[str, Any]
+    outcome: RunOutcome
+    error: str | None
+    result: Mapping[str, Any] | None
+    seconds: float
+    finished_at: str
+    machine: str
+    versions: Mapping[str, str]
+
+    def settings(self) -> Settings:
+        """The configuration."""
+        return kind_of(self.kind).settings_class().from_dict(self.config)
+
+    def report(self) -> Report | None:
+        """The result; None for a failed run."""
+        return None if self.result is None else kind_of(self.kind).result_class().from_dict(self.result)
+
+    def columns(self) -> dict[str, Any]:
+        """The row of the table of runs, without labels; numbers that the run does not have are NaN."""
+        result = self.result or {}
+        last = result["epochs"][-1] if result.get("epochs") else {}
+        numbers = {column: number(result.get(name)) for column, name in RESULT_COLUMNS.items()}
+        numbers |= {name: number(last.get(name)) for name in EPOCH_COLUMNS}
+        about = {"epochs": self.config.get("epochs"), "hash": self.hash, "error": self.error}
+        return {"outcome": self.outcome} | numbers | about
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The rows of the table of epochs, without labels."""
+        return [
+            {
+                "epoch_rate" if name == "rate" else name: value if name == "epoch" else number(value)
+                for name, value in epoch.items()
+            }
+            for epoch in (self.result or {}).get("epochs", ())
+        ]
+
+
+def number(value: Any) -> float:
+    """A number in the JSON of a report, where `inf` and `nan` are texts and a missing number is null."""
+    return math.nan if value is None else float(value)

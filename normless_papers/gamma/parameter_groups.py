@@ -1,0 +1,274 @@
+"""Every γ in one of four groups (figures 1, 2 and 4), and which of them common practices decay (table 1)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normless.decay import SHORT
+from normless.models import build_model
+from normless.optim import param_groups
+from normless.plots import blocks_on_trunk
+from normless.residual import ResidualMap, residual_map
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check
+from normless_papers.published import published_as
+from normless_papers.seeded_inputs import seeded
+
+# The paper's names of the groups, by the roles of the residual map.
+GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other": "gamma_others"}
+
+DECAY = 0.01
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """The γ of all networks by group.
+
+    Attributes:
+        networks: how many there are.
+        gammas: γ of batch norms in all of them.
+        ungrouped: γ in none of the four groups.
+        repeated: γ in more than one place among the groups.
+        elsewhere: γ in another group than their place in the code gives.
+        inside: the largest deviation of what a group's decay adds to its own gradients from λγ.
+        outside: the largest change of any other parameter's gradient by it.
+    """
+
+    networks: int
+    gammas: int
+    ungrouped: int
+    repeated: int
+    elsewhere: int
+    inside: float
+    outside: float
+
+
+def _partition_checks(found: PartitionFacts) -> list[Check]:
+    return [
+        check(
+            "Every γ of every network is in exactly one group.",
+            found.gammas > 0 == found.ungrouped == found.repeated,
+            networks=found.networks,
+            gammas=found.gammas,
+            ungrouped=found.ungrouped,
+            repeated=found.repeated,
+        ),
+        check(
+            "Every γ is in the group that the block diagrams give it by its place in the code.",
+            found.elsewhere == 0,
+            elsewhere=found.elsewhere,
+        ),
+        check(
+            "A group's decay adds λγ to the gradients of that group, to 10⁻¹².",
+            found.inside < 1e-12,
+            largest_deviation=found.inside,
+        ),
+        check(
+            "It adds nothing to any other parameter's, b and β included.",
+            found.outside == 0,
+            largest_change=found.outside,
+        ),
+    ]
+
+
+@artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
+def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
+    """The groups partition all γ as the block diagrams say; a group's decay adds λγ to its own gradients alone."""
+    rows, leaks = [], []
+    ungrouped = repeated = elsewhere = 0
+    drawn: ResidualMap | None = None
+    for text in models:
+        network, found, images = grouped_network(context, text, side)
+        drawn = drawn or found
+        by_name, members = _groups_by_name(network), grouped_gammas(network, found)
+        by_map, places = dict(members), Counter(name for name, _ in members)
+        ungrouped += sum(name not in places for name in by_name)
+        repeated += sum(count - 1 for count in places.values())
+        elsewhere += sum(by_map.get(name) not in (None, role) for name, role in by_name.items())
+        network.zero_grad()
+        loss = F.cross_entropy(network.train()(images), torch.arange(len(images)) % 10)
+        loss.backward()  # type: ignore[no-untyped-call]
+        leaks += [_leak(network, found, by_map, role) for role in GAMMAS if role in by_map.values()]
+        counts = Counter(by_map.values())
+        about: dict[str, Any] = {"model": text, "batch_norms": len(by_name)}
+        rows.append(about | {GAMMAS[role]: counts[role] for role in GAMMAS} | {"in_one_group": len(by_map)})
+    table = pd.DataFrame(rows)
+    assert drawn is not None
+    shown = drawn
+    return Evidence(
+        measured=table,
+        facts=PartitionFacts(
+            networks=len(table),
+            gammas=int(table["batch_norms"].sum()),
+            ungrouped=ungrouped,
+            repeated=repeated,
+            elsewhere=elsewhere,
+            inside=max(one["inside"] for one in leaks),
+            outside=max(one["outside"] for one in leaks),
+        ),
+        setup={
+            "networks": list(models),
+            "inputs": f"8 random images of {side}×{side}",
+            "decay": DECAY,
+            "optimizer": "torch.optim.SGD",
+        },
+        draw=lambda: blocks_on_trunk(shown),
+        remarks=(
+            "With expansion the first block of stage 1 in a bottleneck network projects too, so that its norm on the "
+            "skip path counts as γ_down. The pre-activation networks have a norm after the last block, which counts "
+            "as γ_others, and none in the stem.",
+        ),
+    )
+
+
+def grouped_network(context: Context, text: str, side: int) -> tuple[nn.Module, ResidualMap, torch.Tensor]:
+    """A network in float64 with every vector off its start, its map, and random images."""
+    with seeded(context.seed):
+        images = torch.randn(8, 3, side, side)
+        network = build_model(text, classes=10, image_shape=(3, side, side))
+        found = residual_map(network, images)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(torch.rand_like(parameter))
+    return network.double(), found, images.double()
+
+
+def grouped_gammas(network: nn.Module, found: ResidualMap) -> list[tuple[str, str]]:
+    """Name and role of each γ in the groups that an optimizer is given, as often as it is in one."""
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    groups = param_groups(network, lr=1.0, weight_decay=0.0, residual_map=found)
+    long = {name: role for role, name in SHORT.items()}
+    return [
+        (names[id(one)], long[group["name"]]) for group in groups if group["name"] in long for one in group["params"]
+    ]
+
+
+def _groups_by_name(network: nn.Module) -> dict[str, str]:
+    """The role of every γ of a batch norm from what its module is called, as figures 1, 2 and 4 wire the blocks."""
+    norms = [path for path, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    return {f"{path}.weight": _role_by_name(network, path) for path in norms}
+
+
+def _role_by_name(network: nn.Module, path: str) -> str:
+    parent, _, name = path.rpartition(".")
+    if not re.search(r"(layer\d|blocks)\.", path):
+        return "stem" if name == "bn1" else "other"
+    if "downsample" in path:
+        return "down"
+    block = network.get_submodule(parent)
+    numbers = [int(child[-1]) for child, _ in block.named_children() if re.fullmatch(r"(bn|norm)\d", child)]
+    projects = isinstance(getattr(block, "shortcut", None), nn.Conv2d)
+    if int(name[-1]) == max(numbers):
+        return "last"
+    return "down" if projects and name == "norm1" else "other"
+
+
+def _step(network: nn.Module, found: ResidualMap, policy: str | Mapping[str, bool]) -> dict[str, torch.Tensor]:
+    """What a step of SGD at rate 1 takes off every parameter, which is restored."""
+    start = {name: one.detach().clone() for name, one in network.named_parameters()}
+    groups = param_groups(network, lr=1.0, weight_decay=DECAY, policy=policy, residual_map=found)
+    torch.optim.SGD(groups, lr=1.0).step()
+    steps = {name: start[name] - one.detach() for name, one in network.named_parameters()}
+    with torch.no_grad():
+        for name, one in network.named_parameters():
+            one.copy_(start[name])
+    return steps
+
+
+def _leak(network: nn.Module, found: ResidualMap, by_map: Mapping[str, str], role: str) -> dict[str, float]:
+    """Deviation of SGD's step with the decay of one group from that without plus λγ, in the group and outside."""
+    without, decayed = (_step(network, found, policy) for policy in ({}, {role: True}))
+    members = {name for name, its_role in by_map.items() if its_role == role}
+    added = {name: decayed[name] - without[name] for name in without}
+    gammas = {name: network.get_parameter(name).detach() for name in members}
+    inside = max(float((added[name] - DECAY * gamma).abs().max()) for name, gamma in gammas.items())
+    outside = max(float(one.abs().max()) for name, one in added.items() if name not in members)
+    return {"inside": inside, "outside": outside}
+
+
+POLICIES = {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines"}
+
+# What table 1 of the paper says in its own words of what is decayed and what is not.
+APPLIED = {True: "applied", False: "not applied"}
+PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inapplicable": False}
+
+
+def _table_1_checks(table: pd.DataFrame) -> list[Check]:
+    return [*_preset_checks(table), _everything(table)]
+
+
+@artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
+def where_decay_is_applied(context: Context, *, model: str, side: int) -> Evidence:
+    """Which of W, γ_last, γ_down, γ_0, γ_others the three policies decay, by a step without gradients."""
+    network, found, _ = grouped_network(context, model, side)
+    roles = {name: GAMMAS[role] for name, role in dict(grouped_gammas(network, found)).items()}
+    shrunk = {preset: _shrunk(network, found, policy) for preset, policy in POLICIES.items()}
+    names = [name for name, _ in network.named_parameters()]
+    kinds = {name: _kind(network, name, roles) for name in names}
+    rows = []
+    for kind in ("W", *GAMMAS.values(), "b, beta"):
+        members = [name for name in names if kinds[name] == kind]
+        flags = {preset: {name in touched for name in members} for preset, touched in shrunk.items()}
+        assert all(len(one) == 1 for one in flags.values())
+        rows.append(
+            {"parameter": kind, "tensors": len(members)} | {name: APPLIED[one.pop()] for name, one in flags.items()}
+        )
+    table = pd.DataFrame(rows)
+    return Evidence(
+        measured=table,
+        facts=table,
+        setup={"network": model, "decay": DECAY, "step": "SGD with gradients of zero"},
+        on=("parameter",),
+        draw=lambda: blocks_on_trunk(found),
+        remarks=("PyTorch's weight decay covers b and β too, of which the paper's table does not speak.",),
+    )
+
+
+def _shrunk(network: nn.Module, found: ResidualMap, policy: str) -> set[str]:
+    """The parameters that a step of SGD without gradients changes."""
+    for one in network.parameters():
+        one.grad = torch.zeros_like(one)
+    return {name for name, step in _step(network, found, policy).items() if step.any()}
+
+
+def _kind(network: nn.Module, name: str, roles: dict[str, str]) -> str:
+    if name in roles:
+        return roles[name]
+    return "W" if network.get_parameter(name).dim() > 1 else "b, beta"
+
+
+def _preset_checks(table: pd.DataFrame) -> tuple[Check, ...]:
+    said = {row["parameter"]: row for row in published_as("gamma/table-1").rows}
+    applied = table.set_index("parameter")
+    checks = []
+    for preset in POLICIES:
+        agree = [APPLIED[PRINTED[row[preset]]] == applied.loc[kind, preset] for kind, row in said.items()]
+        checks.append(
+            check(
+                f"The policy {POLICIES[preset]!r} decays what column {preset} of the table says, and nothing else.",
+                all(agree),
+                agreeing=sum(agree),
+                of=len(agree),
+            )
+        )
+    return tuple(checks)
+
+
+def _everything(table: pd.DataFrame) -> Check:
+    (row,) = table[table["parameter"] == "b, beta"].to_dict("records")
+    flags = {preset: float(row[preset] == APPLIED[True]) for preset in POLICIES}
+    return check(
+        "Of b and β, only PyTorch's practice decays any.",
+        flags == {"tensorflow": 0, "pytorch": 1, "guidelines": 0},
+        **flags,
+    )

@@ -1,0 +1,49 @@
+"""What multipliers at the ends of branches do, at the start and in general, against the formula."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from normless import residual_map
+from normless_papers.agreement import ROUNDING, Agreement, agreement, observed, worst_agreement
+from normless_papers.reference_forward import disturbed, gradients, wide_resnet_with_multipliers
+
+
+def blocks_at_start(network: nn.Module, images: Tensor) -> list[Agreement]:
+    """Every sum is its skip path, bit for bit, and logits do not change when all branch weights are drawn anew."""
+    found = residual_map(network)
+    sums = [network.get_submodule(block.sum) for block in found.blocks if block.sum is not None]
+    if len(sums) < len(found.blocks):
+        raise ValueError(
+            "Expected every block's sum to be a module of its own; compare one of normless' own networks."
+        )
+    calls, before = observed(network.eval(), sums, images)
+    with torch.no_grad():
+        for block in found.blocks:
+            for path in block.branch:
+                weight = network.get_submodule(path).get_parameter("weight")
+                weight.copy_(10 * weight.std() * torch.randn_like(weight))
+    again, after = observed(network, sums, images)
+    quantity = "With α = 0 every block's sum is its skip path, whatever the branch computes"
+    same = worst_agreement(quantity, [(output, sides[0]) for sides, output in (*calls, *again)])
+    return [same, agreement("Other branch weights, ten times larger, give the same logits", after, before)]
+
+
+def placement(network: nn.Module, images: Tensor) -> list[Agreement]:
+    """With everything off its start, outputs and the multipliers' gradients against skip + α (w₂ ∗ … + b₂)."""
+    disturbed(network).eval()
+    x = images.double()
+    ours, formula = network(x), wide_resnet_with_multipliers(network, x)
+    multipliers = [name for name, _ in network.named_parameters() if name.endswith("multiplier")]
+    return [
+        agreement(
+            "α multiplies the last convolution with its bias: logits are the formula's", ours, formula, ROUNDING
+        ),
+        agreement(
+            "So are the gradients of all α",
+            gradients(network, ours, multipliers),
+            gradients(network, formula, multipliers),
+            ROUNDING,
+        ),
+    ]

@@ -1,0 +1,210 @@
+"""Predictions after poolings, gates and attention, against samples, integrals and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isnan
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.models import resnet, resnet_cifar
+from normless.models.resnet_cifar import PaddedShortcut
+from normless.probes import predicted_moments
+from normless.signal import RULES, Moments, Propagation, Step
+from normless.signal.moments import activated, greatest
+from normless.signal.rectified import greatest_normal, greatest_rectified, rectified
+
+SIDES = ("skip", "branch", "sum")
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor([[value]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("count", [1.0, 2.0, 4.0, 9.0, 2.5])
+def test_moments_of_the_greatest_are_integrals(count: float) -> None:
+    """∫ z dΦ(z)ⁿ and ∫ z² dΦ(z)ⁿ by mpmath."""
+
+    def moment(power: int) -> float:
+        def integrand(z: Any) -> Any:
+            return z**power * count * mpmath.npdf(z) * mpmath.ncdf(z) ** (count - 1)
+
+        return float(mpmath.quad(integrand, [-12, -6, -3, 0, 3, 6, 12]))
+
+    mean, variance = greatest_normal(number(count))
+    assert float(mean) == pytest.approx(moment(1), abs=1e-10)
+    assert float(variance) == pytest.approx(moment(2) - moment(1) ** 2, rel=1e-10)
+
+
+@pytest.mark.parametrize("count", [2.0, 9.0])
+@pytest.mark.parametrize("standard", [-3.0, 0.0, 1.5, 14.0])
+def test_moments_of_the_greatest_of_rectified_variables_are_integrals(standard: float, count: float) -> None:
+    def moment(power: int) -> float:
+        def integrand(z: Any) -> Any:
+            return (standard + z) ** power * count * mpmath.npdf(z) * mpmath.ncdf(z) ** (count - 1)
+
+        start = max(-standard, -12.0)
+        return float(mpmath.quad(integrand, [start, *(z for z in (-6, -3, 0, 3, 6, 12) if z > start)]))
+
+    result = greatest_rectified(number(standard), number(count))
+    assert [float(one) for one in result] == pytest.approx([moment(1), moment(2)], rel=1e-9)
+
+
+def test_the_greatest_of_one_is_the_variable() -> None:
+    t = torch.linspace(-4, 20, 25, dtype=torch.float64)[None]
+    for result, expected in zip(
+        greatest_rectified(t, torch.ones_like(t)), rectified(t, torch.ones_like(t)), strict=True
+    ):
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_greatest_of_samples() -> None:
+    """Normal and rectified elements of mean 0.7 and variance 4, nine of them."""
+    x = 0.7 + 2 * torch.randn(200_000, 9, dtype=torch.float64)
+    normal = Moments.of(number(0.7), number(4.0))
+    for moments, drawn in ((normal, x), (activated(nn.ReLU(), normal), x.relu())):
+        result = greatest(moments, 9)
+        assert float(result.mean) == pytest.approx(drawn.amax(1).mean().item(), rel=0.01)
+        assert float(result.variance) == pytest.approx(drawn.amax(1).var().item(), rel=0.02)
+
+
+class Pooled(nn.Module):
+    """A stem with a pooling, and a block."""
+
+    def __init__(self, pool: nn.Module, rectify: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 128, 3, padding=1, bias=False)
+        self.relu = nn.ReLU() if rectify else nn.Identity()
+        self.pool = pool
+        self.conv = nn.Conv2d(128, 128, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.relu(self.stem(x)))
+        return x + self.conv(F.relu(x))
+
+
+POOLINGS: dict[str, Callable[[], nn.Module]] = {
+    "max": lambda: nn.MaxPool2d(2),
+    "padded max": lambda: nn.MaxPool2d(3, stride=2, padding=1),
+    "average": lambda: nn.AvgPool2d(2),
+    "padded average": lambda: nn.AvgPool2d(3, stride=1, padding=1),
+}
+
+
+@pytest.mark.parametrize("rectify", [False, True])
+@pytest.mark.parametrize("kind", POOLINGS)
+def test_poolings_of_independent_positions(kind: str, rectify: bool) -> None:
+    """White images: the outputs of a convolution are uncorrelated on average over its weights."""
+    torch.manual_seed(0)
+    table = nl.probe(Pooled(POOLINGS[kind](), rectify), torch.randn(32, 3, 16, 16), ["signal"]).signal
+    for side in SIDES:
+        expected = table[f"{side}_second_moment"].to_numpy()
+        assert table[f"predicted_{side}_second_moment"].to_numpy() == pytest.approx(expected, rel=0.05), side
+
+
+@pytest.mark.parametrize("scheme", ["as_written", "none", "skipinit(alpha=1)"])
+def test_a_resnet_is_predicted_after_its_max_pooling(scheme: str) -> None:
+    ratios = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        table = nl.probe(nl.convert(resnet(18, 10), scheme), torch.randn(8, 3, 32, 32), ["signal"]).signal.head(4)
+        ratios.append((table["sum_second_moment"] / table["predicted_sum_second_moment"]).to_numpy())
+    assert np.mean(ratios, axis=0) == pytest.approx(np.ones(4), rel=0.08)
+
+
+class Gated(nn.Module):
+    """A block whose branch is gated: x + g(h) · h."""
+
+    def __init__(self, kind: str, width: int = 256) -> None:
+        super().__init__()
+        self.kind = kind
+        self.norm = nn.BatchNorm2d(width)
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.down, self.up = nn.Conv2d(width, 64, 1), nn.Conv2d(64, width, 1)
+        self.value = nn.Conv2d(width, width, 1)
+        self.halves = nn.Conv2d(width, 2 * width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv(self.norm(x))
+        if self.kind == "squeeze-excite":
+            factor = self.up(F.relu(self.down(F.adaptive_avg_pool2d(h, 1))))
+            return x + h * torch.sigmoid(factor)
+        if self.kind == "linear unit":
+            return x + F.silu(h) * self.value(self.norm(x))
+        if self.kind == "linear unit of halves":
+            return x + F.glu(self.halves(h), dim=1)
+        return x + h * torch.sigmoid(1.5 * h)
+
+
+@pytest.mark.parametrize("kind", ["squeeze-excite", "linear unit", "linear unit of halves"])
+def test_gates_are_products_of_independent_factors(kind: str) -> None:
+    torch.manual_seed(0)
+    table = nl.probe(Gated(kind), torch.randn(16, 256, 8, 8), ["signal"]).signal
+    for column in ("branch_second_moment", "branch_variance", "sum_second_moment"):
+        assert table[f"predicted_{column}"][0] == pytest.approx(table[column][0], rel=0.05)
+
+
+def test_a_product_with_a_function_of_itself_is_unknown() -> None:
+    model, x = Gated("its own"), torch.randn(4, 256, 8, 8)
+    (result,) = predicted_moments(model, nl.residual_map(model, x), x)
+    assert isnan(result.branch)
+    assert result.unknown == "a product of factors that are not independent"
+
+
+class Attention(nn.Module):
+    """x + W softmax(q kᵀ / √d) v with one head, logits of deviation `scale`², and values of this mean."""
+
+    def __init__(self, width: int, scale: float, mean: float = 0.0, *, causal: bool = False) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        for layer, deviation in ((self.query, scale), (self.key, scale), (self.value, 1.0), (self.output, 1.0)):
+            nn.init.normal_(layer.weight, std=deviation / width**0.5)
+            nn.init.zeros_(layer.bias)
+        nn.init.constant_(self.value.bias, mean)
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (layer(x) for layer in (self.query, self.key, self.value))
+        return x + self.output(F.scaled_dot_product_attention(*parts, is_causal=self.causal))
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.3])
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+def test_attention_averages_over_positions(scale: float, mean: float) -> None:
+    """Logits N(0, scale⁴): the variance of an average of 256 values times e^{scale⁴}, and their shift."""
+    torch.manual_seed(0)
+    table = nl.probe(Attention(256, scale, mean), torch.randn(8, 256, 256), ["signal"]).signal
+    assert table["predicted_branch_second_moment"][0] == pytest.approx(table["branch_second_moment"][0], rel=0.08)
+    closed = (torch.e ** (scale**4) + scale**4) / 256 + mean**2
+    assert table["predicted_branch_second_moment"][0] == pytest.approx(closed, rel=0.1)
+
+
+def test_a_causal_attention_is_unknown() -> None:
+    model, x = Attention(32, 1.0, causal=True), torch.randn(2, 6, 32)
+    (result,) = predicted_moments(model, nl.residual_map(model, x), x)
+    assert isnan(result.branch)
+    assert result.unknown == "an attention with unknown logits"
+
+
+def test_rules_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Option A of ResNet-V1 takes every second position and adds zeros: moments pass through the module itself."""
+
+    def padded(propagation: Propagation, step: Step, x: Moments) -> Moments | str:
+        assert step.module is not None
+        return x.reshaped(step.module)
+
+    x = torch.randn(16, 3, 12, 12)
+    model = resnet_cifar(14)
+    assert predicted_moments(model, nl.residual_map(model), x)[2].unknown.endswith("at blocks.2.shortcut")
+    monkeypatch.setitem(RULES, PaddedShortcut, padded)
+    table = nl.probe(model, x, ["signal"]).signal
+    assert table["predicted_sum_second_moment"].to_numpy() == pytest.approx(
+        table["sum_second_moment"].to_numpy(), rel=0.25
+    )
