@@ -11,6 +11,15 @@ from jsonargparse import ArgumentParser, Namespace
 if TYPE_CHECKING:
     from rich.table import Table
 
+# The colours of the outcomes of runs on a terminal.
+OUTCOME_COLOURS = {
+    "running": "cyan",
+    "trained": "green",
+    "untrained": "yellow",
+    "chance": "yellow",
+    "diverged": "red",
+    "failed": "magenta",
+}
 WIDTH = 200
 # Blanks between two columns of a table.
 GAP = 2
