@@ -98,4 +98,4 @@ def _named_by(policy: str) -> dict[str, bool]:
 
 
 def _is_pattern(term: str) -> bool:
-    return bool(set(term) & set(".*?"))
+    return not set(".*?").isdisjoint(term)

@@ -105,26 +105,22 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it."""
         if name in self:
             return self[name]
-        if ":" in name:
-            return self._outside(*(part.strip() for part in name.rsplit(":", 1)))
-        raise ValueError(
-            f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
-            "one of your own is FILE.py:NAME or MODULE:NAME."
-        )
-
-    def _outside(self, source: str, name: str) -> Entry:
-        if source.endswith(".py"):
-            module = module_of_file(source)
-        else:
-            try:
-                module = import_module(source)
-            except ModuleNotFoundError as error:
-                raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
-        entry = getattr(module, name, None)
+        if ":" not in name:
+            raise ValueError(
+                f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
+                "one of your own is FILE.py:NAME or MODULE:NAME."
+            )
+        source, name = (part.strip() for part in name.rsplit(":", 1))
+        try:
+            module = module_of_file(source) if source.endswith(".py") else import_module(source)
+        except ModuleNotFoundError as error:
+            if source.endswith(".py"):
+                raise
+            raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
+        entry: Entry = getattr(module, name, None)
         if not callable(entry):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
-        found: Entry = entry
-        return found
+        return entry
 
     def make(self, text: str, **given: Any) -> Any:
         """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given."""

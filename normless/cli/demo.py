@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -43,8 +43,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Run the demo; print its table and where its files are."""
-    values = {field.name: getattr(namespace, field.name) for field in fields(DemoSettings) if field.name in namespace}
-    settings = DemoSettings(**{name: tuple(one) if isinstance(one, list) else one for name, one in values.items()})
+    names = [field.name for field in fields(DemoSettings) if field.name in namespace]
+    values: dict[str, Any] = {name: getattr(namespace, name) for name in names}
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    settings = DemoSettings(**values)
     from normless.demo import run_demo
 
     result = run_demo(settings)

@@ -55,9 +55,7 @@ class ScalarBiases(Edit):
             self._sequence(surgery, block.shared_layers, owned=())
             self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
             self._skip(surgery, block)
-            after = _activation_after_sum(block)
-            if after is not None:
-                _bias_before_sum_activation(surgery, block, after)
+            _bias_after_sum(surgery, block)
         self._sequence(surgery, surgery.map.trunk_layers, owned=())
         self._sequence(surgery, surgery.map.head_layers, owned=())
 
@@ -103,19 +101,17 @@ class BiasAfterSum(Edit):
     """A scalar bias, zero, before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
 
     def apply(self, surgery: Surgery) -> None:
-        places = {block: layer for block in surgery.blocks() if (layer := _activation_after_sum(block)) is not None}
-        if not places:
+        if all(block.activation_after_sum is None for block in surgery.blocks()):
             raise surgery.unsupported("", "no residual sum is followed by an activation, as in ResNet-V1")
-        for block, layer in places.items():
-            _bias_before_sum_activation(surgery, block, layer)
+        for block in surgery.blocks():
+            _bias_after_sum(surgery, block)
 
 
-def _activation_after_sum(block: ResidualBlock) -> Layer | None:
-    return next((layer for layer in block.after_sum if layer.kind == "activation"), None)
-
-
-def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, activation: Layer) -> None:
-    """Add b in relu(x + f(x) + b), as a bias of the branch's last weight layer where the sum is plain."""
+def _bias_after_sum(surgery: Surgery, block: ResidualBlock) -> None:
+    """Add b in relu(x + f(x) + b), if there is a ReLU, to the branch's last weight layer where the sum is plain."""
+    activation = next((layer for layer in block.after_sum if layer.kind == "activation"), None)
+    if activation is None:
+        return
     end = surgery.branch_end(block)
     plain = not surgery.left(block.after_sum, "norm") and surgery.adds_plainly(block)
     if plain and end is not None and end.kind == "weight" and surgery.can_fold(end):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import cast
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -38,7 +38,7 @@ class Edit(ABC):
     @property
     def text(self) -> str:
         """How the edit is written in the text of a scheme."""
-        members = fields(self) if is_dataclass(self) else ()
+        members: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
         arguments = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in members)
         return f"{EDITS.text_of(type(self))}({arguments})"
 

@@ -138,8 +138,9 @@ class ResNet(BlockNetwork):
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         for index, (inputs, count) in enumerate(zip([channels, *widths], counts, strict=False)):
-            stage = _stage(block, count, inputs, inner[index], widths[index], stride=2 if index else 1)
-            self.add_module(self.STAGES[index], stage)
+            first = block(inputs, inner[index], 2 if index else 1)
+            rest = (block(widths[index], inner[index], 1) for _ in range(count - 1))
+            self.add_module(self.STAGES[index], nn.Sequential(first, *rest))
         self.avgpool = GlobalAveragePool()
         self.fc = nn.Linear(widths[3], classes)
         initialize(self, initialization)
@@ -172,8 +173,3 @@ def _block(depth: int, groups: int, width_per_group: int, stride_on: StrideOn) -
             f"the stride, got depth={depth} with stride_on={stride_on!r}."
         )
     return BasicBlock, 1
-
-
-def _stage(block: BlockBuilder, count: int, inputs: int, channels: int, outputs: int, stride: int) -> nn.Sequential:
-    """Blocks in a row; the first takes on the new width and resolution."""
-    return nn.Sequential(block(inputs, channels, stride), *(block(outputs, channels, 1) for _ in range(count - 1)))

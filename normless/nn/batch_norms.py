@@ -87,21 +87,18 @@ class _AlternatingBatchNorm(_BatchNorm):
         reuse = self.reuse_next.clone()
         mean = torch.where(reuse, self.latest_mean, fresh_mean)
         variance = torch.where(reuse, self.latest_variance, fresh_variance)
-        self._store(mean.detach(), variance.detach(), ~reuse, x.numel() // x.shape[1])
+        with torch.no_grad():
+            self.latest_mean.copy_(mean)
+            self.latest_variance.copy_(variance)
+            self.reuse_next.copy_(~reuse)
+            # The running variance is unbiased, as in torch's layer.
+            count = x.numel() // x.shape[1]
+            move_running_statistics(self, mean, variance * (count / max(count - 1, 1)), moved=~reuse)
         scale = (variance + self.eps).rsqrt()
         shift = -mean * scale
         if self.affine:
             scale, shift = scale * self.weight, shift * self.weight + self.bias
         return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
-
-    @torch.no_grad()
-    def _store(self, mean: Tensor, variance: Tensor, fresh: Tensor, count: int) -> None:
-        """Keep the statistics in use; move the running ones (unbiased variance, as torch does) if they are new."""
-        self.latest_mean.copy_(mean)
-        self.latest_variance.copy_(variance)
-        self.reuse_next.copy_(fresh)
-        unbiased = variance * (count / max(count - 1, 1))
-        move_running_statistics(self, mean, unbiased, moved=fresh)
 
 
 class AlternatingBatchNorm1d(_AlternatingBatchNorm, nn.BatchNorm1d):
