@@ -48,12 +48,7 @@ _RENAMED = {
 
 
 def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package or module that also knows the names that moved elsewhere.
-
-    Args:
-        package: the package's own name.
-        current: its ``__getattr__`` for the names that it has.
-    """
+    """The ``__getattr__`` of a package or module, `current` if it has one, with the names that moved elsewhere."""
     homes = {
         f"{package}.{name}": f"{home}.{name}"
         for home, names in _MOVED.get(package, {}).items()

@@ -14,11 +14,8 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
 
     Args:
         extra: of ``pyproject.toml``: ``"train"``.
-        what: that needs them, as the subject of a sentence: ``"Training"``.
+        what: the subject of the sentence, ``"Training"``.
         modules: names of importable modules.
-
-    Raises:
-        MissingExtraError: one of them is not installed.
     """
     missing = [module for module in modules if find_spec(module) is None]
     if missing:

@@ -194,11 +194,8 @@ def check_arguments(
 ) -> None:
     """Refuse arguments that a function does not take, or whose value is of another type than annotated.
 
-    Args:
-        what: kind and name of the function, for messages: ``"scheme fixup"``.
-        arguments: as read from text.
-        function: what they are for.
-        given: arguments that do not come from the text and are not checked.
+    `what` is the kind and name of the function, for messages; `arguments` are read from text, and those in `given`
+    are not checked.
     """
     given = given or {}
     signature = inspect.signature(function).parameters

@@ -71,11 +71,7 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
 
 
 def subject_of(namespace: Namespace) -> Subject:
-    """Build the network, convert it by `--scheme`, and make the batch.
-
-    Raises:
-        ValueError: a size is below 1, or the network's output is no (…, classes).
-    """
+    """Build the network, convert it by `--scheme`, and make the batch."""
     shape = image_shape(namespace)
     if namespace.batch_size < 1:
         raise ValueError(f"Expected --batch-size to be 1 or more, got {namespace.batch_size}.")

@@ -47,11 +47,7 @@ def add_network_arguments(parser: ArgumentParser) -> None:
 
 
 def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
-    """What ``--image`` says, or None.
-
-    Raises:
-        ValueError: a number in it is not above 0.
-    """
+    """What ``--image`` says, three numbers above 0, or None."""
     if namespace.image is None:
         return None
     channels, height, width = namespace.image

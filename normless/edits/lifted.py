@@ -17,10 +17,8 @@ from normless.residual import Layer, ResidualBlock, ResidualMap, Site
 class Lifted:
     """Sums, activations and norms of one network that are operators in its forward code.
 
-    All sums of a module are lifted together, since each changes where the others are found.
-
-    Raises (every method):
-        LiftError: the place cannot be made a module; says why, and in which module.
+    All sums of a module are lifted together, since each changes where the others are found. Every method raises
+    LiftError where the place cannot be made a module, with the reason and the module.
     """
 
     def __init__(

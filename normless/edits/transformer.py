@@ -95,9 +95,8 @@ def encoder_and_decoder(
 ) -> tuple[tuple[ResidualBlock, ...], tuple[ResidualBlock, ...]]:
     """The blocks of the encoder, two for each of its layers, and of the decoder that reads it, three for each.
 
-    Args:
-        surgery: of the network; refused where a stack's blocks are not whole layers.
-        decoder: the name in the paths of the decoder's blocks; where all or none have it there is one stack.
+    `decoder` is the name in the paths of the decoder's blocks; where all or none have it there is one stack. A stack
+    whose blocks are not whole layers is refused.
     """
     blocks = surgery.blocks()
     second = tuple(block for block in blocks if decoder in re.split(r"[.#:]", block.name))

@@ -92,13 +92,9 @@ def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:
 def stages(
     block: Callable[[int, int, int], nn.Module], count: int, channels: int, widths: Iterable[int]
 ) -> nn.Sequential:
-    """Stages of `count` blocks for small images; each but the first starts with a block of stride 2.
+    """Stages of `count` blocks for small images; each stage but the first starts with a block of stride 2.
 
-    Args:
-        block: builds one from its input channels, output channels and stride.
-        count: blocks in each stage.
-        channels: of the first block's input.
-        widths: channels of each stage.
+    `block` builds one from its input channels, output channels and stride; `widths` are the channels of each stage.
     """
     blocks = []
     for stage, outputs in enumerate(widths):

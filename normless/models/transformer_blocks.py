@@ -50,16 +50,15 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> tuple[Tensor, KeysValues]:
-        """What each position of x finds, and the keys and values it was looked up in.
+        """The output at each position of x, and the keys and values of all positions.
 
         Args:
             x: (B, T, width).
-            memory: (B, S, width), what keys and values are made of; None where `known` holds all of them.
+            memory: (B, S, width), the source of keys and values; None where `known` has all of them.
             known: keys and values of earlier positions; those of `memory` follow them.
-            mask: (B or 1, 1, T or 1, S) of truth values: which positions may be looked at; None for all.
-            causal: whether the last of the S positions is that of the last of x, and none sees a later one.
-
-        Shapes: to (B, T, width), and keys and values of all S positions.
+            mask: (B or 1, 1, T or 1, S), True at positions that may be attended to; None for all.
+            causal: whether no position attends to a later one, the last of the S positions being that of the last of
+            x.
         """
         queries = self._split(self.query(x))
         if memory is not None:
