@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,8 @@ def read_recipe(folder: Path) -> Recipe:
         raise RecipeError(f"{path} is no recipe of a network: it states no format.")
     if values.pop("format") > FORMAT:
         raise RecipeError(f"{path} was written by a later normless than this one; update normless to read it.")
-    names = {field.name for field in fields(Recipe)}
-    wrong = sorted(names ^ set(values)) or [name for name in names if not isinstance(values[name], kinds[name])]
+    wrong = sorted(kinds.keys() ^ values.keys())
+    wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     if wrong:
         raise RecipeError(f"{path} is no recipe of a network: {', '.join(wrong)} is not as normless writes it.")
     return Recipe(**values)
