@@ -117,9 +117,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             if source.endswith(".py"):
                 raise
             raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
-        entry: Entry = getattr(module, name, None)
-        if not callable(entry):
+        if not callable(getattr(module, name, None)):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
+        entry: Entry = getattr(module, name)
         return entry
 
     def make(self, text: str, **given: Any) -> Any:
