@@ -69,7 +69,7 @@ class TrainCommand:
         """
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         directory = namespace.out or default_directory(config)
-        from normless.train.progress_bar import ProgressBar
+        from normless.train.run_listener import ProgressBar
         from normless.train.training_run import train
 
         carry_out: Any = train

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normless.train.atomic_write import replaced
-from normless.train.directory import RunDirectory
+from normless.train.directory import RunDirectory, replaced
 
 if TYPE_CHECKING:
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger

@@ -14,8 +14,7 @@ from torch import Tensor
 from normless.divergence import first_diverged
 from normless.optim import set_rate
 from normless.train.assembly import Training
-from normless.train.evaluation import mean_metric
-from normless.train.objective import l2_term, mean_of_processes
+from normless.train.objective import l2_term, mean_metric, mean_of_processes
 from normless.train.run_listener import RunListener
 from normless.train.task import EpochTraining, StepStatistics
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from normless.data import TextData, TranslationData
 from normless.probes import RideAlong
-from normless.train.assembly import Training, assemble, make_fabric
+from normless.train.assembly import Training, assemble, check_measurable, make_fabric
 from normless.train.checkpoint import load_checkpoint, restored, save_checkpoint
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train.curve_files import Curves
@@ -22,7 +22,6 @@ from normless.train.denormals import denormals_flushed
 from normless.train.directory import RunDirectory
 from normless.train.image_task import ImageTask
 from normless.train.loop import train_epoch
-from normless.train.measuring import check_measurable
 from normless.train.outcome import has_plateaued
 from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult
 from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
@@ -182,8 +181,7 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> 
             if row is not None:
                 curves.add_epoch(row)
             curves.write()
-            if training.measuring is not None:
-                training.measuring.write(epoch + 1)
+            training.write_measurements(epoch + 1)
             if row is None:
                 return _result(training, curves, trained)
             save_checkpoint(fabric, place.checkpoint, training.network, training.optimizer, epoch + 1)
