@@ -8,18 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from normless import __version__
 from normless.machine import available_cores
 from normless.sweeps.runs import RunOutcome, RunRow, kind_of
-from normless.train import Settings
+from normless.train import Settings, versions_of
 
-PACKAGES = ("torch", "numpy")
 LOCK = "lock"
 EPOCHS = "epochs.parquet"
 
@@ -87,13 +84,7 @@ def machine() -> str:
 @cache
 def versions() -> Mapping[str, str]:
     """The versions of normless, Python and the packages that results depend on."""
-    installed = {"normless": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed
+    return versions_of("numpy")
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ def seed_epoch(seed: int, epoch: int, rank: int) -> None:
 def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()) -> EpochTraining:
     """Train for one epoch, counted from 0; ends early at the first loss that diverged.
 
-    On the CPU a loss is read before its step is made; on an accelerator, and between processes, after
-    up to `STEPS_BETWEEN_READS` steps, and what followed a diverged loss is then left out of the record.
+    On the CPU a loss is read before its step; on an accelerator, and between processes, after up to
+    `STEPS_BETWEEN_READS` steps, and the steps that followed a diverged loss are then left out.
     """
     task, fabric = training.task, training.fabric
     seed_epoch(task.config.seed, epoch, fabric.global_rank)
