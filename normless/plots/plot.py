@@ -32,9 +32,13 @@ class Law:
 class Frame(TypedDict, total=False):
     """What every grammar takes besides its columns.
 
+    Every grammar also takes ``ax``, the axes to draw on instead of a new figure, and those with series ``by``, the
+    column of their names (``scheme`` by default), and ``inks``, the colour and marker of each (by default those of
+    its scheme).
+
     Keys:
         title: above the plot.
-        x_label, y_label: of the axes, with units; the names of the columns by default.
+        x_label, y_label: of the axes, with units; by default those of the columns.
         log: which axes are logarithmic: ``"x"``, ``"y"`` or ``"xy"``; ``"y?"`` if y spans more than a factor of 30.
         x_ticks, y_ticks: ``"values"`` puts a tick at each value of the table, ``"powers of 2"`` writes the exponent k
             as 2ᵏ; a mapping gives the text at each place.

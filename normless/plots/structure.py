@@ -24,7 +24,7 @@ NARROWEST = 60.0
 LEGEND_COLUMNS = 6
 PROJECTION = SCHEME_INKS["none"].light
 
-TOGETHER: Mapping[str, Any] = {"linestyle": "none", "markersize": 6.5}
+TOGETHER: dict[str, Any] = {"linestyle": "none", "markersize": 6.5}
 MARKS: Mapping[str, dict[str, Any]] = {
     "weight": {"marker": "s", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "weight layer"},
     "activation": {"marker": ".", "color": TEXT.light, "label": "activation"},

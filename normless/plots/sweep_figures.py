@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import require_columns
+from normless.plots.grammars.frame import label_of, require_columns
 from normless.plots.grammars.lines import lines
 from normless.plots.grammars.measured_on_predicted import measured_on_predicted
 from normless.plots.grammars.points import points
@@ -44,8 +44,6 @@ def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance
         y_limits=(0, 1),
         laws=() if chance is None else [Law("chance", lambda depth: np.full_like(depth, chance))],
         title="Which networks train",
-        x_label="depth (layers)",
-        y_label="test accuracy",
     )
 
 
@@ -141,7 +139,6 @@ def optimum_against(
         end_text=lambda name, _: name.replace("_", " "),
         log="x",
         title=title,
-        x_label=_in_words(across),
         y_label=up,
     )
 
@@ -185,9 +182,8 @@ def rate_against(
         y_ticks="powers of 2",
         # The neighbours of a single rate give the axis its scale.
         y_limits=(low - 0.4, high + 0.4) if high - low > 1 else (round(low) - 1.2, round(low) + 1.2),
-        laws=[Law(f"∝ {_in_words(across)}", lambda x: start + np.log2(x / first))] if proportional else (),
+        laws=[Law(f"∝ {label_of(across)}", lambda x: start + np.log2(x / first))] if proportional else (),
         title=title,
-        x_label=_in_words(across),
         y_label="optimal learning rate",
     )
 
@@ -230,7 +226,3 @@ def skip_variance_against_block(
         title="Signal at initialization",
         y_label="variance on the skip path",
     )
-
-
-def _in_words(column: str) -> str:
-    return {"depth": "depth (layers)", "batch_size": "batch size"}.get(column, column.replace("_", " "))
