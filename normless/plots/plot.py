@@ -94,18 +94,16 @@ class Plot:
         Raises:
             ValueError: the table lacks a column or is empty.
         """
-        arguments = self.arguments | changes
-        drawn = table if self.prepare is None else self._prepared(table, str(arguments.get("title", "The plot")))
-        axes: Axes = getattr(import_module("normless.plots"), self.grammar)(drawn, ax, **arguments)
-        return axes
+        from normless.plots.grammars.frame import require_columns
 
-    def _prepared(self, table: pd.DataFrame, title: str) -> pd.DataFrame:
-        """The table to draw; what the preparation misses is an error like what the grammar misses."""
-        require_columns = import_module("normless.plots.grammars.frame").require_columns
-        require_columns(table, (), title)
-        assert self.prepare is not None
-        try:
-            return self.prepare(table)
-        except KeyError as error:
-            require_columns(table, (str(error.args[0]),), title)
-            raise
+        arguments = self.arguments | changes
+        if self.prepare is not None:
+            title = str(arguments.get("title", "The plot"))
+            require_columns(table, (), title)
+            try:
+                table = self.prepare(table)
+            except KeyError as error:
+                require_columns(table, (str(error.args[0]),), title)
+                raise
+        axes: Axes = getattr(import_module("normless.plots"), self.grammar)(table, ax, **arguments)
+        return axes

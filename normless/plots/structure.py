@@ -45,6 +45,10 @@ WIRES: Mapping[str, dict[str, Any]] = {
     "branch": {"edgecolor": QUIET.light, "linewidth": 1.0, "label": "_branch"},
 }  # fmt: skip
 
+BOX: dict[str, Any] = {
+    "boxstyle": "round,pad=0,rounding_size=0.4", "facecolor": GRID.light, "edgecolor": "none", "alpha": 0.6,
+}  # fmt: skip
+
 
 def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title: str = "Residual structure") -> Axes:
     """Draw a network from stem to head: each block a box on the trunk, its skip path an arc above the branch.
@@ -76,17 +80,9 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
     _draw_marks(axes, drawing.pieces)
     _draw_names(axes, drawing.pieces)
     name_axes(axes, title=title, across="", up=_summary(residual_map))
-    axes.legend(
-        handles=legend,
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
-        ncols=LEGEND_COLUMNS,
-        frameon=False,
-        fontsize=SMALL_FONT_SIZE,
-        labelcolor=TEXT.light,
-        columnspacing=1.2,
-        handletextpad=0.4,
-    )
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL_FONT_SIZE, "labelcolor": TEXT.light}
+    style |= {"ncols": LEGEND_COLUMNS, "columnspacing": 1.2, "handletextpad": 0.4}
+    axes.legend(handles=legend, loc="upper left", bbox_to_anchor=(0, 0), **style)
     return axes
 
 
@@ -101,19 +97,8 @@ def _draw_trunk(axes: Axes, drawing: Drawing) -> None:
 def _draw_wires(axes: Axes, pieces: Sequence[Piece]) -> None:
     for piece in pieces:
         if piece.boxed:
-            axes.add_patch(
-                FancyBboxPatch(
-                    (piece.x, piece.y - piece.below + 0.1),
-                    piece.width,
-                    piece.below + 0.5,
-                    boxstyle="round,pad=0,rounding_size=0.4",
-                    facecolor=GRID.light,
-                    edgecolor="none",
-                    alpha=0.6,
-                    zorder=0,
-                    label="_block",
-                )
-            )
+            corner, height = (piece.x, piece.y - piece.below + 0.1), piece.below + 0.5
+            axes.add_patch(FancyBboxPatch(corner, piece.width, height, zorder=0, label="_block", **BOX))
         for wire in piece.wires:
             axes.add_patch(PathPatch(_rounded(wire.points), facecolor="none", zorder=2, **WIRES[wire.what]))
 
