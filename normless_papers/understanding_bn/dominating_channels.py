@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from normless.plots import PLOTS, Plot, new_panels, scheme_ink
 from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, larger, replicates, within
+from normless_papers.claims import Check
 from normless_papers.probes import ChannelContributions, dominance_table
+from normless_papers.stated_claims import exceeds, lies_within, stated
 from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 
@@ -18,23 +19,17 @@ _EARLY, _LATE = (2, 10), (95, 108)
 
 def _channel_pairs(facts: Measured) -> list[Check]:
     share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
-    return [
-        larger(
+    return stated(
+        {
             "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
-            "explains more than half of what varies in it.",
-            share[0],
-            Estimate(0.5),
-        ),
-        larger("With batch norm that explains less.", *share),
-        larger("The effective rank is larger with batch norm.", *reversed(rank)),
-        larger(
+            "explains more than half of what varies in it.": exceeds(share[0], 0.5),
+            "With batch norm that explains less.": exceeds(*share),
+            "The effective rank is larger with batch norm.": exceeds(*reversed(rank)),
             "Some channels have consistently large, others small gradients without batch norm: entries vary by more "
-            "than their mean.",
-            variation[0],
-            Estimate(1.0),
-        ),
-        larger("With batch norm they vary by less than their mean.", Estimate(1.0), variation[1]),
-    ]
+            "than their mean.": exceeds(variation[0], 1.0),
+            "With batch norm they vary by less than their mean.": exceeds(1.0, variation[1]),
+        }
+    )
 
 
 @artefact("understanding-bn/figure-7", basis="measurement", checks=_channel_pairs)
@@ -64,27 +59,18 @@ def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
 def _channel_gradients(facts: Measured) -> list[Check]:
     without, with_norm = (facts.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
     scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
-    return [
-        larger(
+    return stated(
+        {
             "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio "
-            "of mean |gradient| above 0).",
-            scales[0],
-            Estimate(0.0),
-        ),
-        within(
+            "of mean |gradient| above 0).": exceeds(scales[0], 0.0),
             "With batch norm they are similarly scaled in all layers: early and late ones within an order of "
-            "magnitude (log₁₀ of the ratio).",
-            scales[1],
-            -1.0,
-            1.0,
-        ),
-        larger(
+            "magnitude (log₁₀ of the ratio).": lies_within(scales[1], -1.0, 1.0),
             "Without batch norm gradients differ more from channel to channel within early layers than within late "
-            "ones (the deviation of log₁₀|gradient| over the channels of a layer).",
-            replicates(without["decades"]["early"]),
-            replicates(without["decades"]["late"]),
-        ),
-    ]
+            "ones (the deviation of log₁₀|gradient| over the channels of a layer).": exceeds(
+                without["decades"]["early"], without["decades"]["late"]
+            ),
+        }
+    )
 
 
 @artefact("understanding-bn/figure-19", basis="measurement", checks=_channel_gradients)
@@ -115,24 +101,18 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 def _dominating_channels(facts: Measured) -> list[Check]:
     averages = facts.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
     without, with_norm = averages.loc[False], averages.loc[True]
-    return [
-        larger(
+    return stated(
+        {
             "Without batch norm channels with larger means contribute more: the rank correlation of a channel's "
-            "contribution with its |mean| is above 0.5.",
-            replicates(without["mean_correlation"]),
-            Estimate(0.5),
-        ),
-        larger(
-            "Effectively fewer channels matter without batch norm (1/Σ share² over their number).",
-            replicates(with_norm["effective_share"]),
-            replicates(without["effective_share"]),
-        ),
-        larger(
-            "Effectively few channels matter without it: less than half of them.",
-            Estimate(0.5),
-            replicates(without["effective_share"]),
-        ),
-    ]
+            "contribution with its |mean| is above 0.5.": exceeds(without["mean_correlation"], 0.5),
+            "Effectively fewer channels matter without batch norm (1/Σ share² over their number).": exceeds(
+                with_norm["effective_share"], without["effective_share"]
+            ),
+            "Effectively few channels matter without it: less than half of them.": exceeds(
+                0.5, without["effective_share"]
+            ),
+        }
+    )
 
 
 @artefact("understanding-bn/dominating-channels", basis="measurement", checks=_dominating_channels)

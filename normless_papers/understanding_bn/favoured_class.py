@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from normless.plots import PLOTS, QUIET, SCHEME_INKS, lines, new_panels
 from normless.probes import agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, in_every, larger, replicates, within
+from normless_papers.claims import Check, Estimate, in_every, larger, replicates, within
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import for_each_class
+from normless_papers.stated_claims import decided, exceeds, in_all, stated
 from normless_papers.understanding_bn.initial_pass import WEIGHT_52, class_pass_of, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 
@@ -28,39 +29,27 @@ _SUM_ROUNDING = 1e-9
 def _favoured_class(facts: Measured) -> list[Check]:
     without, with_norm = facts.both
     variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
-    return [
-        in_every(
+    return stated(
+        {
             f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
-            "minibatch, in every draw.",
-            without["predicted_share"] >= ALMOST_ALWAYS,
-            smallest_share=without["predicted_share"].min(),
-        ),
-        larger(
+            "minibatch, in every draw.": in_all(
+                without["predicted_share"] >= ALMOST_ALWAYS, smallest_share=without["predicted_share"].min()
+            ),
             "That class's gradients are large for the images of other classes: on average more than half of the "
-            "largest possible, 1.",
-            replicates(without["column_mean"]),
-            Estimate(0.5),
-        ),
-        larger(
-            "They are roughly constant: their deviation over images is less than a quarter of their mean.",
-            Estimate(0.25),
-            variation[0],
-        ),
-        larger(
+            "largest possible, 1.": exceeds(without["column_mean"], 0.5),
+            "They are roughly constant: their deviation over images is less than a quarter of their mean.": exceeds(
+                0.25, variation[0]
+            ),
             "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
-            "mean is larger.",
-            variation[1],
-            variation[0],
-        ),
-        larger(
-            "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.",
-            *facts.estimates("agreement"),
-        ),
-        larger(
-            "The largest gradient of the final bias is smaller with batch norm.",
-            *facts.estimates("bias_gradient"),
-        ),
-    ]
+            "mean is larger.": exceeds(variation[1], variation[0]),
+            "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.": exceeds(
+                *facts.estimates("agreement")
+            ),
+            "The largest gradient of the final bias is smaller with batch norm.": exceeds(
+                *facts.estimates("bias_gradient")
+            ),
+        }
+    )
 
 
 @artefact("understanding-bn/figure-4", basis="measurement", checks=_favoured_class)
@@ -194,16 +183,17 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
 
 
 def _class_wise_mask(facts: Measured) -> list[Check]:
-    return [
-        check(
+    return stated(
+        {
             f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
-            f"{_SUM_ROUNDING:g} of its largest element.",
-            bool((rows["deviation"] <= _SUM_ROUNDING).all()) if len(rows) else None,
-            largest_deviation=rows["deviation"].max(),
-            parameters=rows["parameters"].max(),
-        )
-        for name, rows in zip(("without", "with"), facts.both, strict=True)
-    ]
+            f"{_SUM_ROUNDING:g} of its largest element.": decided(
+                bool((rows["deviation"] <= _SUM_ROUNDING).all()) if len(rows) else None,
+                largest_deviation=rows["deviation"].max(),
+                parameters=rows["parameters"].max(),
+            )
+            for name, rows in zip(("without", "with"), facts.both, strict=True)
+        }
+    )
 
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)

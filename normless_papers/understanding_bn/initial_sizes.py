@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, over_draws, replicates, within
+from normless_papers.claims import Check, Estimate, over_draws, replicates
+from normless_papers.stated_claims import asked_at_scale, exceeds, in_all, lies_within, stated
 from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 
@@ -20,28 +21,17 @@ _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 def _gradients_of_layer_55(facts: Measured) -> list[Check]:
     without, with_norm = facts.both
     ratio = without["mean_abs"] / with_norm["mean_abs"]
-    return [
-        in_every(
-            "Gradients are larger without batch norm, in every draw (mean |gradient| of the kernel).",
-            ratio > 1,
-            smallest_ratio=ratio.min(),
-            largest_ratio=ratio.max(),
-        ),
-        at_scale(
-            within(
-                "They are about 10² times larger, within half a decade (log₁₀ of the ratio of the means).",
-                decades(ratio),
-                1.5,
-                2.5,
+    return stated(
+        {
+            "Gradients are larger without batch norm, in every draw (mean |gradient| of the kernel).": in_all(
+                ratio > 1, smallest_ratio=ratio.min(), largest_ratio=ratio.max()
             ),
-            facts.reduction,
-        ),
-        larger(
-            "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).",
-            decades(without["kurtosis"] / with_norm["kurtosis"]),
-            Estimate(0.0),
-        ),
-    ]
+            "They are about 10² times larger, within half a decade (log₁₀ of the ratio of "
+            "the means).": asked_at_scale(lies_within(decades(ratio), 1.5, 2.5), facts.reduction),
+            "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio "
+            "above 0).": exceeds(decades(without["kurtosis"] / with_norm["kurtosis"]), 0.0),
+        }
+    )
 
 
 @artefact("understanding-bn/figure-2", basis="measurement", checks=_gradients_of_layer_55)
@@ -97,35 +87,23 @@ def _histograms(counts: pd.DataFrame) -> Axes:
 
 def _moments_against_depth(facts: Measured) -> list[Check]:
     without, with_norm = facts.both
-    checks = [
-        at_scale(
-            within(
-                "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade (log₁₀).",
-                replicates(without["log10_scale"]),
-                1.5,
-                2.5,
-            ),
-            facts.reduction,
-        )
-    ]
+    checks = stated(
+        {
+            "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade "
+            "(log₁₀).": asked_at_scale(lies_within(without["log10_scale"], 1.5, 2.5), facts.reduction),
+        }
+    )
     for name in _MOMENTS.values():
         growth = replicates(without[f"{name}_decades"])
-        checks += [
-            larger(f"Without batch norm {name} grows by more than a decade over 100 layers.", growth, Estimate(1.0)),
-            larger(
+        checks += stated(
+            {
+                f"Without batch norm {name} grows by more than a decade over 100 layers.": exceeds(growth, 1.0),
                 f"Almost exponentially: a straight line explains more than 0.8 of the variance of log₁₀ {name} over "
-                "layers.",
-                replicates(without[f"{name}_straightness"]),
-                Estimate(0.8),
-            ),
-            within(
+                "layers.": exceeds(without[f"{name}_straightness"], 0.8),
                 f"With batch norm {name} stays relatively constant: its trend is less than half a decade over 100 "
-                "layers.",
-                replicates(with_norm[f"{name}_decades"]),
-                -0.5,
-                0.5,
-            ),
-        ]
+                "layers.": lies_within(with_norm[f"{name}_decades"], -0.5, 0.5),
+            }
+        )
     return checks
 
 
