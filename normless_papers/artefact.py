@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ class _Artefacts(Registry[Artefact]):
 
     def __getitem__(self, name: str) -> Artefact:
         if name in published():
-            importlib.import_module(f"normless_papers.{published()[name].paper.replace('-', '_')}")
+            _import_paper(published()[name].paper)
         return super().__getitem__(name)
 
     def __contains__(self, name: object) -> bool:
@@ -128,6 +129,14 @@ class _Artefacts(Registry[Artefact]):
                 f"{name} is no artefact; put @artefact(...) above the function that measures it."
             )
         return entry
+
+
+@cache
+def _import_paper(paper: str) -> None:
+    """Import every file in the folder of a paper."""
+    package = import_module(f"normless_papers.{paper.replace('-', '_')}")
+    for module in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
 
 
 ARTEFACTS = _Artefacts("artefact")
