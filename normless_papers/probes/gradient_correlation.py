@@ -126,15 +126,12 @@ def parameter_gradient_correlation(
     """Cosine between the gradients of different examples with respect to every parameter, and to all of them.
 
     One forward pass, and one backward pass and one copy of the gradients per example. The network is left as it was.
-
-    Args:
-        model, inputs, residual_map, training: as for `normless.probes.observe`; examples along the logits' first
-        axis. targets: of every example. loss: (logits, targets) of one example, both with a first axis of length 1,
-        to a scalar.
+    Arguments are those of `normless.probes.observe`, with examples along the logits' first axis; `loss` takes logits
+    and targets of one example, both with a first axis of length 1.
 
     Returns:
-        A row per trainable parameter in the order of `named_parameters`, its place as in `places.Owner`, and a
-        last row `all`: mean cosine and mean |cosine| over pairs of examples with a gradient, and how many these are.
+        A row per trainable parameter in the order of `named_parameters` with its `ParameterOwner`, and a last row
+        `all`: mean cosine and mean |cosine| over pairs of examples with a gradient, and how many these are.
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map

@@ -109,15 +109,11 @@ def _columns(sums: Sums, groups: int) -> dict[str, Any]:
 def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:
     """How far gradients follow channel means (figure 18) and their own Σ|d| (figure 23), layer by layer.
 
-    Args:
-        parameters: rows of `ParameterGradients`.
-
-    Returns:
-        One row per layer and call: ``order``, ``layer``, ``call``; ``mean_correlation``, the rank correlation
-        (Spearman) of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``,
-        the mean |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
-        ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
-        parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
+    Of rows of `ParameterGradients` one row per layer and call: ``mean_correlation``, the rank correlation (Spearman)
+    of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``, the mean
+    |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
+    ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
+    parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
     """
     rows = []
     for (order, layer, call), group in parameters.groupby(["order", "layer", "call"], sort=True):

@@ -218,14 +218,7 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
 
 
 def draw_singular_values(values: pd.DataFrame, law: pd.DataFrame, ax: Axes | None = None, *, of: str) -> Axes:
-    """Figure 8: histograms of all runs over each other by the number of factors, with the limiting density.
-
-    Args:
-        values: a row per singular value: ``factors``, ``run``, ``unit_squared`` (for entries of variance 1/N).
-        law: of `density_table`.
-        ax: where to draw; a new figure without it.
-        of: ``"squares"`` or ``"values"``.
-    """
+    """Figure 8: histograms of all runs over each other by the number of factors, with the limiting density."""
     shown = values["unit_squared"] if of == "squares" else np.sqrt(values["unit_squared"])
     return histogram(
         values.assign(shown=shown),
