@@ -124,7 +124,7 @@ def observe_along(
 def moments_along(
     model: nn.Module, inputs: Any, targets: Any, direction: Direction, points: Sequence[float], **options: Any
 ) -> pd.DataFrame:
-    """`observe_along` of `ChannelMoments`: those of every weight layer along a direction (Bjorck et al., figure 6)."""
+    """`observe_along` of `ChannelMoments`, those of every weight layer (Bjorck et al., figure 6)."""
     return observe_along(model, ChannelMoments(), inputs, targets, direction, points, **options)
 
 

@@ -117,7 +117,7 @@ class Initializations:
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,
     ) -> Evidence:
-        """The evidence of an artefact whose facts are one table of every draw, itself published without `quantities`."""
+        """The evidence whose facts are one table of every draw; that is what is published without `quantities`."""
         facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
         return Evidence(
             facts.table if quantities is None else quantity_table(quantities(facts)),
