@@ -1,8 +1,8 @@
-"""Claims beside their tests: `stated({"A is larger than B.": exceeds(a, b)})`."""
+"""Claims beside their tests: `{"A is larger than B.": exceeds(a, b)}`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,13 +14,26 @@ from normless_papers.claims import Check, Estimate, at_scale, check, close, in_e
 Test: TypeAlias = Callable[[str], Check]
 """From a claim to its check."""
 
+Tests: TypeAlias = Mapping[str, Test]
+"""By the claims."""
+
 Quantity: TypeAlias = "Estimate | float | pd.Series[Any]"
 """An estimate, an exact number, or a number per draw."""
 
 
-def stated(tests: Mapping[str, Test]) -> list[Check]:
+def stated(tests: Tests) -> list[Check]:
     """The check of every claim, by its test."""
     return [test(claim) for claim, test in tests.items()]
+
+
+def checks_by(function: Callable[[Any], Sequence[Check] | Tests]) -> Callable[[Any], Sequence[Check]]:
+    """A function of facts to checks, for one to checks or to tests."""
+
+    def checks(facts: Any) -> Sequence[Check]:
+        result = function(facts)
+        return stated(result) if isinstance(result, Mapping) else result
+
+    return checks
 
 
 def exceeds(first: Quantity, second: Quantity, *, by: float = 0.0) -> Test:

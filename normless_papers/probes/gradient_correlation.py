@@ -37,17 +37,6 @@ from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
 
 BLOCK_COLUMNS = ("block", "name", "cosine", "absolute_cosine", "pairs")
-PARAMETER_COLUMNS = (
-    "parameter",
-    "layer",
-    "place",
-    "block",
-    "name",
-    "position",
-    "cosine",
-    "absolute_cosine",
-    "pairs",
-)
 ALL = "all"
 
 
@@ -151,7 +140,7 @@ def parameter_gradient_correlation(
     table = [
         {"parameter": name, **vars(places.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()
     ]
-    return pd.DataFrame(table, columns=list(PARAMETER_COLUMNS))
+    return pd.DataFrame(table)
 
 
 def predicted_gradient_cosines(

@@ -17,26 +17,12 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from normless.probes import Setting
 from normless.residual import Layer, ResidualBlock
-from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables
 from normless_papers.probes.preactivations import Preactivations
 from normless_papers.probes.summands import Summands, Sums
 
-COLUMNS = (
-    "order",
-    "layer",
-    "block",
-    "call",
-    "out_channel",
-    "in_channel",
-    "offset",
-    "gradient",
-    "abs_sum",
-    "sum_abs",
-    "sum_b_abs_sum_xy",
-    "sum_xy_abs_sum_b",
-    "input_independence",
-    "channel_mean",
-)
+_PLACE = (*LAYER_COLUMNS, "out_channel", "in_channel", "offset")
+COLUMNS = (*_PLACE, "gradient", "abs_sum", *SUM_COLUMNS[:-1], "input_independence", "channel_mean")
 
 
 @dataclass

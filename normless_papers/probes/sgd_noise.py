@@ -32,7 +32,7 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 def per_example_gradients(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, *, chunk: int = 32
 ) -> Tensor:
-    """∇f_i of every example by all trainable parameters, in eval mode, as `named_parameters` orders them: shape (N, P).
+    """∇f_i of every example by all trainable parameters, in eval mode, in the order of `named_parameters`: (N, P).
 
     Args:
         model: any network that `torch.func.vmap` can run.

@@ -33,20 +33,6 @@ from normless.probes import (
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
-COLUMNS = (
-    "parameter",
-    "layer",
-    "place",
-    "block",
-    "name",
-    "position",
-    "trace",
-    "smallest_eigenvalue",
-    "largest_eigenvalue",
-    "update_norm",
-    "alignment",
-)
-
 
 @dataclass(frozen=True)
 class UpdateTerm:
@@ -136,4 +122,4 @@ def _table(
                 "alignment": float(update @ whole / (update.norm() * whole.norm())),
             }
         )
-    return pd.DataFrame(table, columns=list(COLUMNS))
+    return pd.DataFrame(table)

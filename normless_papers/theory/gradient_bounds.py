@@ -32,18 +32,8 @@ INPUT_COLUMNS = (
     "entropy",
     "bound",
 )
-SET_COLUMNS = (
-    "set",
-    "place",
-    "block",
-    "parameters",
-    "gradient_norm",
-    "set_norm",
-    "inner_product",
-    "excess",
-    "bound",
-    "logit_bound",
-)
+_MEASURED = ("gradient_norm", "set_norm", "inner_product", "excess", "bound", "logit_bound")
+SET_COLUMNS = ("set", "place", "block", "parameters", *_MEASURED)
 
 
 @dataclass(frozen=True)

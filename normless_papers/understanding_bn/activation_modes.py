@@ -10,7 +10,7 @@ from normless.plots import histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, larger, replicates
 from normless_papers.probes import peak_counts
-from normless_papers.stated_claims import exceeds, stated
+from normless_papers.stated_claims import Tests, exceeds, stated
 from normless_papers.understanding_bn.initial_pass import HISTOGRAM_CHANNELS, HISTOGRAM_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 
@@ -21,21 +21,19 @@ _SHOWN = 0
 _COLUMNS = ["abs_mean", "relative_mean", "modes", "unimodal"]
 
 
-def _unnormalized(facts: Measured) -> list[Check]:
+def _unnormalized(facts: Measured) -> Tests:
     layers = facts.pivoted("layer", _COLUMNS, batch_norm=False)
     means, modes = layers["abs_mean"], layers["modes"]
-    return stated(
-        {
-            **{
-                f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
-                "of |mean| above 0).": exceeds(decades(means[later] / means[earlier]), 0.0)
-                for earlier, later in ((9, 45), (45, 83))
-            },
-            "Histograms in layers 81 and 83 have more modes on average than those in layer 9.": exceeds(
-                (modes[81] + modes[83]) / 2, modes[9]
-            ),
-        }
-    )
+    return {
+        **{
+            f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
+            "of |mean| above 0).": exceeds(decades(means[later] / means[earlier]), 0.0)
+            for earlier, later in ((9, 45), (45, 83))
+        },
+        "Histograms in layers 81 and 83 have more modes on average than those in layer 9.": exceeds(
+            (modes[81] + modes[83]) / 2, modes[9]
+        ),
+    }
 
 
 @artefact("understanding-bn/figure-13", basis="measurement", checks=_unnormalized)
@@ -77,9 +75,9 @@ def normalized_activations(context: Context, *, data: str, batch_size: int, draw
 def _channels(draw: Draw) -> pd.DataFrame:
     """By layer |mean|, also in deviations, modes, and the share of channels with one mode."""
     seen = pass_of(draw)
-    table = seen.moments.set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
+    table = seen["moments"].set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
     table["relative_mean"] = table["abs_mean"] / np.sqrt(table["variance"])
-    peaks = peak_counts(seen.activations).set_index("order")["peaks"].astype(float).groupby(level="order")
+    peaks = peak_counts(seen["activations"]).set_index("order")["peaks"].astype(float).groupby(level="order")
     table["modes"], table["unimodal"] = peaks.mean(), peaks.agg(lambda counts: float((counts == 1).mean()))
     return table.rename_axis("layer").reset_index()
 
@@ -88,7 +86,7 @@ def _evidence(setting: Initializations, *, batch_norm: bool) -> Evidence:
     return setting.evidence(
         _channels,
         draw=lambda: _histograms(
-            setting.shown(lambda draw: pass_of(draw).activations, batch_norm=(batch_norm,)),
+            setting.shown(lambda draw: pass_of(draw)["activations"], batch_norm=(batch_norm,)),
         ),
         remarks=(
             "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",

@@ -19,7 +19,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients
-from normless_papers.stated_claims import asked_at_scale, decided, exceeds, lies_within, stated
+from normless_papers.stated_claims import Tests, asked_at_scale, decided, exceeds, lies_within, stated
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
 
@@ -31,23 +31,21 @@ _PAIRS = ((18, 19), (54, 55), (90, 91))
 _ROUNDING = 1e-9
 
 
-def _summand_identity(facts: Measured) -> list[Check]:
+def _summand_identity(facts: Measured) -> Tests:
     measured = facts.table
-    return stated(
-        {
-            f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
-            "the kernel's mean |gradient|.": decided(
-                (measured["deviation"] <= _ROUNDING).all(),
-                largest_deviation=measured["deviation"].max(),
-                parameters=measured["parameters"].sum(),
-            ),
-            "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.": decided(
-                (measured["violations"] == 0).all(),
-                violations=measured["violations"].sum(),
-                parameters=measured["parameters"].sum(),
-            ),
-        }
-    )
+    return {
+        f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
+        "the kernel's mean |gradient|.": decided(
+            (measured["deviation"] <= _ROUNDING).all(),
+            largest_deviation=measured["deviation"].max(),
+            parameters=measured["parameters"].sum(),
+        ),
+        "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.": decided(
+            (measured["violations"] == 0).all(),
+            violations=measured["violations"].sum(),
+            parameters=measured["parameters"].sum(),
+        ),
+    }
 
 
 @artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
@@ -176,7 +174,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
     """The four sums of some layers, and their geometric means over draws in the table's columns."""
 
     def sums(draw: Draw) -> pd.DataFrame:
-        table = pass_of(draw).sums
+        table = pass_of(draw)["sums"]
         return table[table["order"].isin(layers)]
 
     drawn = setting.measured(sums)

@@ -12,7 +12,7 @@ from scipy.integrate import trapezoid
 from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
-from normless_papers.stated_claims import decided, equals, stated
+from normless_papers.stated_claims import Tests, decided, equals, stated
 from normless_papers.theory import density, density_table
 
 
@@ -60,24 +60,18 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
     )
 
 
-def _densities(densities: pd.DataFrame) -> list[Check]:
+def _densities(densities: pd.DataFrame) -> Tests:
     near, off = densities["density_at_1e-8"], densities["deviation_from_marchenko_pastur"].max()
     integrals = densities[["factors", "integral"]].itertuples(index=False, name=None)
-    return stated(
-        {
-            **{
-                f"M = {count}: the density integrates to 1, within 1e-4.": equals(integral, 1.0, absolute=1e-4)
-                for count, integral in integrals
-            },
-            "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
-            "M.": decided(
-                near.min() > 1e3 and (near.diff().iloc[1:] > 0).all(), smallest=near.min(), largest=near.max()
-            ),
-            "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.": decided(
-                off <= 1e-9, deviation=off
-            ),
-        }
-    )
+    return {
+        **{
+            f"M = {count}: the density integrates to 1, within 1e-4.": equals(integral, 1.0, absolute=1e-4)
+            for count, integral in integrals
+        },
+        "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
+        "M.": decided(near.min() > 1e3 and (near.diff().iloc[1:] > 0).all(), smallest=near.min(), largest=near.max()),
+        "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.": decided(off <= 1e-9, deviation=off),
+    }
 
 
 @artefact("understanding-bn/figure-10", basis="formula", checks=_densities)

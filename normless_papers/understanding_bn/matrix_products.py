@@ -17,7 +17,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import decided, equals, in_all, stated
+from normless_papers.stated_claims import Tests, decided, equals, in_all, stated
 from normless_papers.theory import (
     density_table,
     distance_between,
@@ -153,31 +153,29 @@ def matrix_reduction(size: int) -> str:
     return "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
 
 
-def _products(products: pd.DataFrame) -> list[Check]:
+def _products(products: pd.DataFrame) -> Tests:
     """Of `size` N, `factors`, `run`, `heaviness` E s⁴/(E s²)², `largest`, and `distance` from the first run."""
     heaviness, largest = (
         products.pivot(index="run", columns="factors", values=name) for name in ("heaviness", "largest")
     )
     bound = 2 * _VALUES_OFF / products["size"].iloc[0]
-    return stated(
-        {
-            "The distribution is more heavy-tailed with every further number of factors, in every run: E s⁴/(E s²)² "
-            "rises.": in_all(
-                heaviness.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
-                least=heaviness.mean().min(),
-                most=heaviness.mean().max(),
-            ),
-            "The largest singular value grows with every further number of factors, in every run, also for entries "
-            "of variance 1/N.": in_all(
-                largest.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
-                first=largest.mean().iloc[0],
-                last=largest.mean().iloc[-1],
-            ),
-            f"Runs nearly coincide: the shares of values below any point differ by at most {bound:g}.": decided(
-                products["distance"].max() <= bound, largest_distance=products["distance"].max()
-            ),
-        }
-    )
+    return {
+        "The distribution is more heavy-tailed with every further number of factors, in every run: E s⁴/(E s²)² "
+        "rises.": in_all(
+            heaviness.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
+            least=heaviness.mean().min(),
+            most=heaviness.mean().max(),
+        ),
+        "The largest singular value grows with every further number of factors, in every run, also for entries "
+        "of variance 1/N.": in_all(
+            largest.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
+            first=largest.mean().iloc[0],
+            last=largest.mean().iloc[-1],
+        ),
+        f"Runs nearly coincide: the shares of values below any point differ by at most {bound:g}.": decided(
+            products["distance"].max() <= bound, largest_distance=products["distance"].max()
+        ),
+    }
 
 
 @artefact("understanding-bn/figure-8", basis="measurement", checks=_products)

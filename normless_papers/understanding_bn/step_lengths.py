@@ -15,7 +15,7 @@ from normless.probes import descend, find_divergence, momentum_sgd
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
-from normless_papers.stated_claims import exceeds, in_all, lies_within, stated
+from normless_papers.stated_claims import Tests, exceeds, in_all, lies_within, stated
 from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
@@ -26,15 +26,13 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-def _figure_24(facts: Measured) -> list[Check]:
+def _figure_24(facts: Measured) -> Tests:
     without, with_norm = (facts.pivoted("minibatch", ["step"], batch_norm=kind)["step"] for kind in (False, True))
-    return stated(
-        {
-            f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
-            "batch norm (log₁₀ of the ratio).": exceeds(decades(with_norm[minibatch] / without[minibatch]), 1.0)
-            for minibatch in (1, 5)
-        }
-    )
+    return {
+        f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
+        "batch norm (log₁₀ of the ratio).": exceeds(decades(with_norm[minibatch] / without[minibatch]), 1.0)
+        for minibatch in (1, 5)
+    }
 
 
 @artefact("understanding-bn/figure-24", basis="measurement", checks=_figure_24)
