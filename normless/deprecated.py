@@ -39,8 +39,14 @@ _MOVED = {
 }
 
 
-# Former functions that measured one watcher's table: the watcher, and the arguments by position after the model.
+# Former functions that measured one probe's table: its class or name, and the arguments by position after the model.
 _TABLES = {
+    "normless.probes.channel_moments": ("activations", "inputs"),
+    "normless.probes.covariance_table": ("covariance", "inputs residual_map"),
+    "normless.probes.gamma_variance_table": ("stream", "inputs residual_map"),
+    "normless.probes.gradient_moments": ("gradients", "inputs targets"),
+    "normless.probes.logit_gradients": ("logits", "inputs targets"),
+    "normless.probes.signal_table": ("signal", "inputs residual_map"),
     "normless_papers.probes.activation_histograms": ("ActivationHistograms", "inputs layers channels"),
     "normless_papers.probes.gradient_histograms": ("ParameterGradientHistograms", "inputs targets parameters"),
     "normless_papers.probes.gradient_sum_table": ("GradientSums", "inputs targets layers"),
@@ -69,10 +75,10 @@ def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Cal
             home, _, current_name = homes[former].rpartition(".")
             return getattr(import_module(home), current_name)
         if current is not None and former in _TABLES:
-            watcher, positional = _TABLES[former]
-            message = f"{former} is replaced by normless.probe(model, (inputs, targets), [{watcher}(…)])."
+            probe, positional = _TABLES[former]
+            message = f"{former} is replaced by normless.probe(model, (inputs, targets), [{probe}])."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return _table_of(current(watcher), positional.split())
+            return _table_of(probe if probe.islower() else current(probe), positional.split())
         if current is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return current(name)
@@ -80,15 +86,17 @@ def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Cal
     return find
 
 
-def _table_of(watcher: Callable[..., Any], positional: list[str]) -> Callable[..., Any]:
-    """A function of a model and a batch that returns the table of one watcher."""
+def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
+    """A function of a model and a batch that returns the table of one probe."""
 
     def table(model: Any, *values: Any, **options: Any) -> Any:
         given = dict(zip(positional, values, strict=False)) | options
         shared = {name: given.pop(name) for name in ("loss", "residual_map", "training") if name in given}
         inputs, targets = given.pop("inputs"), given.pop("targets", None)
-        made = watcher(**given)
-        import_module("normless.probes").observe(model, [made], inputs, targets, **shared)
-        return made.table()
+        name = "logit_matrix" if given.pop("by_example", False) else probe
+        probes = import_module("normless.probes")
+        watcher = (probes.PROBES[name] if isinstance(name, str) else name)(**given)
+        probes.observe(model, [watcher], inputs, targets, **shared)
+        return watcher.table()
 
     return table
