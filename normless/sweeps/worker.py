@@ -72,7 +72,6 @@ def machine() -> str:
 @cache
 def versions() -> Mapping[str, str]:
     """The versions of normless, Python and the packages that results depend on."""
-
     return versions_of("numpy")
 
 
