@@ -21,11 +21,7 @@ TABLES = {
 
 
 def table_function(name: str) -> Callable[..., Any]:
-    """The former function (model, inputs, targets or map, …) to a table, measured by its probe.
-
-    Raises:
-        AttributeError: there was no such function.
-    """
+    """The former function (model, inputs, targets or map, …) to a table, measured by its probe."""
     if name not in TABLES:
         raise AttributeError(f"module 'normless.probes' has no attribute {name!r}")
     chosen = TABLES[name]
@@ -34,11 +30,11 @@ def table_function(name: str) -> Callable[..., Any]:
 
     def table(model: Any, inputs: Any, *targets_or_map: Any, residual_map: Any = None, **options: Any) -> Any:
         targets = next((value for value in targets_or_map if not isinstance(value, ResidualMap)), None)
-        found = next((value for value in targets_or_map if isinstance(value, ResidualMap)), residual_map)
+        residual_map = next((value for value in targets_or_map if isinstance(value, ResidualMap)), residual_map)
         targets = options.pop("targets", targets)
         watcher = "logit_matrix" if options.pop("by_example", False) else chosen
         passed = {key: options.pop(key) for key in ("loss", "training") if key in options}
-        measured = probe(model, (inputs, targets), [PROBES[watcher](**options)], residual_map=found, **passed)
+        measured = probe(model, (inputs, targets), [PROBES[watcher](**options)], residual_map=residual_map, **passed)
         return next(iter(measured.tables.values()))
 
     return table

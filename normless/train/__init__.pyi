@@ -24,6 +24,12 @@ from .result import TranslationResult as TranslationResult
 from .result import TranslationRow as TranslationRow
 from .run_listener import RunListener as RunListener
 from .run_listener import RunStart as RunStart
+from .schedules import INVERSE_SQUARE_ROOT as INVERSE_SQUARE_ROOT
+from .schedules import SCHEDULES as SCHEDULES
+from .schedules import inverse_square_root as inverse_square_root
+from .schedules import rate_multiplier as rate_multiplier
+from .schedules import set_rate as set_rate
+from .schedules import step as step
 from .settings import DecayPolicy as DecayPolicy
 from .settings import Device as Device
 from .settings import Precision as Precision

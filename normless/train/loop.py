@@ -12,11 +12,11 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from normless.divergence import first_diverged
-from normless.optim import set_rate
 from normless.train.assembly import Training
 from normless.train.evaluation import mean_metric
 from normless.train.objective import l2_term, mean_of_processes
 from normless.train.run_listener import RunListener
+from normless.train.schedules import set_rate
 from normless.train.task import EpochTraining, StepStatistics
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.

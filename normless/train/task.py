@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from normless.lifting import evaluating
-from normless.optim import param_groups, rate_multiplier
+from normless.optim import param_groups
 from normless.residual import ResidualMap
 from normless.train.config import AdamConfig, RunConfig
 from normless.train.directory import RunDirectory
 from normless.train.result import TrainingResult
+from normless.train.schedules import rate_multiplier
 
 Config = TypeVar("Config", bound=RunConfig)
 

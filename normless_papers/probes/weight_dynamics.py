@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.probes import NO_OWNER, parameter_owners
 from normless.residual import ResidualBlock, ResidualMap
+from normless_papers.probes.parameter_owners import NO_OWNER, parameter_owners
 
 COLUMNS = (
     "step",

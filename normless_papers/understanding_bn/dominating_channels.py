@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, Plot, new_panels, scheme_ink
-from normless.probes import channel_gradient_spread
+from normless_papers.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, larger, replicates, within
 from normless_papers.probes import ChannelContributions, dominance_table

@@ -8,20 +8,14 @@ from typing import Final, TypeVar
 import pandas as pd
 from torch import Tensor
 
-from normless.probes import (
-    ChannelGradients,
-    ChannelMoments,
-    GradientMoments,
-    LogitGradientMatrix,
-    LogitGradients,
-    Watcher,
-    observe,
-)
+from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
 from normless_papers.probes import (
     ActivationHistograms,
     ChannelContributions,
+    ChannelGradients,
     ChannelPairs,
     GradientSums,
+    LogitGradientMatrix,
     ParameterGradientHistograms,
     ParameterGradients,
     SummandDistribution,

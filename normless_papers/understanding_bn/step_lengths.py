@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from normless.plots import Plot, new_panels
-from normless.probes import descend, find_divergence, momentum_sgd
+from normless.probes import descend
+from normless_papers.probes import find_divergence, momentum_sgd
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, within
 from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
