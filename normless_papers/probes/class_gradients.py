@@ -56,8 +56,7 @@ def for_each_class(
         visit: called for each class with its index, the share of examples that predict it, and the gradients by
             the parameters' qualified names; zero where a parameter has no influence.
         parameters: qualified names; every trainable one if None. Those near the logits cost less.
-        classes: indices along the axis of classes; all if None.
-        class_axis: the logits' axis of classes.
+        classes: indices along the logits' `class_axis`; all if None.
 
     Raises:
         ValueError: a parameter or class that the network does not have, no trainable parameter, or no logits.
@@ -95,9 +94,9 @@ def classwise_gradients(
     """The size of every parameter's gradient by class (Bjorck et al., figure 21); arguments as for `for_each_class`.
 
     Returns:
-        A row per class and parameter: `class`, `parameter`, its `order`, `layer` and `block`, `mean_abs` and `norm`
-        of the gradient's elements, `share`, the part of the sum of `mean_abs` over the classes measured, and
-        `predicted_share`, the share of examples whose largest logit the class is.
+        A row per class and parameter: `mean_abs` and `norm` of the gradient's elements, `share`, the part of the sum
+        of `mean_abs` over the classes measured, and `predicted_share`, the share of examples whose largest logit it
+        is.
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
@@ -121,9 +120,7 @@ def classwise_elements(
 ) -> pd.DataFrame:
     """The gradient of every element of one parameter by class (Bjorck et al., figure 20); see `for_each_class`.
 
-    Returns:
-        A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and
-        `gradient`.
+    A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and `gradient`.
     """
     parts: list[pd.DataFrame] = []
 

@@ -16,6 +16,9 @@ from normless_papers.probes.layer_summands import UnknownSummandsError, summands
 from normless_papers.probes.parameter_owners import require_known
 from normless_papers.probes.summands import Summands
 
+LAYER_COLUMNS = ("order", "layer", "block", "call")
+SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
+
 
 @dataclass
 class LayerTables(Watcher):

@@ -29,11 +29,7 @@ Direction = Mapping[str, Tensor]
 
 @contextmanager
 def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]:
-    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were.
-
-    Raises:
-        ValueError: the direction has a parameter that the network does not have, or of another shape.
-    """
+    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were."""
     known = dict(model.named_parameters())
     require_known(list(direction), known, "parameter")
     for name, part in direction.items():
@@ -111,10 +107,8 @@ def observe_along(
 ) -> pd.DataFrame:
     """The concatenated tables of a watcher at θ + t·direction; targets may be None if it needs no gradients.
 
-    Arguments are those of `normless.probes.observe` and `loss_along`.
-
-    Returns:
-        The watcher's columns after `point` and `loss`, the batch's loss at that point, NaN without targets.
+    Arguments are those of `normless.probes.observe` and `loss_along`. The watcher's columns come after `point` and
+    `loss`, the batch's loss at that point, NaN without targets.
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
@@ -132,11 +126,7 @@ def observe_along(
 def moments_along(
     model: nn.Module, inputs: Any, targets: Any, direction: Direction, points: Sequence[float], **options: Any
 ) -> pd.DataFrame:
-    """The channel moments of every weight layer along a direction (Bjorck et al., figure 6).
-
-    Returns:
-        The columns of `ChannelMoments` after `point` and `loss`; options are those of `observe_along`.
-    """
+    """`observe_along` of `ChannelMoments`, those of every weight layer (Bjorck et al., figure 6)."""
     return observe_along(model, ChannelMoments(), inputs, targets, direction, points, **options)
 
 

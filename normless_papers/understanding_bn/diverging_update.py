@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 
 from normless.divergence import LOSS_LIMIT
 from normless.plots import Plot, lines, new_panels, shades
-from normless_papers.probes import DivergingUpdate, find_divergence
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
