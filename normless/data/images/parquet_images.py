@@ -105,7 +105,7 @@ def _decoded(encoded: list[bytes | None], image_shape: tuple[int, ...], origin: 
                     raise ValueError(f"it is {image.width}×{image.height} pixels, expected {width}×{height}")
                 images[row] = np.asarray(image.convert("RGB"))
                 return str(image.format)
-        # Pillow meets damaged bytes with many kinds of exception.
+        # Pillow raises errors of many kinds for damaged bytes.
         except Exception as error:
             raise DataFormatError(f"Cannot decode the image in row {row} of {origin}: {error}.") from error
 

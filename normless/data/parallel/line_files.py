@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from normless.data.parallel.parallel_text import Pairs, PairSets, checked_pairs
 from normless.data.tables import VALIDATION_STEMS, read_lines
+from normless.data.text_sets import Pairs, PairSets, checked_pairs
 from normless.errors import DataFormatError
 
 # Every so many training pairs one is for validation, as in the preparation that Ott et al. (2018) trained on.
@@ -88,7 +88,7 @@ def read_iwslt(folder: Path, source: str, target: str) -> PairSets | None:
         return None
     whole = checked_pairs(f"{training[0]} and {training[1]}", *(_talk_lines(path) for path in training))
     aside = [row % VALIDATION_EVERY == VALIDATION_EVERY - 1 for row in range(whole.size)]
-    train, validation = _some(whole, [not one for one in aside]), _some(whole, aside)
+    train, validation = whole.take([not one for one in aside]), whole.take(aside)
     return PairSets("talks", train, validation, _evaluation(folder, pair, source, target))
 
 
@@ -114,10 +114,3 @@ def _evaluation(folder: Path, pair: str, source: str, target: str) -> Pairs:
 
 def _segments(path: Path) -> list[str]:
     return [html.unescape(found[1]) for line in read_lines(path) if (found := _SEGMENT.search(line))]
-
-
-def _some(pairs: Pairs, kept: list[bool]) -> Pairs:
-    sides = (
-        tuple(line for line, keep in zip(side, kept, strict=True) if keep) for side in (pairs.source, pairs.target)
-    )
-    return Pairs(*sides)

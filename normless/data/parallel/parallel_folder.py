@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from normless.data.parallel.line_files import read_iwslt, read_text_files
-from normless.data.parallel.parallel_text import Pairs, PairSets, ParallelText, checked_pairs
 from normless.data.tables import find_shards, read_table
+from normless.data.text_sets import Pairs, PairSets, ParallelText, checked_pairs
 from normless.errors import DataFormatError, DataNotFoundError
 
 PAIR_COLUMN = "translation"
