@@ -67,11 +67,11 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     row: dict[str, Any] = {"metric": metric, "runs": len(runs)}
     row |= {outcome: int(counts.get(outcome, 0)) for outcome in ("diverged", "chance", "failed")}
     row["trainable"] = any(_trains(group, best) for _, group in runs.groupby("rate"))
-    kept = {
+    values_at = {
         float(rate): _best(group, metric, best)  # type: ignore[arg-type]
         for rate, group in runs[runs["outcome"] != "failed"].groupby("rate")
     }
-    means = {rate: sign * float(np.mean(values)) for rate, values in kept.items()}
+    means = {rate: sign * float(np.mean(values)) for rate, values in values_at.items()}
     rates = sorted(means)
     finite = [rate for rate in rates if math.isfinite(means[rate])]
     ends: dict[float, Edge] = {rates[0]: "lowest", rates[-1]: "highest"} if len(rates) > 1 else {}
@@ -79,7 +79,7 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
         nothing = dict.fromkeys(("mean", "deviation", "rate", "rate_low", "rate_high"), math.nan)
         return row | nothing | {"n": 0, "edge": "lowest" if ends else ""}
     rate = max(finite, key=means.__getitem__)
-    values = kept[rate]
+    values = values_at[rate]
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     slack = 0.0 if math.isnan(deviation) else deviation
     near = [one for one in finite if means[one] >= means[rate] - slack]

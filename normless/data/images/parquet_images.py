@@ -39,7 +39,7 @@ def read_parquet(
     """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; None where it has no training file.
 
     Several shards (``train-00000-of-00002.parquet``) are read in order. Files that name another set are
-    passed over. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
+    ignored. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
 
     Returns:
         The two sets, and in words how they were stored: JPEG is not the original, PNG is.

@@ -60,13 +60,13 @@ def _first(folder: Path, stems: Sequence[str], source: str, target: str) -> tupl
 
 
 def _test_stems(folder: Path, source: str, target: str) -> tuple[str, ...]:
-    """``test`` if it is there, else the only stem ``test…`` that both languages have."""
+    """``test`` if it exists, else the only stem ``test…`` that both languages have."""
     if _files(folder, "test", source, target) is not None:
         return ("test",)
     pair = f"(?:{re.escape(source)}-{re.escape(target)}|{re.escape(target)}-{re.escape(source)})"
     name = re.compile(rf"(test.*?)(?:\.{pair})?\.{re.escape(source)}(?:\.gz)?")
     names = (name.fullmatch(path.name) for path in sorted(folder.glob("test*")))
-    stems = {found[1] for found in names if found}
+    stems = {match[1] for match in names if match}
     complete = sorted(stem for stem in stems if _files(folder, stem, source, target) is not None)
     if len(complete) > 1:
         raise DataFormatError(f"{folder} has several test sets: {', '.join(complete)}; name one by test=….")
@@ -113,4 +113,4 @@ def _evaluation(folder: Path, pair: str, source: str, target: str) -> Pairs:
 
 
 def _segments(path: Path) -> list[str]:
-    return [html.unescape(found[1]) for line in read_lines(path) if (found := _SEGMENT.search(line))]
+    return [html.unescape(match[1]) for line in read_lines(path) if (match := _SEGMENT.search(line))]
