@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from normless.machine import available_cores
 from normless.sweeps.runs import RunOutcome, RunRow, kind_of
-from normless.train import Settings
+from normless.train import Settings, versions_of
 
 LOCK = "lock"
 EPOCHS = "epochs.parquet"
@@ -72,8 +72,6 @@ def machine() -> str:
 @cache
 def versions() -> Mapping[str, str]:
     """The versions of normless, Python and the packages that results depend on."""
-    from normless.train import versions_of
-
     return versions_of("numpy")
 
 
