@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS, Plot, new_panels, scheme_ink
+from normless.plots import PLOTS, Plot, scheme_ink
 from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.probes import ChannelContributions, dominance_table
@@ -34,9 +34,13 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
+
+    def matrix(draw: Draw, axes: Axes, title: str) -> None:
+        PAIRS(pass_of(draw)["pairs"], axes, ink=scheme_ink(INKS[draw.batch_norm]), title=f"{title}, layer 45")
+
     return setting.evidence(
         lambda draw: pass_of(draw)["pair_structure"][columns],
-        draw=lambda: _matrices({kind: pass_of(Draw(setting, kind, 0))["pairs"] for kind in (False, True)}),
+        draw=lambda: setting.side_by_side(matrix, width=4.3, height=3.6),
         remarks=(
             "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
             "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
@@ -44,13 +48,6 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
         ),
         layer=45,
     )
-
-
-def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
-    panels = new_panels(2, width=4.3, height=3.6)
-    for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        PAIRS(matrices[kind], axes, ink=scheme_ink(INKS[kind]), title=f"{name}, layer 45")
-    return panels[0]
 
 
 def _channel_gradients(facts: Measured) -> Tests:

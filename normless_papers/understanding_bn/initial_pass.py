@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeAlias
 
 import pandas as pd
-from torch import Tensor
 
 from normless.probes import (
     ChannelGradients,
@@ -25,7 +24,8 @@ from normless_papers.probes import (
     ParameterGradientHistograms,
     ParameterGradients,
     SummandDistribution,
-    for_each_class,
+    classwise_elements,
+    classwise_gradients,
 )
 from normless_papers.understanding_bn.initializations import Draw, conv_path
 
@@ -94,14 +94,6 @@ def _observed(draw: Draw) -> Pass:
 
 
 def _by_class(draw: Draw) -> Pass:
-    sizes, elements = [], []
-
-    def visit(index: int, predicted: float, gradients: dict[str, Tensor]) -> None:
-        values = gradients[WEIGHT_52].double().flatten()
-        sizes.append({"class": index, "mean_abs": float(values.abs().mean()), "predicted_share": predicted})
-        rows = {"class": index, "element": range(len(values)), "gradient": values.numpy()}
-        elements.append(pd.DataFrame(rows))
-
-    for_each_class(draw.model, draw.inputs, draw.targets, visit, parameters=[WEIGHT_52])
-    table = pd.DataFrame(sizes)
-    return {"sizes": table.assign(share=table["mean_abs"] / table["mean_abs"].sum()), "elements": pd.concat(elements)}
+    batch = (draw.model, draw.inputs, draw.targets)
+    sizes = classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
+    return {"sizes": sizes, "elements": classwise_elements(*batch, WEIGHT_52)}

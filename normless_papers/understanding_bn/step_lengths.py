@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from normless.plots import Plot, new_panels
 from normless.probes import descend, find_divergence, momentum_sgd
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, larger
+from normless_papers.claims import Estimate
 from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
-from normless_papers.stated_claims import Tests, exceeds, in_all, lies_within, stated
+from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
@@ -122,29 +122,21 @@ def _ratio(facts: Measured) -> Estimate:
     return decades(with_norm["largest"] / without["largest"])
 
 
-def _maximal_learning_rate(facts: Measured) -> list[Check]:
+def _maximal_learning_rate(facts: Measured) -> Tests:
     without, with_norm = facts.both
-    published = stated(
-        {
-            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(
-                with_norm["first_stable"]
-            ),
-            f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
-            f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(
-                without["first_stable"]
-            ),
-            "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
-            "the ratio).": lies_within(_ratio(facts), 3.0, 5.0),
-        }
-    )
-    return [
-        *(at_scale(one, facts.reduction) for one in published),
-        larger(
-            "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).",
-            _ratio(facts),
-            Estimate(2.0),
+    published = {
+        f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(with_norm["first_stable"]),
+        f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
+        f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(without["first_stable"]),
+        "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
+        "the ratio).": lies_within(_ratio(facts), 3.0, 5.0),
+    }
+    return {
+        **{claim: asked_at_scale(test, facts.reduction) for claim, test in published.items()},
+        "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).": exceeds(
+            _ratio(facts), 2.0
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
