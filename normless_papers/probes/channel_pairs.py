@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from normless.probes import LayerPosition, Setting, layer_table, require_known
+from normless.probes import LayerPosition, Setting, layer_table
 from normless_papers.probes.layer_tables import LayerTables
+from normless_papers.probes.parameter_owners import require_known
 
 _PLACE = ("order", "layer", "block", "weight")
 COLUMNS = (*_PLACE, "out_channel", "in_channel", "gradient")

@@ -16,9 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, as_function, layer_table, parameter_positions, require_known, trainable_parameters
+from normless.probes import Loss, layer_table, parameter_positions
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import as_function, trainable_parameters
+from normless_papers.probes.parameter_owners import require_known
 
 Gradients = dict[str, Tensor]
 COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
+from normless.probes import Loss
+from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
 
 COLUMNS = ("steps", "rate", "loss", "update_norm", "update_per_rate", "predicted_update_per_rate")
 RATES = (1e-4, 1e-3, 1e-2)

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
+from normless.probes import Loss
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 TOGETHER = "all"

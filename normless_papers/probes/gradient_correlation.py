@@ -22,19 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import (
-    NO_OWNER,
-    Loss,
-    Setting,
-    Watcher,
-    as_function,
-    last_stem_layer,
-    observe,
-    parameter_owners,
-    trainable_parameters,
-)
+from normless.probes import Loss, Setting, Watcher, observe
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import as_function, trainable_parameters
+from normless_papers.probes.parameter_owners import NO_OWNER, last_stem_layer, parameter_owners
 
 BLOCK_COLUMNS = ("block", "name", "cosine", "absolute_cosine", "pairs")
 ALL = "all"

@@ -22,10 +22,10 @@ from normless.probes import (
     layer_positions,
     layer_table,
     parameter_positions,
-    require_known,
 )
 from normless.residual import Layer
 from normless_papers.probes.layer_tables import LayerTables
+from normless_papers.probes.parameter_owners import require_known
 
 COLUMNS = ("parameter", "order", "layer", "block", "call", "channel", "low", "high", "count", "density", "not_finite")
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes import Batch, Loss, MakeOptimizer, descend, momentum_sgd, trained_copy
+from normless.probes import Batch, Loss, descend
+from normless_papers.probes.divergence import MakeOptimizer, momentum_sgd, trained_copy
 
 _FACTOR = 4.0
 

@@ -17,9 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import ChannelMoments, Loss, Watcher, as_function, observe, require_known, trainable_parameters
+from normless.probes import ChannelMoments, Loss, Watcher, observe
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import as_function, trainable_parameters
+from normless_papers.probes.parameter_owners import require_known
 
 Direction = Mapping[str, Tensor]
 """By the parameters' qualified names, the tensors that a step of length 1 adds to them."""

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Loss, as_function
+from normless.probes import Loss
+from normless_papers.probes.network_function import as_function
 
 COLUMNS = ("term", "group", "weight_decay", "value", "share")
 

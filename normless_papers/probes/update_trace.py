@@ -21,17 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import (
-    NO_OWNER,
-    Loss,
-    NetworkFunction,
-    ParameterOwner,
-    as_function,
-    parameter_owners,
-    trainable_parameters,
-)
+from normless.probes import Loss
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
+from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.probes import NO_OWNER, ParameterOwner, parameter_owners
 from normless.residual import ResidualBlock, ResidualMap
+from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
 _OWNER = tuple(field.name for field in fields(ParameterOwner))
 _NORMS = ("weight_norm", "gradient_norm", "inner_product", "cosine", "multiplier", "gamma_last")

@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Setting, Watcher, last_stem_layer
+from normless.probes import Setting, Watcher
 from normless.residual import Layer, ResidualBlock
+from normless_papers.probes import last_stem_layer
 from normless_papers.theory.parameter_sets import ParameterSet, candidate_sets
 
 INPUT_COLUMNS = (

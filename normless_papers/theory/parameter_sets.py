@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import as_function, map_tensors
+from normless.probes import map_tensors
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes import as_function
 
 Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
 

@@ -6,9 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, Plot, scheme_ink
-from normless.probes import channel_gradient_spread
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.probes import ChannelContributions, dominance_table
+from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table
 from normless_papers.stated_claims import Tests, exceeds, lies_within
 from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades

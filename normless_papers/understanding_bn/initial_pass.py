@@ -7,20 +7,14 @@ from typing import Final, TypeAlias
 
 import pandas as pd
 
-from normless.probes import (
-    ChannelGradients,
-    ChannelMoments,
-    GradientMoments,
-    LogitGradientMatrix,
-    LogitGradients,
-    Watcher,
-    observe,
-)
+from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
 from normless_papers.probes import (
     ActivationHistograms,
     ChannelContributions,
+    ChannelGradients,
     ChannelPairs,
     GradientSums,
+    LogitGradientMatrix,
     ParameterGradientHistograms,
     ParameterGradients,
     SummandDistribution,

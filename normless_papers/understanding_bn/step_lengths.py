@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from normless.plots import Plot, new_panels
-from normless.probes import descend, find_divergence, momentum_sgd
+from normless.probes import descend
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate
-from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
+from normless_papers.probes import find_divergence, largest_stable_rate, loss_along, momentum_sgd, steepest_descent
 from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades

@@ -9,21 +9,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.probes.hooks.channels import channel_axis
+from normless.nn.channels import channel_axis
 from normless.probes.hooks.positions import LayerPosition, layer_positions, layer_table, parameter_positions
 from normless.probes.hooks.watcher import PROBES, Setting, Watcher
 from normless.residual import Layer
 from normless.residual.blocks import Kind
 
 _OF_CHANNELS = (
-    "abs_mean",
-    "abs_mean_spread",
-    "variance",
-    "variance_spread",
-    "kurtosis",
-    "always_on",
-    "always_off",
-    "dead",
+    *(f"{moment}{part}" for moment in ("abs_mean", "variance") for part in ("", "_spread")),
+    *("kurtosis", "always_on", "always_off", "dead"),
 )
 CHANNEL_COLUMNS = ("order", "layer", "block", "call", *_OF_CHANNELS)
 

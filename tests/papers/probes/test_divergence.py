@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from normless.divergence import has_diverged
 from normless.models import wide_resnet
-from normless.probes.updates.divergence import Descent, DivergingUpdate, find_divergence
+from normless_papers.probes.divergence import Descent, DivergingUpdate, find_divergence
 from normless_papers.probes.loss_landscape import loss_along, moments_along
 
 

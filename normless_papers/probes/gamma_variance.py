@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.nn import ResidualSum
-from normless.probes.forward.predicted import PredictedRows
-from normless.probes.forward.signal import named_moments
-from normless.probes.hooks.watcher import PROBES, Setting
+from normless.probes import PredictedRows, Setting, named_moments
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 from normless.signal import FUNCTIONS, BlockMoments
 
@@ -32,7 +30,6 @@ COLUMNS = (
 )
 
 
-@PROBES.register("stream")
 @dataclass
 class StreamVariance(PredictedRows):
     """Variance and second moment on the skip path, at the branch end and at the block's output, predicted by γ.

@@ -11,8 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from normless.probes.forward.predicted import PredictedRows
-from normless.probes.hooks.watcher import PROBES
+from normless.probes import PredictedRows
 from normless.residual import ResidualBlock
 from normless.signal import BlockMoments
 
@@ -28,7 +27,6 @@ COLUMNS = (
 )
 
 
-@PROBES.register("covariance")
 @dataclass
 class ExampleCovariance(PredictedRows):
     """Variance of an example and covariance of two on the skip path, at the branch end and after every sum.

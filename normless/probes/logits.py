@@ -1,9 +1,4 @@
-"""Gradients of the loss with respect to the logits, by class and by example.
-
-With cross entropy ∂L_b/∂z_j = p_bj - y_bj. An untrained network without normalization gives nearly the same logits
-for every example, so the gradient of the favoured class has one sign for all examples of other classes and its sum
-grows with the batch (Bjorck et al., section 3.2, figure 4).
-"""
+"""Gradients of the loss with respect to the logits, by class."""
 
 from __future__ import annotations
 
@@ -17,8 +12,26 @@ from torch import Tensor
 from normless.probes.hooks.watcher import PROBES, Setting, Watcher
 
 
+@PROBES.register("logits")
 @dataclass
-class _Logits(Watcher):
+class LogitGradients(Watcher):
+    """Logits z_j, predictions and gradients ∂L_b/∂z_j by class j, over the N examples b of a batch.
+
+    Columns: `class`; `mean_logit` and `logit_deviation` (standard) over examples; `predicted_share`, the
+    share of examples with the largest logit at j, and `favoured`, the class with the largest such share;
+    `target_share`, NaN where targets are not class indices; `mean_abs_gradient` = (1/N) Σ_b |∂L_b/∂z_j|, with
+    L = (1/N) Σ_b L_b; `gradient_share`, its part of the sum over classes; `bias_gradient` = (1/N) Σ_b ∂L_b/∂z_j, the
+    gradient of a bias of class j; `agreement` = |bias_gradient| / mean_abs_gradient, 1 if all examples have one sign,
+    near 1/√N for random signs (Bjorck et al., section 3.2).
+
+    With cross entropy ∂L_b/∂z_j = p_bj - y_bj. An untrained network without normalization gives nearly the same
+    logits for every example, so the gradient of the favoured class has one sign for all examples of other classes and
+    its sum grows with the batch (figure 4).
+
+    Args:
+        class_axis: the logits' class axis; all other axes count examples.
+    """
+
     class_axis: int = -1
     _targets: Any = field(default=None, init=False, repr=False)
     _table: pd.DataFrame = field(default_factory=pd.DataFrame, init=False, repr=False)
@@ -41,23 +54,6 @@ class _Logits(Watcher):
         """The rows of the last batch."""
         return self._table
 
-
-@PROBES.register("logits")
-@dataclass
-class LogitGradients(_Logits):
-    """Logits z_j, predictions and gradients ∂L_b/∂z_j by class j, over the N examples b of a batch.
-
-    Columns: `class`; `mean_logit` and `logit_deviation` (standard) over examples; `predicted_share`, the
-    share of examples with the largest logit at j, and `favoured`, the class with the largest such share;
-    `target_share`, NaN where targets are not class indices; `mean_abs_gradient` = (1/N) Σ_b |∂L_b/∂z_j|, with
-    L = (1/N) Σ_b L_b; `gradient_share`, its part of the sum over classes; `bias_gradient` = (1/N) Σ_b ∂L_b/∂z_j, the
-    gradient of a bias of class j; `agreement` = |bias_gradient| / mean_abs_gradient, 1 if all examples have one sign,
-    near 1/√N for random signs (Bjorck et al., section 3.2).
-
-    Args:
-        class_axis: the logits' class axis; all other axes count examples.
-    """
-
     def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
         """Reduce logits and gradient, shape (…, classes), to numbers per class."""
         z, g = self.matrix(logits), self.matrix(gradient)
@@ -78,35 +74,6 @@ class LogitGradients(_Logits):
         self._table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
         self._table.insert(0, "class", range(classes))
         self._table["favoured"] = self._table.index == int(shares.argmax())
-
-
-@PROBES.register("logit_matrix")
-@dataclass
-class LogitGradientMatrix(_Logits):
-    """The gradient ∂L_b/∂z_j of every example b and class j, N times that of the mean loss (Bjorck et al., figure 4).
-
-    Columns: `example`, `class`, `logit`, `gradient`, `is_target`.
-
-    Args:
-        class_axis: the logits' class axis; all other axes count examples.
-    """
-
-    def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
-        """Store logits and gradient, shape (…, classes), as rows."""
-        z, g = self.matrix(logits), self.matrix(gradient)
-        examples, classes = z.shape
-        labels = self.labels(examples)
-        self._table = pd.DataFrame(
-            {
-                "example": torch.arange(examples).repeat_interleave(classes).numpy(),
-                "class": torch.arange(classes).repeat(examples).numpy(),
-                "logit": z.flatten().cpu().numpy(),
-                "gradient": (g * examples).flatten().cpu().numpy(),
-                "is_target": False,
-            }
-        )
-        if labels is not None:
-            self._table["is_target"] = self._table["class"] == labels.cpu().repeat_interleave(classes).numpy()
 
 
 def agreement(by_class: pd.DataFrame) -> float:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import dense, wide_resnet
-from normless.probes.forward.covariance import ExampleCovariance, covariance_of_examples
 from normless.probes.hooks.observe import observe
 from normless.probes.hooks.watcher import Watcher
 from normless.residual import ResidualBlock
+from normless_papers.probes.covariance import ExampleCovariance, covariance_of_examples
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,15 +9,12 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes.hooks.channels import by_channel
-from normless.probes.hooks.positions import LayerPosition, layer_positions, layer_table
-from normless.probes.hooks.watcher import PROBES, Setting, Watcher
+from normless.probes import LayerPosition, Setting, Watcher, by_channel, layer_positions, layer_table
 from normless.residual import Layer
 
 COLUMNS = ("order", "layer", "block", "call", "measured_at", "channel", "gradient", "mean_abs")
 
 
-@PROBES.register("channel_gradients")
 @dataclass
 class ChannelGradients(Watcher):
     """Gradient of a bias on every output channel of every weight layer: Σ_bxy ∂L/∂y(b, c, x, y).

@@ -19,11 +19,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes.hooks.observe import Loss, compute_logits
-from normless.probes.hooks.preserve_state import preserve_random_state
+from normless.probes import Batch, Loss, descend, preserve_random_state
 
-Batch = tuple[Any, Any]
-"""Inputs, as a network's forward takes them, and targets of the loss."""
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""
 
@@ -122,36 +119,6 @@ def trained_copy(model: nn.Module) -> Iterator[nn.Module]:
     """A copy of a network in training mode for the body to train; random states are restored afterwards."""
     with preserve_random_state(model):
         yield deepcopy(model).train()
-
-
-def descend(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    optimizer: Optimizer,
-    *,
-    loss: Loss = F.cross_entropy,
-    limit: float = LOSS_LIMIT,
-) -> Iterator[float]:
-    """Train a network in place, one step per batch, and yield each batch's loss after its step.
-
-    A diverged loss is the last; no step is made for it.
-
-    Raises:
-        ValueError: the network returns no tensor that can serve as logits.
-    """
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        with torch.enable_grad():
-            value = loss(compute_logits(model, inputs), targets)
-            number = float(value.detach())
-            diverged = has_diverged(number, limit)
-            if not diverged:
-                value.backward()  # type: ignore[no-untyped-call]
-        if not diverged:
-            optimizer.step()
-        yield number
-        if diverged:
-            return
 
 
 def _copies(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:

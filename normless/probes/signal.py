@@ -10,9 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.probes.forward.predicted import PredictedRows
-from normless.probes.hooks.channels import channel_axis
-from normless.probes.hooks.watcher import PROBES, Setting
+from normless.nn.channels import channel_axis
+from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting
+from normless.probes.predicted import PredictedRows
 from normless.residual import Layer, ResidualBlock
 from normless.signal import BlockMoments
 
@@ -76,6 +76,30 @@ class Signal(PredictedRows):
             table[f"predicted_{side}_second_moment"] = [getattr(one, name) for one in moments]
         table["predicted_norm_mean_square"] = [one.norm_mean_square for one in moments]
         table["predicted_norm_variance"] = [one.norm_variance for one in moments]
+
+
+@PROBES.register("backward")
+@dataclass
+class BlockGradients(BlockWatcher):
+    """Norms of every residual sum x_l and of its gradient ∂L/∂x_l, over the whole batch, and their product.
+
+    `relative_change` = ‖x_l‖·‖∂L/∂x_l‖ bounds to first order the change of the loss (nats) under a change of x_l by
+    its own size, in any units of x_l. It is at least the loss minus the entropy of the prediction if the layers after
+    x_l are positively homogeneous (Zhang et al., theorem 1).
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("block", "name", "sum_norm", "gradient_norm", "relative_change")
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """Store the norm of a sum."""
+        self.add(block.name, {"sum_norm": float(total.double().norm())})
+
+    def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
+        """Store the norm of its gradient."""
+        # The sum of a missed block is unknown.
+        if "sum_norm" in self.rows.get(block.name, {}):
+            norm = float(gradient.double().norm())
+            self.add(block.name, {"gradient_norm": norm, "relative_change": norm * self.rows[block.name]["sum_norm"]})
 
 
 def variance_and_second_moment(x: Tensor) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless.optim.schedules import SCHEDULES, inverse_square_root, rate_multiplier, set_rate
+from normless.train.schedules import SCHEDULES, inverse_square_root, rate_multiplier, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
