@@ -80,15 +80,13 @@ def _channels(draw: Draw) -> pd.DataFrame:
 def _evidence(setting: Initializations, *, batch_norm: bool) -> Evidence:
     return setting.evidence(
         _channels,
+        "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",
+        "`relative_mean` is the mean over channels of |mean| over the root of the mean variance: in their own "
+        "units means of the unnormalized network need not grow with depth, since deviations grow as well.",
+        f"The figure shows channel {_SHOWN} of the first draw; the paper chose channels that it calls "
+        "representative.",
         draw=lambda: _histograms(
             setting.shown(lambda draw: pass_of(draw)["activations"], batch_norm=(batch_norm,)),
-        ),
-        remarks=(
-            "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",
-            "`relative_mean` is the mean over channels of |mean| over the root of the mean variance: in their own "
-            "units means of the unnormalized network need not grow with depth, since deviations grow as well.",
-            f"The figure shows channel {_SHOWN} of the first draw; the paper chose channels that it calls "
-            "representative.",
         ),
         layers=list(HISTOGRAM_LAYERS),
         channels=f"{HISTOGRAM_CHANNELS[0]} to {HISTOGRAM_CHANNELS[-1]} of each layer",

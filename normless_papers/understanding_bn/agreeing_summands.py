@@ -54,12 +54,10 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
+        f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
+        "|Σd| = Σ|d|.",
+        "The paper states the equation; the inequalities are the triangle inequality.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
-        remarks=(
-            f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
-            "|Σd| = Σ|d|.",
-            "The paper states the equation; the inequalities are the triangle inequality.",
-        ),
         layers=list(layers),
         precision="float64",
     )

@@ -39,12 +39,10 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
 
     return setting.evidence(
         lambda draw: pass_of(draw)["pair_structure"][columns],
+        "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
+        "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
+        "channels sorted.",
         draw=lambda: setting.side_by_side(matrix, width=4.3, height=3.6),
-        remarks=(
-            "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
-            "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
-            "channels sorted.",
-        ),
         layer=45,
     )
 
@@ -79,11 +77,9 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
     return setting.evidence(
         spread,
+        "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
+        "conditioning of the network ahead; both are checked. The figure shows the first draw.",
         draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw)["channels"])),
-        remarks=(
-            "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
-            "conditioning of the network ahead; both are checked. The figure shows the first draw.",
-        ),
         early=f"layers {_EARLY[0]} to {_EARLY[1]}",
         late=f"layers {_LATE[0]} to {_LATE[1]}",
     )
@@ -111,12 +107,10 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
         lambda draw: dominance_table(pass_of(draw)["contributions"])[columns].rename(columns={"order": "layer"}),
+        "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
+        "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
+        "first draw.",
         draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw)["contributions"])),
-        remarks=(
-            "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
-            "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
-            "first draw.",
-        ),
         layers=list(READING_LAYERS),
     )
 

@@ -56,12 +56,10 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
+        "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
+        "where the gradient is the predicted probability of that class, and hence positive.",
+        "The figure shows the first draw.",
         draw=lambda: setting.side_by_side(_map),
-        remarks=(
-            "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
-            "where the gradient is the predicted probability of that class, and hence positive.",
-            "The figure shows the first draw.",
-        ),
     )
 
 
@@ -117,13 +115,11 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         dominance,
+        "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
+        "The sum over classes has half of its size from that class by construction: where it is predicted with "
+        "certainty its logit has the gradient 1 for nine images in ten, and every other class -1 for one in ten. "
+        "So the majority is counted in elements.",
         draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0))["elements"]),
-        remarks=(
-            "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
-            "The sum over classes has half of its size from that class by construction: where it is predicted with "
-            "certainty its logit has the gradient 1 for nine images in ten, and every other class -1 for one in ten. "
-            "So the majority is counted in elements.",
-        ),
         batch_norm=(False,),
         layer=52,
         parameter=WEIGHT_52,
@@ -154,13 +150,11 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
+        "The figure shows the first draw.",
+        "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
+        "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
+        "the caption's is checked.",
         draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0))["sizes"]),
-        remarks=(
-            "The figure shows the first draw.",
-            "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
-            "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
-            "the caption's is checked.",
-        ),
         batch_norm=(False,),
         layer=52,
         parameter=WEIGHT_52,
@@ -185,12 +179,10 @@ def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,
+        "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
+        "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
+        "The figure shows the first draw without batch norm.",
         draw=lambda: GRADIENT_BY_CLASS(_sums(Draw(setting, False, 0))),
-        remarks=(
-            "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
-            "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
-            "The figure shows the first draw without batch norm.",
-        ),
         precision="float64",
     )
 

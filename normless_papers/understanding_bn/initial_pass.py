@@ -8,19 +8,7 @@ from typing import Final, TypeAlias
 import pandas as pd
 
 from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
-from normless_papers.probes import (
-    ActivationHistograms,
-    ChannelContributions,
-    ChannelGradients,
-    ChannelPairs,
-    GradientSums,
-    LogitGradientMatrix,
-    ParameterGradientHistograms,
-    ParameterGradients,
-    SummandDistribution,
-    classwise_elements,
-    classwise_gradients,
-)
+from normless_papers import probes
 from normless_papers.understanding_bn.initializations import Draw, conv_path
 
 HISTOGRAM_LAYERS = (9, 45, 81, 83)
@@ -68,20 +56,20 @@ def _observed(draw: Draw) -> Pass:
     def paths(layers: tuple[int, ...]) -> list[str]:
         return [conv_path(layer) for layer in layers]
 
-    pairs = ChannelPairs(paths((45,)))
+    pairs = probes.ChannelPairs(paths((45,)))
     watchers: dict[str, Watcher] = {
         "moments": ChannelMoments(),
-        "activations": ActivationHistograms(layers=paths(HISTOGRAM_LAYERS), channels=HISTOGRAM_CHANNELS),
-        "contributions": ChannelContributions(paths(READING_LAYERS)),
+        "activations": probes.ActivationHistograms(layers=paths(HISTOGRAM_LAYERS), channels=HISTOGRAM_CHANNELS),
+        "contributions": probes.ChannelContributions(paths(READING_LAYERS)),
         "gradients": GradientMoments(),
-        "gradient_histogram": ParameterGradientHistograms(parameters=[WEIGHT_55]),
-        "sums": GradientSums(paths(SUMMED_LAYERS)),
-        "parameters": ParameterGradients(paths(PARAMETER_LAYERS)),
-        "summands": SummandDistribution(conv_path(90), ("largest", "small")),
+        "gradient_histogram": probes.ParameterGradientHistograms(parameters=[WEIGHT_55]),
+        "sums": probes.GradientSums(paths(SUMMED_LAYERS)),
+        "parameters": probes.ParameterGradients(paths(PARAMETER_LAYERS)),
+        "summands": probes.SummandDistribution(conv_path(90), ("largest", "small")),
         "pairs": pairs,
-        "channels": ChannelGradients(),
+        "channels": probes.ChannelGradients(),
         "logits": LogitGradients(),
-        "logits_by_example": LogitGradientMatrix(),
+        "logits_by_example": probes.LogitGradientMatrix(),
     }
     observe(draw.model, list(watchers.values()), draw.inputs, draw.targets)
     return {name: watcher.table() for name, watcher in watchers.items()} | {"pair_structure": pairs.structure()}
@@ -89,5 +77,5 @@ def _observed(draw: Draw) -> Pass:
 
 def _by_class(draw: Draw) -> Pass:
     batch = (draw.model, draw.inputs, draw.targets)
-    sizes = classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
-    return {"sizes": sizes, "elements": classwise_elements(*batch, WEIGHT_52)}
+    sizes = probes.classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
+    return {"sizes": sizes, "elements": probes.classwise_elements(*batch, WEIGHT_52)}

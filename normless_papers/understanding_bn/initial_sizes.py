@@ -57,12 +57,10 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         sizes,
+        "Magnitudes are mean absolute values, as in tables 1 and 4.",
+        "The figure shows the first draw; note that its horizontal axes differ.",
         quantities=quantities,
         draw=lambda: setting.side_by_side(_histogram),
-        remarks=(
-            "Magnitudes are mean absolute values, as in tables 1 and 4.",
-            "The figure shows the first draw; note that its horizontal axes differ.",
-        ),
         layer=55,
         parameter=WEIGHT_55,
     )
@@ -99,13 +97,11 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),
+        "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
+        "variances zigzag around their constant trend.",
+        "The figure shows the first draw; bands reach one standard deviation over channels.",
         quantities=_growth,
         draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw)["moments"])),
-        remarks=(
-            "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
-            "variances zigzag around their constant trend.",
-            "The figure shows the first draw; bands reach one standard deviation over channels.",
-        ),
         layers=f"{_FITTED[0]} to {_FITTED[1]}",
         moments="of the weight layers' outputs, before a norm",
     )

@@ -118,9 +118,8 @@ class Initializations:
     def evidence(
         self,
         measure: Callable[[Draw], pd.DataFrame],
-        *,
+        *remarks: str,
         draw: Callable[[], Axes],
-        remarks: tuple[str, ...],
         quantities: Callable[[Measured], Mapping[str, Estimate | float]] | None = None,
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,

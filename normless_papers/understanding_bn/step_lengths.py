@@ -52,13 +52,11 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         longest,
+        "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
+        f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
+        "thousand times that at the start are left out of the figure, which shows the first draw.",
         quantities=_longest_steps,
         draw=lambda: _landscapes(pd.concat(first)),
-        remarks=(
-            "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
-            f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
-            "thousand times that at the start are left out of the figure, which shows the first draw.",
-        ),
         steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
         optimizer=OPTIMIZER,
     )
@@ -152,12 +150,10 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         search,
+        "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
+        "geometric means over draws; the resolution of the published ones is unknown.",
         quantities=_stable_rates,
         draw=lambda: TRIALS(pd.concat(trials)),
-        remarks=(
-            "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
-            "geometric means over draws; the resolution of the published ones is unknown.",
-        ),
         minibatches=minibatches,
         resolution="a factor of 2",
         optimizer=OPTIMIZER,
