@@ -25,7 +25,7 @@ from normless.arguments import arguments_of
 from normless.probes import Loss, Setting, Watcher, observe
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.network_function import as_function, trainable_parameters
+from normless_papers.probes.network_function import as_function, gradients_of, trainable_parameters
 from normless_papers.probes.parameter_owners import NO_OWNER, last_stem_layer, parameter_owners
 
 BLOCK_COLUMNS = ("block", "name", "cosine", "absolute_cosine", "pairs")
@@ -117,16 +117,11 @@ def parameter_gradient_correlation(
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     parameters = trainable_parameters(model)
-    leaves = list(parameters.values())
-    rows = []
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z = logits(parameters, inputs)
-        for example in range(len(z)):
-            value = loss(z[example : example + 1], targets[example : example + 1])
-            last = example == len(z) - 1
-            rows.append(torch.autograd.grad(value, leaves, retain_graph=not last, materialize_grads=True))
-    columns = zip(*rows, strict=True)
-    grams = {name: _gram(torch.stack(column)) for name, column in zip(parameters, columns, strict=True)}
+        examples = [slice(place, place + 1) for place in range(len(z))]
+        gradients = gradients_of([loss(z[one], targets[one]) for one in examples], parameters)
+    grams = {name: _gram(rows) for name, rows in gradients.items()}
     grams[ALL] = torch.stack(list(grams.values())).sum(0)
     places = parameter_owners(found)
     table = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +18,13 @@ from normless_papers.probes.summands import Summands
 
 LAYER_COLUMNS = ("order", "layer", "block", "call")
 SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
+
+
+def by_layer(table: pd.DataFrame, numbers: Callable[[pd.DataFrame], Mapping[str, Any]]) -> pd.DataFrame:
+    """A row of numbers per layer and call, in execution order."""
+    keys = ["order", "layer", "call"]
+    groups = table.groupby(keys, sort=True)
+    return pd.DataFrame([dict(zip(keys, key, strict=True)) | dict(numbers(rows)) for key, rows in groups])
 
 
 @dataclass

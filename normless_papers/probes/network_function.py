@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,3 +53,13 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     if not parameters:
         raise ValueError(f"This {type(model).__name__} has no trainable parameter whose update could be measured.")
     return parameters
+
+
+def gradients_of(values: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of several scalars of one graph by each parameter: shape (values, elements)."""
+    rows = []
+    for count, value in enumerate(values, 1):
+        last, leaves = count == len(values), list(parameters.values())
+        parts = torch.autograd.grad(value, leaves, retain_graph=not last, materialize_grads=True)
+        rows.append([part.flatten() for part in parts])
+    return {name: torch.stack(column) for name, column in zip(parameters, zip(*rows, strict=True), strict=True)}

@@ -24,7 +24,7 @@ from normless.arguments import arguments_of
 from normless.probes import Loss
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
+from normless_papers.probes.network_function import NetworkFunction, as_function, gradients_of, trainable_parameters
 from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
 
@@ -82,15 +82,8 @@ def _jacobian(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The output z, and ∂z/∂W of each parameter, shape (N, elements), float64."""
     z = logits(parameters, inputs)
-    flat = z.flatten()
-    leaves = list(parameters.values())
-    rows = []
-    for index, entry in enumerate(flat):
-        last = index == len(flat) - 1
-        gradients = torch.autograd.grad(entry, leaves, retain_graph=not last, materialize_grads=True)
-        rows.append([gradient.flatten() for gradient in gradients])
-    columns = zip(*rows, strict=True)
-    return z, {name: torch.stack(column).double() for name, column in zip(parameters, columns, strict=True)}
+    gradients = gradients_of(list(z.flatten()), parameters)
+    return z, {name: jacobian.double() for name, jacobian in gradients.items()}
 
 
 def _table(
