@@ -27,7 +27,7 @@ from normless_papers.probes.layer_tables import LayerTables, by_layer
 COLUMNS = ("order", "layer", "block", "call", "channel", "mean", "deviation", "contribution", "share")
 
 # Elements of the contributions in memory at a time: 16 MiB in float32.
-_HELD = 2**22
+_CHUNK = 2**22
 
 
 def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
@@ -126,7 +126,7 @@ def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
     groups, outputs = module.groups, weight.shape[0] // module.groups
     # (C, O/groups, 1, *K): the kernels that read channel c of the whole layer.
     kernels = weight.reshape(groups, outputs, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).unsqueeze(2)
-    step = max(1, _HELD // (outputs * x[:, 0].numel()))
+    step = max(1, _CHUNK // (outputs * x[:, 0].numel()))
     sizes = []
     for start in range(0, x.shape[1], step):
         one = kernels[start : start + step]

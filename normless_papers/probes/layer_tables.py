@@ -46,10 +46,10 @@ class LayerTables(Watcher):
 
     def on_start(self, setting: Setting) -> None:
         """Choose the layers."""
-        found = layer_positions(setting.map)
-        require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
-        chosen = {layer.path for layer in found} if self.layers is None else self.layers
-        self._places = {layer: place for layer, place in found.items() if layer.path in chosen}
+        places = layer_positions(setting.map)
+        require_known(self.layers, dict.fromkeys(layer.path for layer in places), "weight layer")
+        chosen = {layer.path for layer in places} if self.layers is None else self.layers
+        self._places = {layer: place for layer, place in places.items() if layer.path in chosen}
         self._tables = []
 
     def wants(self, layer: Layer) -> bool:

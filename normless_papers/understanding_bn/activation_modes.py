@@ -69,10 +69,10 @@ def normalized_activations(context: Context, *, data: str, batch_size: int, draw
 
 def _channels(draw: Draw) -> pd.DataFrame:
     """By layer |mean|, also in deviations, modes, and the share of channels with one mode."""
-    seen = pass_of(draw)
-    table = seen["moments"].set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
+    tables = pass_of(draw)
+    table = tables["moments"].set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
     table["relative_mean"] = table["abs_mean"] / np.sqrt(table["variance"])
-    peaks = peak_counts(seen["activations"]).set_index("order")["peaks"].astype(float).groupby(level="order")
+    peaks = peak_counts(tables["activations"]).set_index("order")["peaks"].astype(float).groupby(level="order")
     table["modes"], table["unimodal"] = peaks.mean(), peaks.agg(lambda counts: float((counts == 1).mean()))
     return table.rename_axis("layer").reset_index()
 

@@ -106,12 +106,12 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
 
     def dominance(draw: Draw) -> pd.DataFrame:
-        seen = class_pass_of(draw)
-        ordered = seen["sizes"].sort_values("mean_abs", ascending=False)
+        tables = class_pass_of(draw)
+        ordered = tables["sizes"].sort_values("mean_abs", ascending=False)
         dominant = ordered.iloc[0]
         row = {name: dominant[name] for name in ("class", "share", "predicted_share")}
         row |= {"next_share": ordered["share"].iloc[1]}
-        return pd.DataFrame([row | {"leading_share": _leading(seen["elements"], int(dominant["class"]))}])
+        return pd.DataFrame([row | {"leading_share": _leading(tables["elements"], int(dominant["class"]))}])
 
     return setting.evidence(
         dominance,

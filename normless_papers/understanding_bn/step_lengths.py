@@ -109,8 +109,8 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     for axes, minibatch in zip(panels, (1, 5), strict=True):
         rows = first[first["minibatch"] == minibatch]
         start = rows[rows["point"] == 0].set_index("scheme")["loss"]
-        kept = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
-        LOSSES(kept, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
+        shown = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
+        LOSSES(shown, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
     return panels[0]
 
 
