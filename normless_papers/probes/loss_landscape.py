@@ -108,7 +108,7 @@ def observe_along(
     Arguments are those of `normless.probes.observe` and `loss_along`. The watcher's columns come after `point` and
     `loss`, the batch's loss at that point, NaN without targets.
     """
-    residual_map = map_of(model, inputs, residual_map)
+    known = map_of(model, inputs, residual_map)
     tables = []
     for point in points:
         with moved(model, direction, point):
