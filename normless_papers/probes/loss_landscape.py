@@ -112,9 +112,7 @@ def observe_along(
     tables = []
     for point in points:
         with moved(model, direction, point):
-            value = observe(
-                model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training
-            )
+            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=known, training=training)
         table = watcher.table().copy()
         table.insert(0, "loss", value)
         table.insert(0, "point", point)
