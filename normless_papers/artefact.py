@@ -21,6 +21,7 @@ from normless_papers.budgets import budget_table, typed
 from normless_papers.claims import Basis, Check, qualified
 from normless_papers.evidence import Evidence as Evidence
 from normless_papers.published import Published, UnknownArtefactError, published, published_as
+from normless_papers.stated_claims import Tests, checks_by
 
 if TYPE_CHECKING:
     from normless.sweeps import Laboratory
@@ -146,7 +147,7 @@ def artefact(
     id: str,  # noqa: A002 - what the papers' index calls it
     *,
     basis: Basis,
-    checks: Callable[[Any], Sequence[Check]],
+    checks: Callable[[Any], Sequence[Check] | Tests],
     entry: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
     """Register the function that measures an artefact.
@@ -158,7 +159,7 @@ def artefact(
     Args:
         id: `PAPER/NAME`.
         basis: what the checks rest on.
-        checks: of the claim, given the function's `Evidence.facts`.
+        checks: of the claim, or the tests of its parts, given the function's `Evidence.facts`.
         entry: of an artefact of another paper; read from the file's YAML namesake, by id, if None.
 
     Raises:
@@ -168,9 +169,9 @@ def artefact(
 
     def register(function: Callable[..., Evidence]) -> Artefact:
         if id in published():
-            return ARTEFACTS.register(id)(Artefact(published_as(id), basis, function, checks))
+            return ARTEFACTS.register(id)(Artefact(published_as(id), basis, function, checks_by(checks)))
         own = entry or _entry_beside(function, id)
-        other = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks, own["budgets"])
+        other = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks_by(checks), own["budgets"])
         return ARTEFACTS.register(id)(other)
 
     return register

@@ -11,11 +11,11 @@ from .parallel.translation_batches import SetName as SetName
 from .parallel.translation_batches import TranslationBatch as TranslationBatch
 from .parallel.translation_batches import TranslationData as TranslationData
 from .parallel.translation_batches import joint_vocabulary as joint_vocabulary
-from .registry import default_root as default_root
 from .sources import DATA as DATA
 from .sources import SOURCES as SOURCES
 from .sources import TEXT_SOURCES as TEXT_SOURCES
 from .sources import TRANSLATION_SOURCES as TRANSLATION_SOURCES
+from .sources import default_root as default_root
 from .sources import load_data as load_data
 from .sources import load_labelled_text as load_labelled_text
 from .sources import load_parallel_text as load_parallel_text

@@ -53,9 +53,6 @@ def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
     """What all random choices of an epoch (from 0) of a run come from: `SeedSequence(seed, spawn_key=(epoch,))`.
 
     It mixes the two numbers, so that (0, 1) and (1, 0) have nothing in common.
-
-    Raises:
-        ValueError: seed or epoch is negative.
     """
     if seed < 0 or epoch < 0:
         raise ValueError(f"seed and epoch must not be negative, got seed={seed}, epoch={epoch}.")
@@ -68,9 +65,6 @@ def draw_epoch(
     """Draw one epoch: a pure function of its arguments.
 
     The streams are the children of `epoch_sequence`.
-
-    Raises:
-        ValueError: seed or epoch is negative.
     """
     children = epoch_sequence(seed, epoch).spawn(6)
     order, seeds, shift, flip, hole, weight = (np.random.default_rng(child) for child in children)

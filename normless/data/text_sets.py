@@ -57,11 +57,7 @@ class TextSets:
         return digest.hexdigest()
 
     def subset(self, **sizes: int | None) -> Self:
-        """The same text with the first sentences of some parts only; a size of None keeps the whole part.
-
-        Raises:
-            ValueError: a size is below 1 or above what there is.
-        """
+        """The same text with the first sentences of some parts only; a size of None keeps the whole part."""
         chosen = {name: size for name, size in sizes.items() if size is not None}
         for name, size in chosen.items():
             whole = self._part(name).size

@@ -16,14 +16,14 @@ def main_path(flow: Dataflow, layers: Layers, path: list[int], end: int) -> set[
     A product x · g(x) whose factor has weights passes on x alone, softmax(q kᵀ) v passes on v alone.
     """
     inside = set(path)
-    found = {end} & inside
-    pending = list(found)
+    main = {end} & inside
+    pending = list(main)
     while pending:
         for parent in passed_on(flow, layers, pending.pop()):
-            if parent in inside and parent not in found:
-                found.add(parent)
+            if parent in inside and parent not in main:
+                main.add(parent)
                 pending.append(parent)
-    return found
+    return main
 
 
 def passed_on(flow: Dataflow, layers: Layers, index: int) -> tuple[int, ...]:

@@ -43,19 +43,7 @@ def dispatch(
     *,
     keep: Path | None = None,
 ) -> None:
-    """Carry out runs and store their rows; returns when every run has a row.
-
-    Args:
-        runs: hash and configuration of each.
-        executor: entered.
-        state: receives the rows.
-        work: with a folder per run in flight. It is removed after the run's row is stored, unless the run failed.
-        listener: notified of stored rows, and of runs whose process died.
-        keep: receives the folders of the runs that did not fail; they are removed if None.
-
-    Raises:
-        StateError: the rows cannot be stored. The results are then still in the runs' folders.
-    """
+    """Carry out runs and store their rows; returns when every run has a row."""
     waiting = deque(Attempt(name, config) for name, config in runs)
     running: dict[Future[RunRow], Attempt] = {}
     ended: SimpleQueue[Future[RunRow]] = SimpleQueue()

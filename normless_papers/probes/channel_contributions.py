@@ -100,7 +100,7 @@ def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tens
     Args:
         module: a convolution that is not transposed, or a linear layer.
         x: its input, shape (B, C, *P), or (B, …, C) of a linear layer.
-        y: its output, checked against the layer's attributes where it is given.
+        y: its output, checked against the layer's attributes if it is passed.
 
     Raises:
         UnknownSummandsError: the layer is of another kind, dropout precedes its weight, or its forward code does
@@ -140,15 +140,10 @@ def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
 def dominance_table(channels: pd.DataFrame) -> pd.DataFrame:
     """Whether the channels with the largest means contribute the most, and how many channels matter.
 
-    Args:
-        channels: rows of `ChannelContributions`.
-
-    Returns:
-        One row per layer and call: ``order``, ``layer``, ``call``, ``channels``; ``mean_correlation``, the rank
-        correlation (Spearman) of contribution with |mean| over channels, NaN where one is constant;
-        ``effective_channels``, 1/Σ share², between 1 and the number of channels; ``effective_share``, that over the
-        number of channels; ``top_tenth_share``, the share of the contributions from the tenth (at least one) of the
-        channels with the largest |mean|.
+    Of rows of `ChannelContributions` one row per layer and call: ``channels``; ``mean_correlation``, the rank
+    correlation (Spearman) of contribution with |mean| over channels, NaN where one is constant;
+    ``effective_channels``, 1/Σ share²; ``effective_share``, that over the number of channels; ``top_tenth_share``,
+    the share of the contributions from the tenth (at least one) of the channels with the largest |mean|.
     """
     rows = []
     for (order, layer, call), group in channels.groupby(["order", "layer", "call"], sort=True):

@@ -10,10 +10,14 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
+from normless_papers.probes.parameter_owners import require_known
 from normless_papers.probes.summands import Summands
+
+LAYER_COLUMNS = ("order", "layer", "block", "call")
+SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 
 
 @dataclass

@@ -17,26 +17,12 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from normless.probes import Setting
 from normless.residual import Layer, ResidualBlock
-from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables
 from normless_papers.probes.preactivations import Preactivations
 from normless_papers.probes.summands import Summands, Sums
 
-COLUMNS = (
-    "order",
-    "layer",
-    "block",
-    "call",
-    "out_channel",
-    "in_channel",
-    "offset",
-    "gradient",
-    "abs_sum",
-    "sum_abs",
-    "sum_b_abs_sum_xy",
-    "sum_xy_abs_sum_b",
-    "input_independence",
-    "channel_mean",
-)
+_PLACE = (*LAYER_COLUMNS, "out_channel", "in_channel", "offset")
+COLUMNS = (*_PLACE, "gradient", "abs_sum", *SUM_COLUMNS[:-1], "input_independence", "channel_mean")
 
 
 @dataclass
@@ -109,15 +95,11 @@ def _columns(sums: Sums, groups: int) -> dict[str, Any]:
 def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:
     """How far gradients follow channel means (figure 18) and their own Σ|d| (figure 23), layer by layer.
 
-    Args:
-        parameters: rows of `ParameterGradients`.
-
-    Returns:
-        One row per layer and call: ``order``, ``layer``, ``call``; ``mean_correlation``, the rank correlation
-        (Spearman) of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``,
-        the mean |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
-        ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
-        parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
+    Of rows of `ParameterGradients` one row per layer and call: ``mean_correlation``, the rank correlation (Spearman)
+    of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``, the mean
+    |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
+    ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
+    parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
     """
     rows = []
     for (order, layer, call), group in parameters.groupby(["order", "layer", "call"], sort=True):

@@ -69,14 +69,7 @@ class Summands:
         return prod(self.gradient.shape[2:])
 
     def of_parameter(self, index: tuple[int, ...]) -> Tensor:
-        """All summands of one parameter: shape (B, *S).
-
-        Args:
-            index: of the parameter within the weight: out-channel, in-channel of its group, kernel offset.
-
-        Raises:
-            IndexError: the weight has no such parameter.
-        """
+        """All summands of one parameter: shape (B, *S)."""
         if len(index) != len(self.shape) or any(not 0 <= one < n for one, n in zip(index, self.shape, strict=True)):
             raise IndexError(f"Expected the index of one parameter of a weight of shape {self.shape}, got {index}.")
         out_channel, channel, *offsets = index

@@ -21,31 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import (
-    NO_OWNER,
-    Loss,
-    NetworkFunction,
-    ParameterOwner,
-    as_function,
-    parameter_owners,
-    trainable_parameters,
-)
+from normless.probes import Loss
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
-
-COLUMNS = (
-    "parameter",
-    "layer",
-    "place",
-    "block",
-    "name",
-    "position",
-    "trace",
-    "smallest_eigenvalue",
-    "largest_eigenvalue",
-    "update_norm",
-    "alignment",
-)
+from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
+from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
 
 @dataclass(frozen=True)
@@ -59,12 +39,9 @@ class UpdateTerm:
 def update_terms(model: nn.Module, inputs: Any, *, training: bool = True) -> list[UpdateTerm]:
     """The matrix J_l = (∂z/∂W_l)(∂z/∂W_l)ᵀ of every trainable parameter, in the order of `named_parameters`.
 
-    For one example it is theorem 3's, of shape (c, c); for a batch it includes the effect of a step on one example on
-    the output for another, and z is the concatenation of all examples' logits. Costs one backward pass per entry
-    of z, and as many copies of the gradients: use few examples. The network is left as it was.
-
-    Raises:
-        ValueError: the network has no trainable parameter.
+    For one example it is theorem 3's, of shape (c, c); for a batch z is the concatenation of all examples' logits.
+    Costs one backward pass and one copy of the gradients per entry of z: use few examples. The network is left as it
+    was. ValueError if it has no trainable parameter.
     """
     with torch.enable_grad(), as_function(model, training=training) as logits:
         _, rows = _jacobian(logits, trainable_parameters(model), inputs)
@@ -82,16 +59,12 @@ def update_trace_table(
 ) -> pd.DataFrame:
     """The contribution of every parameter to the change of the output by a gradient step (Fixup, theorem 3).
 
-    The cost is that of `update_terms`; the network is left as it was. Arguments are those of
-    `normless.probes.observe`.
+    Arguments are those of `normless.probes.observe`, costs and errors those of `update_terms`.
 
     Returns:
-        One row per trainable parameter, in the order of `named_parameters`: its place as in `Owner`; trace and
+        One row per trainable parameter, in the order of `named_parameters`, with its `ParameterOwner`: trace and
         extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, the
         change of the output at a rate of 1; `alignment`, the cosine between that and the sum over all parameters.
-
-    Raises:
-        ValueError: the network has no trainable parameter.
     """
     positional, named = arguments_of(inputs)
     found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
@@ -143,4 +116,4 @@ def _table(
                 "alignment": float(update @ whole / (update.norm() * whole.norm())),
             }
         )
-    return pd.DataFrame(table, columns=list(COLUMNS))
+    return pd.DataFrame(table)

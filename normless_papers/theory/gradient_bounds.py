@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Setting, Watcher, last_stem_layer
+from normless.probes import Setting, Watcher
 from normless.residual import Layer, ResidualBlock
+from normless_papers.probes import last_stem_layer
 from normless_papers.theory.parameter_sets import ParameterSet, candidate_sets
 
 INPUT_COLUMNS = (
@@ -32,18 +33,8 @@ INPUT_COLUMNS = (
     "entropy",
     "bound",
 )
-SET_COLUMNS = (
-    "set",
-    "place",
-    "block",
-    "parameters",
-    "gradient_norm",
-    "set_norm",
-    "inner_product",
-    "excess",
-    "bound",
-    "logit_bound",
-)
+_MEASURED = ("gradient_norm", "set_norm", "inner_product", "excess", "bound", "logit_bound")
+SET_COLUMNS = ("set", "place", "block", "parameters", *_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -68,8 +59,8 @@ class InputGradientBounds(Watcher):
     """Norm of each example's gradient with respect to every block's input, and its bound (theorem 1, eq. 2).
 
     The input of the first block is the output of the stem's last layer, that of a later one the residual sum before
-    it; the identity is the same before and after an activation on that sum. The gradient must be that of the mean
-    cross entropy over the batch, the default of `observe`; an example's own is B times as large.
+    it. The gradient must be that of the mean cross entropy, the default of `observe`; an example's own is B times as
+    large.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list, init=False)
@@ -208,11 +199,7 @@ class SetGradientBounds(Watcher):
 
 
 def output_entropy(logits: Tensor, targets: Tensor) -> OutputEntropy:
-    """Loss and entropy of logits (B, classes) at targets, classes (B,) or probabilities (B, classes).
-
-    Raises:
-        ValueError: the logits are not one vector per example.
-    """
+    """Loss and entropy of logits (B, classes) at targets, classes (B,) or probabilities (B, classes)."""
     if logits.dim() != 2:
         raise ValueError(
             f"The bounds are about one vector of logits per example, shape (B, classes), and these have shape "

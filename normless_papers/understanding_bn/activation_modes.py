@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 
 from normless.plots import histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, larger, replicates
+from normless_papers.claims import Check, larger, replicates
 from normless_papers.probes import peak_counts
+from normless_papers.stated_claims import Tests, exceeds, stated
 from normless_papers.understanding_bn.initial_pass import HISTOGRAM_CHANNELS, HISTOGRAM_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 
@@ -20,25 +21,19 @@ _SHOWN = 0
 _COLUMNS = ["abs_mean", "relative_mean", "modes", "unimodal"]
 
 
-def _unnormalized(facts: Measured) -> list[Check]:
+def _unnormalized(facts: Measured) -> Tests:
     layers = facts.pivoted("layer", _COLUMNS, batch_norm=False)
     means, modes = layers["abs_mean"], layers["modes"]
-    return [
-        *(
-            larger(
-                f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
-                "of |mean| above 0).",
-                decades(means[later] / means[earlier]),
-                Estimate(0.0),
-            )
+    return {
+        **{
+            f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
+            "of |mean| above 0).": exceeds(decades(means[later] / means[earlier]), 0.0)
             for earlier, later in ((9, 45), (45, 83))
+        },
+        "Histograms in layers 81 and 83 have more modes on average than those in layer 9.": exceeds(
+            (modes[81] + modes[83]) / 2, modes[9]
         ),
-        larger(
-            "Histograms in layers 81 and 83 have more modes on average than those in layer 9.",
-            replicates((modes[81] + modes[83]) / 2),
-            replicates(modes[9]),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-13", basis="measurement", checks=_unnormalized)
@@ -51,19 +46,15 @@ def _normalized(facts: Measured) -> list[Check]:
     without, with_norm = (facts.pivoted("layer", _COLUMNS, batch_norm=kind) for kind in (False, True))
     checks = []
     for layer in HISTOGRAM_LAYERS:
-        checks += [
-            larger(
-                f"Layer {layer} with batch norm: most channels are unimodal, more than half of them.",
-                replicates(with_norm["unimodal"][layer]),
-                Estimate(0.5),
-            ),
-            larger(
+        checks += stated(
+            {
+                f"Layer {layer} with batch norm: most channels are unimodal, more than half of them.": exceeds(
+                    with_norm["unimodal"][layer], 0.5
+                ),
                 f"Layer {layer} with batch norm: |mean| before the norm is on average less than a standard deviation "
-                "of the channel from 0.",
-                Estimate(1.0),
-                replicates(with_norm["relative_mean"][layer]),
-            ),
-        ]
+                "of the channel from 0.": exceeds(1.0, with_norm["relative_mean"][layer]),
+            }
+        )
     for layer in _DEEP:
         checks.append(
             larger(
@@ -84,9 +75,9 @@ def normalized_activations(context: Context, *, data: str, batch_size: int, draw
 def _channels(draw: Draw) -> pd.DataFrame:
     """By layer |mean|, also in deviations, modes, and the share of channels with one mode."""
     seen = pass_of(draw)
-    table = seen.moments.set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
+    table = seen["moments"].set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
     table["relative_mean"] = table["abs_mean"] / np.sqrt(table["variance"])
-    peaks = peak_counts(seen.activations).set_index("order")["peaks"].astype(float).groupby(level="order")
+    peaks = peak_counts(seen["activations"]).set_index("order")["peaks"].astype(float).groupby(level="order")
     table["modes"], table["unimodal"] = peaks.mean(), peaks.agg(lambda counts: float((counts == 1).mean()))
     return table.rename_axis("layer").reset_index()
 
@@ -95,7 +86,7 @@ def _evidence(setting: Initializations, *, batch_norm: bool) -> Evidence:
     return setting.evidence(
         _channels,
         draw=lambda: _histograms(
-            setting.shown(lambda draw: pass_of(draw).activations, batch_norm=(batch_norm,)),
+            setting.shown(lambda draw: pass_of(draw)["activations"], batch_norm=(batch_norm,)),
         ),
         remarks=(
             "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",

@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from normless.plots import lines, scheme_ink
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, larger, replicates, within
+from normless_papers.claims import Check, Estimate, larger, replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients
+from normless_papers.stated_claims import Tests, asked_at_scale, decided, exceeds, lies_within, stated
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
 
@@ -30,23 +31,21 @@ _PAIRS = ((18, 19), (54, 55), (90, 91))
 _ROUNDING = 1e-9
 
 
-def _summand_identity(facts: Measured) -> list[Check]:
+def _summand_identity(facts: Measured) -> Tests:
     measured = facts.table
-    return [
-        check(
-            f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
-            "the kernel's mean |gradient|.",
-            bool((measured["deviation"] <= _ROUNDING).all()),
+    return {
+        f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
+        "the kernel's mean |gradient|.": decided(
+            (measured["deviation"] <= _ROUNDING).all(),
             largest_deviation=measured["deviation"].max(),
             parameters=measured["parameters"].sum(),
         ),
-        check(
-            "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.",
-            bool((measured["violations"] == 0).all()),
+        "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.": decided(
+            (measured["violations"] == 0).all(),
             violations=measured["violations"].sum(),
             parameters=measured["parameters"].sum(),
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
@@ -93,15 +92,13 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
 
 def _table_1(facts: Measured) -> list[Check]:
     sizes = _by_layer(facts, "abs_sum", batch_norm=False)
-    growth = [
-        larger(
+    growth = stated(
+        {
             f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
-            "0).",
-            decades(sizes[later] / sizes[earlier]),
-            Estimate(0.0),
-        )
-        for earlier, later in pairwise(_LAYERS)
-    ]
+            "0).": exceeds(decades(sizes[later] / sizes[earlier]), 0.0)
+            for earlier, later in pairwise(_LAYERS)
+        }
+    )
     return [*_agreement(facts, _LAYERS), *growth]
 
 
@@ -150,45 +147,22 @@ def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
     for layer in layers:
         ratio, five = decades(sizes[0][layer] / sizes[1][layer]), math.log10(5)
         named = f"Layer {layer} with batch norm"
-        checks += [
-            within(
-                f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of the ratio).",
-                decades(without[layer]),
-                0.0,
-                math.log10(4),
-            ),
-            within(
+        checks += stated(
+            {
+                f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of "
+                "the ratio).": lies_within(decades(without[layer]), 0.0, math.log10(4)),
                 f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
-                "(log₁₀ of the ratio to √N).",
-                decades(cancelled[layer]),
-                -five,
-                five,
-            ),
-            at_scale(
-                within(
-                    f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).",
-                    decades(with_norm[layer]),
-                    2 - five,
-                    2 + five,
+                "(log₁₀ of the ratio to √N).": lies_within(decades(cancelled[layer]), -five, five),
+                f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).": asked_at_scale(
+                    lies_within(decades(with_norm[layer]), 2 - five, 2 + five), facts.fewer
                 ),
-                facts.fewer,
-            ),
-            larger(
-                f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).",
-                ratio,
-                Estimate(0.0),
-            ),
-            at_scale(
-                within(
-                    f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
-                    "a decade (log₁₀ of the ratio).",
-                    ratio,
-                    1.5,
-                    3.5,
+                f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).": exceeds(
+                    ratio, 0.0
                 ),
-                facts.reduction,
-            ),
-        ]
+                f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
+                "a decade (log₁₀ of the ratio).": asked_at_scale(lies_within(ratio, 1.5, 3.5), facts.reduction),
+            }
+        )
     return checks
 
 
@@ -200,7 +174,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
     """The four sums of some layers, and their geometric means over draws in the table's columns."""
 
     def sums(draw: Draw) -> pd.DataFrame:
-        table = pass_of(draw).sums
+        table = pass_of(draw)["sums"]
         return table[table["order"].isin(layers)]
 
     drawn = setting.measured(sums)

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 
 from normless.divergence import LOSS_LIMIT
 from normless.plots import Plot, lines, new_panels, shades
-from normless.probes import DivergingUpdate, find_divergence
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
@@ -25,7 +24,7 @@ from normless_papers.claims import (
     over_draws,
     quantity_table,
 )
-from normless_papers.probes import loss_along, moments_along
+from normless_papers.probes import DivergingUpdate, find_divergence, loss_along, moments_along
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 

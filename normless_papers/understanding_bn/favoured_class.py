@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from normless.plots import PLOTS, QUIET, SCHEME_INKS, lines, new_panels
 from normless.probes import agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, in_every, larger, replicates, within
+from normless_papers.claims import Check, Estimate, in_every, larger, replicates, within
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import for_each_class
+from normless_papers.stated_claims import Tests, decided, exceeds, in_all
 from normless_papers.understanding_bn.initial_pass import WEIGHT_52, class_pass_of, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 
@@ -25,42 +26,28 @@ ALMOST_ALWAYS = 0.9
 _SUM_ROUNDING = 1e-9
 
 
-def _favoured_class(facts: Measured) -> list[Check]:
+def _favoured_class(facts: Measured) -> Tests:
     without, with_norm = facts.both
     variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
-    return [
-        in_every(
-            f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
-            "minibatch, in every draw.",
-            without["predicted_share"] >= ALMOST_ALWAYS,
-            smallest_share=without["predicted_share"].min(),
+    return {
+        f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
+        "minibatch, in every draw.": in_all(
+            without["predicted_share"] >= ALMOST_ALWAYS, smallest_share=without["predicted_share"].min()
         ),
-        larger(
-            "That class's gradients are large for the images of other classes: on average more than half of the "
-            "largest possible, 1.",
-            replicates(without["column_mean"]),
-            Estimate(0.5),
+        "That class's gradients are large for the images of other classes: on average more than half of the "
+        "largest possible, 1.": exceeds(without["column_mean"], 0.5),
+        "They are roughly constant: their deviation over images is less than a quarter of their mean.": exceeds(
+            0.25, variation[0]
         ),
-        larger(
-            "They are roughly constant: their deviation over images is less than a quarter of their mean.",
-            Estimate(0.25),
-            variation[0],
+        "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
+        "mean is larger.": exceeds(variation[1], variation[0]),
+        "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.": exceeds(
+            *facts.estimates("agreement")
         ),
-        larger(
-            "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
-            "mean is larger.",
-            variation[1],
-            variation[0],
+        "The largest gradient of the final bias is smaller with batch norm.": exceeds(
+            *facts.estimates("bias_gradient")
         ),
-        larger(
-            "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.",
-            *facts.estimates("agreement"),
-        ),
-        larger(
-            "The largest gradient of the final bias is smaller with batch norm.",
-            *facts.estimates("bias_gradient"),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-4", basis="measurement", checks=_favoured_class)
@@ -68,8 +55,8 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
     """Figure 4: the gradient of one class's logit is large and positive for all images of other classes."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
-        lambda draw: _favourite(pass_of(draw).logits, pass_of(draw).logits_by_example),
-        draw=lambda: _maps({kind: pass_of(Draw(setting, kind, 0)).logits_by_example for kind in (False, True)}),
+        lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
+        draw=lambda: _maps({kind: pass_of(Draw(setting, kind, 0))["logits_by_example"] for kind in (False, True)}),
         remarks=(
             "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
             "where the gradient is the predicted probability of that class, and hence positive.",
@@ -129,15 +116,15 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
 
     def dominance(draw: Draw) -> pd.DataFrame:
         seen = class_pass_of(draw)
-        ordered = seen.sizes.sort_values("mean_abs", ascending=False)
+        ordered = seen["sizes"].sort_values("mean_abs", ascending=False)
         dominant = ordered.iloc[0]
         row = {name: dominant[name] for name in ("class", "share", "predicted_share")}
         row |= {"next_share": ordered["share"].iloc[1]}
-        return pd.DataFrame([row | {"leading_share": _leading(seen.elements, int(dominant["class"]))}])
+        return pd.DataFrame([row | {"leading_share": _leading(seen["elements"], int(dominant["class"]))}])
 
     return setting.evidence(
         dominance,
-        draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0)).elements),
+        draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0))["elements"]),
         remarks=(
             "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
             "The sum over classes has half of its size from that class by construction: where it is predicted with "
@@ -179,8 +166,8 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     """Figure 21: the dominant class's mean absolute gradient is about ten times that of the other classes."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
-        lambda draw: class_pass_of(draw).sizes,
-        draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0)).sizes),
+        lambda draw: class_pass_of(draw)["sizes"],
+        draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0))["sizes"]),
         remarks=(
             "The figure shows the first draw.",
             "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
@@ -193,17 +180,16 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     )
 
 
-def _class_wise_mask(facts: Measured) -> list[Check]:
-    return [
-        check(
-            f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
-            f"{_SUM_ROUNDING:g} of its largest element.",
+def _class_wise_mask(facts: Measured) -> Tests:
+    return {
+        f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
+        f"{_SUM_ROUNDING:g} of its largest element.": decided(
             bool((rows["deviation"] <= _SUM_ROUNDING).all()) if len(rows) else None,
             largest_deviation=rows["deviation"].max(),
             parameters=rows["parameters"].max(),
         )
         for name, rows in zip(("without", "with"), facts.both, strict=True)
-    ]
+    }
 
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)

@@ -34,11 +34,7 @@ PUBLISHED_DEPTH = 110
 
 
 def conv_path(layer: int) -> str:
-    """The path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem.
-
-    Raises:
-        ValueError: the layer is not in a block.
-    """
+    """The path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem."""
     if layer < 2:
         raise ValueError(f"Layers from 2 on are in residual blocks; {layer} is not.")
     return f"blocks.{(layer - 2) // 2}.conv{1 + layer % 2}"
@@ -121,16 +117,7 @@ class Initializations:
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,
     ) -> Evidence:
-        """The evidence of an artefact whose facts are one table of every draw.
-
-        Args:
-            measure: the table of one draw.
-            draw: draws the figure.
-            remarks: of the evidence.
-            quantities: of the facts, by the names of published numbers; if None, the table itself is published.
-            batch_norm: the kinds of networks.
-            setup: added to `setup`.
-        """
+        """The evidence whose facts are one table of every draw; that is what is published without `quantities`."""
         facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
         return Evidence(
             facts.table if quantities is None else quantity_table(quantities(facts)),

@@ -25,6 +25,7 @@ from normless_papers.claims import (
 )
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
+from normless_papers.stated_claims import exceeds, stated
 from normless_papers.understanding_bn.gradient_scale import gradient_scales
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SCHEMES
@@ -103,44 +104,34 @@ def _evidence(
 
 def _figure_1(runs: ReferenceRuns) -> list[Check]:
     accuracy, gap, loss = runs.of("test_accuracy"), runs.of("gap"), runs.of("training_loss")
-    low = [
-        larger(
+    low = stated(
+        {
             "At the low rate the batch-normalized network's test accuracy is at most "
-            f"{_NO_BETTER:g} point above that of the unnormalized one.",
-            accuracy[NONE],
-            accuracy[LOW],
-            by=-_NO_BETTER,
-        ),
-        larger(
-            "At the low rate the batch-normalized network's training loss is below that of the unnormalized one.",
-            loss[NONE],
-            loss[LOW],
-        ),
-    ]
-    middle = [
-        larger(
-            "With batch norm the middle rate reaches a higher test accuracy than the low one.",
-            accuracy[MIDDLE],
-            accuracy[LOW],
-        ),
-        larger(
-            "With batch norm the gap of training and test accuracy is larger at the low rate than the middle one.",
-            gap[LOW],
-            gap[MIDDLE],
-        ),
-    ]
-    high = [
-        larger(
-            "With batch norm the high rate reaches a higher test accuracy than the middle one.",
-            accuracy[HIGH],
-            accuracy[MIDDLE],
-        ),
-        larger(
-            "With batch norm the gap of training and test accuracy is larger at the middle rate than the high one.",
-            gap[MIDDLE],
-            gap[HIGH],
-        ),
-    ]
+            f"{_NO_BETTER:g} point above that of the unnormalized one.": exceeds(
+                accuracy[NONE], accuracy[LOW], by=-_NO_BETTER
+            ),
+            "At the low rate the batch-normalized network's training loss is below that of the "
+            "unnormalized one.": exceeds(loss[NONE], loss[LOW]),
+        }
+    )
+    middle = stated(
+        {
+            "With batch norm the middle rate reaches a higher test accuracy than the low one.": exceeds(
+                accuracy[MIDDLE], accuracy[LOW]
+            ),
+            "With batch norm the gap of training and test accuracy is larger at the low rate than "
+            "the middle one.": exceeds(gap[LOW], gap[MIDDLE]),
+        }
+    )
+    high = stated(
+        {
+            "With batch norm the high rate reaches a higher test accuracy than the middle one.": exceeds(
+                accuracy[HIGH], accuracy[MIDDLE]
+            ),
+            "With batch norm the gap of training and test accuracy is larger at the middle rate than "
+            "the high one.": exceeds(gap[MIDDLE], gap[HIGH]),
+        }
+    )
     return [
         *(runs.at_plateau(_where_trained(runs, one), NONE, LOW) for one in low),
         *(runs.at_plateau(one, LOW, MIDDLE) for one in middle),

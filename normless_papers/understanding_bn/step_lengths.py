@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from normless.plots import Plot, new_panels
-from normless.probes import descend, find_divergence, momentum_sgd
+from normless.probes import descend
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, within
-from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
+from normless_papers.claims import Check, Estimate, at_scale, larger
+from normless_papers.probes import find_divergence, largest_stable_rate, loss_along, momentum_sgd, steepest_descent
+from normless_papers.stated_claims import Tests, exceeds, in_all, lies_within, stated
 from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
@@ -25,17 +26,13 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-def _figure_24(facts: Measured) -> list[Check]:
+def _figure_24(facts: Measured) -> Tests:
     without, with_norm = (facts.pivoted("minibatch", ["step"], batch_norm=kind)["step"] for kind in (False, True))
-    return [
-        larger(
-            f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
-            "batch norm (log₁₀ of the ratio).",
-            decades(with_norm[minibatch] / without[minibatch]),
-            Estimate(1.0),
-        )
+    return {
+        f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
+        "batch norm (log₁₀ of the ratio).": exceeds(decades(with_norm[minibatch] / without[minibatch]), 1.0)
         for minibatch in (1, 5)
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-24", basis="measurement", checks=_figure_24)
@@ -127,20 +124,19 @@ def _ratio(facts: Measured) -> Estimate:
 
 def _maximal_learning_rate(facts: Measured) -> list[Check]:
     without, with_norm = facts.both
-    published = [
-        in_every(
-            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.", with_norm["first_stable"]
-        ),
-        in_every(f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.", with_norm["ten_diverged"]),
-        in_every(f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", without["first_stable"]),
-        within(
+    published = stated(
+        {
+            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(
+                with_norm["first_stable"]
+            ),
+            f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
+            f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(
+                without["first_stable"]
+            ),
             "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
-            "the ratio).",
-            _ratio(facts),
-            3.0,
-            5.0,
-        ),
-    ]
+            "the ratio).": lies_within(_ratio(facts), 3.0, 5.0),
+        }
+    )
     return [
         *(at_scale(one, facts.reduction) for one in published),
         larger(

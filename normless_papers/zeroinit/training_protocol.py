@@ -13,10 +13,9 @@ import pandas as pd
 import torch
 
 from normless.data import load_data
-from normless.optim import rate_multiplier
 from normless.plots import lines
 from normless.sweeps import optima
-from normless.train import TrainConfig, build_network, build_optimizer, example_inputs
+from normless.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.de_smith import GHOST_BATCH_SIZE, batch_sweeps, wide_resnet_text

@@ -51,11 +51,7 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True)
 class CropSizes:
-    """How files of any size become images of one size; see `image_folder` for the fields.
-
-    Raises:
-        ValueError: a side is below 1, resize is below size, or scale is not 0 < least ≤ greatest ≤ 1.
-    """
+    """How files of any size become images of one size; see `image_folder` for the fields."""
 
     size: int = 224
     resize: int = 256

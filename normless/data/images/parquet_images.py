@@ -41,18 +41,8 @@ def read_parquet(
     Several shards (``train-00000-of-00002.parquet``) are read in order. Files that name another set are
     passed over. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
 
-    Args:
-        folder: where the files lie.
-        name: of the data set.
-        classes: labels must be 0 … classes − 1.
-        image_shape: (3, H, W), which every image must have.
-        label_columns: names the labels may have; the first found is taken.
-
     Returns:
         The two sets, and in words how they were stored: JPEG is not the original, PNG is.
-
-    Raises:
-        DataFormatError: the files are ambiguous, incomplete, or do not hold such images and labels.
     """
     train, test = (find_shards(folder, name, kind, foreign=_SET_NAMES) for kind in ("train", "test"))
     if not train:

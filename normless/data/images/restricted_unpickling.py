@@ -72,11 +72,7 @@ class _Reader(pickle.Unpickler):
 
 
 def read_batch(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text.
-
-    Raises:
-        DataFormatError: the file is not such a pickle, is cut short, or asks for any other kind of object.
-    """
+    """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text."""
     try:
         with path.open("rb") as file:
             content = _Reader(file, encoding="bytes").load()

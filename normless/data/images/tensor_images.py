@@ -40,11 +40,7 @@ class Splits(NamedTuple):
 
 
 def checked_split(images: NDArray[Any], labels: NDArray[Any], *, classes: int, origin: str) -> Split:
-    """Make a split of arrays read from a file.
-
-    Raises:
-        DataFormatError: there are no images, not as many labels, or a label outside 0 … classes − 1.
-    """
+    """Make a split of arrays read from a file."""
     if len(images) == 0 or labels.shape != (len(images),):
         raise DataFormatError(
             f"{origin} holds {len(images)} images and labels of shape {labels.shape}; expected one each."

@@ -86,11 +86,7 @@ class PairSets:
 
 
 def checked_pairs(origin: str, source: Sequence[str], target: Sequence[str]) -> Pairs:
-    """Make pairs of sentences read from files (the origin), without the white space around them.
-
-    Raises:
-        DataFormatError: there are none, or not as many on both sides.
-    """
+    """Make pairs of sentences read from files (the origin), without the white space around them."""
     if len(source) != len(target) or not source:
         raise DataFormatError(
             f"{origin} hold {len(source)} and {len(target)} sentences; expected as many translations as sentences, "

@@ -70,12 +70,7 @@ class RayExecutor:
         return self._window
 
     def __enter__(self) -> Self:
-        """Connect to the cluster, or start it.
-
-        Raises:
-            ModuleNotFoundError: Ray is not installed.
-            OSError: nothing answers at the address.
-        """
+        """Connect to the cluster, or start it."""
         ray = _ray(local=self._address is None)
         self._owns = not ray.is_initialized()
         if self._owns:
@@ -139,11 +134,7 @@ class RayExecutor:
 
 @cache
 def _ray(*, local: bool) -> ModuleType:
-    """Ray, told to be quiet.
-
-    Args:
-        local: whether it is to start a cluster on this machine.
-    """
+    """Ray, told to be quiet."""
     for name, value in LOCAL_ENVIRONMENT.items():
         if local or name == "RAY_USAGE_STATS_ENABLED":
             os.environ.setdefault(name, value)
@@ -166,12 +157,7 @@ def _say_nothing(*_: object, **__: object) -> None:
 
 
 def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
-    """In a worker process: carry out a function on its arguments, by one thread.
-
-    Args:
-        paths: where the driver imports from.
-        task: both, pickled.
-    """
+    """In a worker process: carry out a function on its arguments, by one thread."""
     _prepare(paths)
     function, args = pickle.loads(task)
     return function(*args)
