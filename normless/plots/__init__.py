@@ -1,4 +1,4 @@
-"""Figures and pages from tidy tables, whoever made them."""
+"""Figures and pages from tidy tables."""
 
 from normless.extras import require_extra
 from normless.lazy import attach_stub

@@ -1,6 +1,6 @@
-"""The page of artefacts: verdicts by paper, and of each artefact what is published beside what was measured.
+"""The page of artefacts: verdicts by paper, and the published beside the measured numbers of each artefact.
 
-The page is one HTML document that loads nothing. Without its script it is complete, but cannot be filtered.
+One self-contained HTML document; without its script it is complete, but cannot be filtered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASES = {
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim, its verdict, and the numbers that it rests on as (name, number)."""
+    """A claim, its verdict, and the numbers that decide it as (name, number)."""
 
     claim: str
     verdict: str
@@ -41,13 +41,13 @@ class Result:
         budget: its name.
         verdict: one of `normless.plots.palette.VERDICT_INKS`.
         basis: what the checks rest on: formula, measurement or training; empty if an error came first.
-        error: what went wrong; empty if nothing.
+        error: the message of an error; empty if there was none.
         checks: of the claim.
         table: published beside measured.
         left_out: how many rows the table lacks, and where they are; empty if none.
         svg: the figure as `normless.plots.inline.inline_svg_text` makes it; empty if there is none.
         caption: of the figure.
-        remarks: what a reader must know.
+        remarks: notes for the reader.
         setup, provenance: as (name, value).
         same_runs: ids of other artefacts that rest on the same training runs.
     """
@@ -69,14 +69,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Card:
-    """An artefact: what its paper says, and what came of it at each budget.
+    """An artefact: what its paper says, and the result at each budget.
 
     Attributes:
         id: `PAPER/NAME`.
         kind: what it is, as `training`.
         title, claim, where, note: as the paper's index has them.
         setup: the paper's, as (name, value).
-        results: one for each budget that was carried out.
+        results: one for each budget that was run.
     """
 
     id: str
@@ -96,7 +96,7 @@ class Card:
 
 @dataclass(frozen=True)
 class PaperGroup:
-    """A paper: who wrote it and what it is called, its artefacts, and the ids of those that were not carried out."""
+    """A paper: who wrote it and what it is called, its artefacts, and the ids of those not run."""
 
     key: str
     authors: str
@@ -165,10 +165,9 @@ def _summary(page: ArtefactsPage) -> list[tuple[PaperGroup, str, Counter[str], i
     rows = []
     for budget in page.budgets:
         for paper in page.papers:
-            counts = Counter(
-                result.verdict for card in paper.cards for result in card.results if result.budget == budget
-            )
-            rows.append((paper, budget, counts, len(paper.cards) + len(paper.not_run) - counts.total()))
+            results = [result for card in paper.cards for result in card.results if result.budget == budget]
+            left = len(paper.cards) + len(paper.not_run) - len(results)
+            rows.append((paper, budget, Counter(result.verdict for result in results), left))
     return rows
 
 
@@ -184,16 +183,16 @@ def _by_basis(page: ArtefactsPage) -> list[tuple[str, str, Counter[str]]]:
 
 
 def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:
-    """Of each artefact, which others its texts name by their ids."""
+    """The ids of other artefacts in the texts of each."""
     known = [card.id for card in cards]
     pattern = _ids(known)
-    found = {}
+    mentions = {}
     for card in cards:
         texts = [card.title, card.claim, card.note, *(value for _, value in card.setup)]
         texts += [text for result in card.results for text in result.remarks]
         named = dict.fromkeys(match for text in texts for match in pattern.findall(text))
-        found[card.id] = [name for name in named if name != card.id]
-    return found
+        mentions[card.id] = [name for name in named if name != card.id]
+    return mentions
 
 
 def _naming(name: str, mentions: Mapping[str, Sequence[str]]) -> list[str]:
@@ -208,15 +207,15 @@ def _ids(known: Sequence[str]) -> re.Pattern[str]:
 
 
 def _linker(known: Iterable[str]) -> Callable[[str], Markup]:
-    """Makes text into markup in which the ids of artefacts on the page lead to them."""
+    """A function from text to markup in which the ids of artefacts link to them."""
     pattern = _ids(list(known))
 
     def linked(text: str) -> Markup:
-        made, end = Markup(""), 0
-        for found in pattern.finditer(text):
-            made += escape(text[end : found.start()])
-            made += Markup('<a href="#{0}">{0}</a>').format(found[0])
-            end = found.end()
-        return made + escape(text[end:])
+        markup, end = Markup(""), 0
+        for match in pattern.finditer(text):
+            markup += escape(text[end : match.start()])
+            markup += Markup('<a href="#{0}">{0}</a>').format(match[0])
+            end = match.end()
+        return markup + escape(text[end:])
 
     return linked

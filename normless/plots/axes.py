@@ -1,4 +1,4 @@
-"""The look that all figures share, set on one Axes at a time: matplotlib's global state is left alone."""
+"""The look that all figures share, set on one Axes at a time: matplotlib's global state does not change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def new_panels(columns: int, rows: int = 1, *, width: float = 4.4, height: float
 
 
 def style_axes(axes: Axes) -> Axes:
-    """Quiet spines and a horizontal grid behind the data; returns the same Axes."""
+    """Quiet spines and a horizontal grid below the data; returns the same Axes."""
     axes.set_facecolor("none")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -37,12 +37,12 @@ def style_axes(axes: Axes) -> Axes:
 
 
 def title_axes(axes: Axes, title: str) -> None:
-    """The title above the plot at the left, in place of another."""
+    """Set the title above the plot at the left, in place of another."""
     axes.set_title(f"{title}\n", loc="left", fontsize=FONT_SIZE + 1, fontweight="bold", color=TEXT.light, pad=4)
 
 
 def name_axes(axes: Axes, *, title: str, across: str, up: str) -> None:
-    """The title and the upright name of the vertical axis above the plot at the left, the other below."""
+    """Set the title and the name of the vertical axis above the plot at the left, the other name below."""
     title_axes(axes, title)
     axes.annotate(
         up,

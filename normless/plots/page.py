@@ -52,17 +52,17 @@ class Table:
 
     @property
     def grouped(self) -> bool:
-        """Whether some neighbouring rows have the same first cell, so that a line between groups tells something."""
+        """Whether some neighbouring rows have the same first cell, so that lines between groups help the reader."""
         return any(former[0] == later[0] for former, later in pairwise(self.rows))
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, in the order in which it says it.
+    """The contents of a page, in order.
 
     Args:
         title: the heading.
-        finding: one or two sentences that a hurried reader takes away.
+        finding: the result, in one or two sentences.
         caution: what the numbers do not claim.
         facts: how they were measured, as (name, value): seeds, budget, data set, versions, machine.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -36,7 +37,20 @@ SCHEME_INKS = MappingProxyType(
 )
 OTHER_SCHEME = Ink("#3d4652", "#d5dbe2", "*")
 
-# What became of a claim; the marker is a character here. Text on the paper, 4.5 : 1 or better in both.
+# Of γ by role: distinct in colour, in grey and by marker.
+ROLE_INKS = MappingProxyType(
+    {
+        "γ stem": SCHEME_INKS["fixup"],
+        "γ last": SCHEME_INKS["skipinit"],
+        "γ down": SCHEME_INKS["none"],
+        "γ other": SCHEME_INKS["batch_norm"],
+    }
+)
+
+# Of lines that stand for no scheme: numbers of factors, options, networks.
+_SERIES = ("skipinit", "none", "fixup", "sqrt2", "rezero", "lsuv", "zero_gamma", "batch_norm")
+
+# Of the verdict on a claim; the marker is a character here. Text on the paper, 4.5 : 1 or better in both.
 VERDICT_INKS = MappingProxyType(
     {
         "holds": Ink("#00694c", "#45d3a3", "✓"),
@@ -46,7 +60,7 @@ VERDICT_INKS = MappingProxyType(
     }
 )
 
-# What is neither paper nor scheme: text, quiet text, grid lines.
+# Text, quiet text, grid lines, and the paper.
 TEXT = Ink("#1b222b", "#e9edf2")
 QUIET = Ink("#5a6673", "#a3aebb")
 GRID = Ink("#e1e5ea", "#323b46")
@@ -57,6 +71,39 @@ def scheme_ink(scheme: str) -> Ink:
     """The colour and marker of a scheme; its arguments, as in ``skipinit(alpha=1)``, do not change them."""
     name, _ = parse_call(split_terms(scheme)[0])
     return SCHEME_INKS.get(name, OTHER_SCHEME)
+
+
+def series_ink(index: int) -> Ink:
+    """The colour and marker of line 0, 1, … of a figure; they repeat after eight."""
+    return SCHEME_INKS[_SERIES[index % len(_SERIES)]]
+
+
+def inks_of(schemes: Mapping[str, str]) -> dict[str, Ink]:
+    """A colour and marker for each name, all different as far as there are enough: its scheme's if it is the first.
+
+    Args:
+        schemes: the text of the scheme that each name stands for; any other text gets a colour that is left.
+    """
+    chosen: dict[str, Ink] = {}
+    for name, scheme in schemes.items():
+        ink = SCHEME_INKS.get(scheme.partition("(")[0])
+        if ink is not None and ink not in chosen.values():
+            chosen[name] = ink
+    left = [ink for ink in map(series_ink, range(len(_SERIES))) if ink not in chosen.values()]
+    left += [ink for ink in SCHEME_INKS.values() if ink not in chosen.values() and ink not in left]
+    rest = [name for name in schemes if name not in chosen]
+    return chosen | {name: left[place % len(left)] for place, name in enumerate(rest)}
+
+
+def shades(names: Sequence[str]) -> dict[str, Ink]:
+    """Colours from quiet to bright for names in an order, such as the points of an update."""
+    start, end = (bytes.fromhex(ink.light.removeprefix("#")) for ink in (QUIET, SCHEME_INKS["none"]))
+    shaded = {}
+    for index, name in enumerate(names):
+        part = index / max(len(names) - 1, 1)
+        mixed = bytes(round(a + part * (b - a)) for a, b in zip(start, end, strict=True))
+        shaded[name] = Ink(f"#{mixed.hex()}", QUIET.dark)
+    return shaded
 
 
 def css_variables() -> dict[str, Ink]:

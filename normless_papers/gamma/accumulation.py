@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pandas as pd
 from torch import nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    draw_stream,
     drawn_networks,
     gammas_of,
     measured_moments,
@@ -99,7 +99,7 @@ def full_accumulation(context: Context, *, model: str, features: int, examples: 
         setup=setup_of(context, model, batch, draws)
         | {"gamma_last": f"rising from {FIRST:g} in the first block to {LAST:g} in the last"},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "Weights mix channels, so that γ_i² of the paper is the mean over the channels that the last weights "
             "read. The condition of dominance is measured as the largest ratio of the branch's variance to that of "

@@ -7,14 +7,18 @@ from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from torch import nn
 
+from normless.plots import PLOTS
 from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context
 from normless_papers.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
+# Equations of blocks that reset the stream, and how many names fit below a plot.
+_RESETS, _NAMES = (15, 17), 18
 
 _MEASURED = ("quantity", "block", "draw", "measured", "by_formula", "ratio")
 
@@ -130,3 +134,14 @@ def setup_of(context: Context, model: str, batch: MeasuredBatch, draws: int) -> 
     """How the networks were drawn and on what they were measured."""
     seeds = f"{context.seed} to {context.seed + draws - 1}"
     return {"network": model, "assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": draws, "seeds": seeds}
+
+
+def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Figure 5 of Kim et al.: the second moment after every block, by γ and by all weights; thin lines are resets."""
+    resets = table[table["equation"].isin(_RESETS)]
+    named = table if len(table) <= _NAMES else resets
+    title = "The stream by γ"
+    ticks = dict(zip(named["block"], named["name"], strict=True))
+    axes = PLOTS["stream"](table, ax, title=title, x_marks=list(resets["block"]), x_ticks=ticks, x_label="")
+    axes.tick_params(axis="x", labelrotation=45)
+    return axes

@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import Ink, differences_to_baseline
+from normless.plots import Ink
 from normless.sweeps import is_minimized
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Check, Estimate, larger
 from normless_papers.effort import Effort
+from normless_papers.plots import DIFFERENCES
 from normless_papers.runs import Runs, carry_out
 from normless_papers.trained import best_accuracy, chance_of, trains
 
@@ -85,7 +86,7 @@ class DecayComparison:
     ) -> Axes:
         """The differences to the baseline, with their errors."""
         rows = self.table[self.table[L2] != BASELINE].reset_index(drop=True)
-        return differences_to_baseline(rows, ax, series=L2, inks=inks, title=title, across=across, **groups)
+        return DIFFERENCES(rows, ax, y=L2, inks=inks, title=title, x_label=across, **groups)
 
     def printed(self, mean: str) -> pd.DataFrame:
         """Rows named as the paper's, with its columns `diff` and that of the mean."""

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualBlock, ResidualMap
 from normless_papers.agreement import observed
 from normless_papers.artefact import Context, Evidence, artefact
@@ -17,6 +16,7 @@ from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    draw_stream,
     drawn_networks,
     gammas_of,
     measured_moments,
@@ -91,7 +91,7 @@ def half_accumulation(context: Context, *, model: str, side: int, examples: int,
         setup=setup_of(context, model, batch, draws)
         | {"stream": f"centred noise of second moment {' or '.join(map(str, STARTS))} at the start of a stage"},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "Var of the paper is the second moment after the ReLU, and its derivation ignores E[x_l]. Checks do the "
             "same: each block reads centred noise of the second moment that the block before it gave. In the network "

@@ -11,13 +11,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.data import load_data
-from normless.plots import ROLE_INKS, differences_to_baseline
+from normless.plots import ROLE_INKS
 from normless.probes import probe
 from normless.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.effort import Effort
 from normless_papers.gamma.decay_comparison import BASELINE, L2, POINTS, DecayComparison, compared
+from normless_papers.plots import DIFFERENCES
 from normless_papers.published import published_as
 from normless_papers.runs import chosen
 
@@ -77,12 +78,13 @@ def _draw(found: DecayComparison, columns: Sequence[str]) -> Axes:
     """The differences to L2 on the weights alone of some columns, with the published ones."""
     table = found.table[found.table[L2].isin(columns)]
     published = [float(_printed()[row["model"]][f"diff_{row[L2]}"]) for row in table.to_dict("records")]
-    return differences_to_baseline(
+    return DIFFERENCES(
         table.assign(published=published),
-        series=L2,
+        y=L2,
+        beside="published",
         inks=INKS,
         title="L2 on the γ of one role",
-        across=POINTS,
+        x_label=f"{POINTS}; diamonds: published",
         groups="model",
     )
 

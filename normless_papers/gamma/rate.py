@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from normless.plots import gamma_update_against_scale
+from normless.plots import ROLE_INKS, Law, Plot
 from normless.residual import residual_map
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
@@ -74,7 +74,7 @@ def scale_invariance(context: Context, *, model: str, side: int, examples: int, 
         ),
         setup=_setup(context, model, batch) | {"factors": list(factors), "epsilon": EPSILON},
         on=("quantity",),
-        draw=lambda: gamma_update_against_scale(updates),
+        draw=lambda: FIRST_STEPS(updates),
         remarks=(
             "The equation is about a norm that another norm follows, with one weight layer between: γ_others. "
             "γ_last, γ_down and γ_0 are in the table: they change the output.",
@@ -135,7 +135,7 @@ def effective_rate(
         ),
         setup=_setup(context, model, batch) | {"scales": list(scales), "rate": rate, "epsilon": EPSILON},
         on=("quantity",),
-        draw=lambda: gamma_update_against_scale(alone),
+        draw=lambda: FIRST_STEPS(alone),
         remarks=(
             "The gradient at the direction is measured at the size of Γ nearest the drawn one, and the step at all "
             "others. gamma/figure-6 checks that the analysis applies to γ of all four categories; their numbers "
@@ -252,7 +252,7 @@ def first_update(
             "rate": 1e-3,
         },
         on=("quantity",),
-        draw=lambda: gamma_update_against_scale(updates[0]),
+        draw=lambda: FIRST_STEPS(updates[0]),
         remarks=(
             "The paper does not say which layers it regresses over. The section is about γ_others, and the text adds "
             "that the analysis is applicable to γ of all four categories: each is varied by itself here, with a "
@@ -261,3 +261,29 @@ def first_update(
             f"{estimates['all at once'].mean:.2f}, which is not asked.",
         ),
     )
+
+
+def _relative_steps(updates: pd.DataFrame) -> pd.DataFrame:
+    """Each role's γ varied by themselves: steps over that at the smallest factor."""
+    shown = updates[updates["varied"] == updates["role"]].sort_values("scale")
+    first = shown.groupby("layer", sort=False)["update"].transform("first")
+    return shown.assign(relative=shown["update"] / first)
+
+
+FIRST_STEPS = Plot(
+    "lines",
+    _relative_steps,
+    x="scale",
+    y="relative",
+    by="role",
+    name="γ {}",
+    each="layer",
+    summary=None,
+    inks=ROLE_INKS,
+    log="xy",
+    laws=[Law("slope −2", lambda scale: (scale / scale.min()) ** -2)],
+    names="legend",
+    title="First step of γ's direction, one role's γ at a time",
+    x_label="factor on γ",
+    y_label="step, relative to that at the smallest factor",
+)

@@ -8,13 +8,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.plots import stream_second_moment
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, over_draws, within
 from normless_papers.gamma.analysed_networks import (
     averaged,
     beside_formula,
+    draw_stream,
     drawn_networks,
     gammas_of,
     measured_moments,
@@ -84,7 +84,7 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
         ),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=("Var of the paper is the second moment: it neglects the mean of what a ReLU gives.",),
     )
 
@@ -111,7 +111,7 @@ def reset_of_pre_activation_networks(
         facts=ResetFacts(_ratio(rows, "Var[x_{l+1}]"), _change(resets["stream_variance"], again["stream_variance"])),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=("γ_1 is that of the norm before the fork, which branch and skip path both read.",),
     )
 
@@ -145,7 +145,7 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
         facts=ResetFacts(_ratio(at_stem, "Var[x_1]"), _change(one, other)),
         setup=setup_of(context, model, batch, draws) | {"input_scale": INPUT_SCALE},
         on=("quantity",),
-        draw=lambda: stream_second_moment(streams[0]),
+        draw=lambda: draw_stream(streams[0]),
         remarks=("The row after the pooling is what the first block reads; max pooling, ignored there, raises it.",),
     )
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from normless.data import load_data
 from normless.models import build_model
-from normless.plots import stream_second_moment
 from normless.probes import probe
 from normless.sweeps import trained_threshold
 from normless.train import TrainConfig, trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every
+from normless_papers.gamma.analysed_networks import draw_stream
 
 RESET = 15
 
@@ -97,7 +97,7 @@ def variance_of_feature_maps(
             "accuracies on the images": [round(one, 3) for one in accuracies] if configs else [],
             "inputs": f"{len(batch.inputs)} test images of {found.provenance}; batch statistics",
         },
-        draw=lambda: stream_second_moment(tables[0]),
+        draw=lambda: draw_stream(tables[0]),
         remarks=(
             "The paper measures weights pretrained on ImageNet, which only the paper budget downloads; networks "
             "trained here from random weights stand in for them otherwise. Variance is over examples, channels and "

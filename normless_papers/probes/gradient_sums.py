@@ -15,26 +15,13 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from normless.plots import Law, Plot
 from normless.residual import Layer
-from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables
 from normless_papers.probes.summands import Summands
 
-COLUMNS = (
-    "order",
-    "layer",
-    "block",
-    "call",
-    "examples",
-    "positions",
-    "parameters",
-    "sum_abs",
-    "sum_b_abs_sum_xy",
-    "sum_xy_abs_sum_b",
-    "abs_sum",
-    "input_independence",
-    "parameter_input_independence",
-    "predicted_for_random_signs",
-)
+_RATIOS = ("input_independence", "parameter_input_independence", "predicted_for_random_signs")
+COLUMNS = (*LAYER_COLUMNS, "examples", "positions", "parameters", *SUM_COLUMNS, *_RATIOS)
 
 
 @dataclass
@@ -55,6 +42,16 @@ class GradientSums(SummandTables):
         layers: paths of the weight layers to measure; None for all.
     """
 
+    plot = Plot(
+        "lines",
+        x="order",
+        y="input_independence",
+        log="y",
+        laws=[Law("random signs", "predicted_for_random_signs")],
+        title="Do gradient summands agree?",
+        x_label="weight layer",
+        y_label="|Σd| / Σ|d|",
+    )
     columns: ClassVar[tuple[str, ...]] = COLUMNS
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:

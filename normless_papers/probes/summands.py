@@ -18,7 +18,7 @@ from math import prod
 from torch import Tensor
 
 # Elements of a batch of products in memory at a time: 4 MiB in float32, about the size of a processor's cache.
-_HELD = 2**20
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,14 @@ class Summands:
         return prod(self.gradient.shape[2:])
 
     def of_parameter(self, index: tuple[int, ...]) -> Tensor:
-        """All summands of one parameter: shape (B, *S).
-
-        Args:
-            index: of the parameter within the weight: out-channel, in-channel of its group, kernel offset.
-
-        Raises:
-            IndexError: the weight has no such parameter.
-        """
+        """All summands of one parameter: shape (B, *S)."""
         if len(index) != len(self.shape) or any(not 0 <= one < n for one, n in zip(index, self.shape, strict=True)):
             raise IndexError(f"Expected the index of one parameter of a weight of shape {self.shape}, got {index}.")
         out_channel, channel, *offsets = index
         group = out_channel * self.groups // self.shape[0]
         at = tuple(offsets) or (0,) * len(self.kernel)
-        return self._windows[(slice(None), group, channel, ..., *at)] * self.gradient[:, out_channel]
+        windows = self._windows[:, group, channel].movedim(tuple(range(-len(at), 0)), tuple(range(len(at))))
+        return windows[at] * self.gradient[:, out_channel]
 
     def sums(self) -> Sums:
         """The four sums of every parameter."""
@@ -100,16 +94,21 @@ class Summands:
     @cached_property
     def _windows(self) -> Tensor:
         """What the kernel reads at each position, a view: (B, groups, C/groups, *S, *K)."""
-        windows = self.x.unflatten(1, (self.groups, -1))
+        windows = self.x.reshape(self.examples, self.groups, -1, *self.x.shape[2:])
         for axis, (kernel, stride, dilation) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             windows = windows.unfold(axis + 3, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
         return windows
+
+    @property
+    def _by_group(self) -> Tensor:
+        """The gradient as (B, groups, O/groups, *S)."""
+        return self.gradient.reshape(self.examples, self.groups, -1, *self.gradient.shape[2:])
 
     def _by_example(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Gradients (b, groups, O/groups, S) and windows (b, groups, S, C/groups·K), some examples at a time."""
         axes = len(self.kernel)
         spread = [0, 1, *range(3, 3 + axes), 2, *range(3 + axes, 3 + 2 * axes)]
-        windows, gradient = self._windows.permute(spread), self.gradient.unflatten(1, (self.groups, -1)).flatten(3)
+        windows, gradient = self._windows.permute(spread), self._by_group.flatten(3)
         for at in self._chunks(self.examples, self.positions):
             piece = windows[at]
             yield gradient[at], piece.reshape(len(piece), self.groups, self.positions, -1)
@@ -118,14 +117,14 @@ class Summands:
         """Gradients (s, groups, O/groups, B) and windows (s, groups, B, C/groups·K), some positions at a time."""
         axes = len(self.kernel)
         windows = self._windows.permute([*range(3, 3 + axes), 1, 0, 2, *range(3 + axes, 3 + 2 * axes)])
-        gradient = self.gradient.unflatten(1, (self.groups, -1)).permute([*range(3, 3 + axes), 1, 2, 0])
+        gradient = self._by_group.permute([*range(3, 3 + axes), 1, 2, 0])
         for at in self._chunks(len(windows), self.examples * self.positions // len(windows)):
             piece = gradient[at].flatten(0, axes - 1)
             yield piece, windows[at].reshape(len(piece), self.groups, self.examples, -1)
 
     def _chunks(self, length: int, others: int) -> Iterator[slice]:
-        """Slices of an axis for which the windows, or the products, of each hold at most `_HELD` elements."""
+        """Slices of an axis for which the windows, or the products, of each hold at most `_CHUNK` elements."""
         kernels = self.groups * prod(self.shape[1:])
-        step = max(1, _HELD // max(kernels * others, prod(self.shape)))
+        step = max(1, _CHUNK // max(kernels * others, prod(self.shape)))
         for start in range(0, length, step):
             yield slice(start, start + step)

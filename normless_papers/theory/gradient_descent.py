@@ -31,18 +31,14 @@ def descent_table(
 
     Args:
         matrices: each of shape (rows, columns) and full column rank.
-        reduction: final over initial error ||z - z*||.
+        reduction: final over initial error ||z - z*||, in (0, 1).
         max_steps: the limit of steps, beyond which ``steps`` is NaN.
         seed: of the draws.
 
     Returns:
-        One row per matrix: ``condition_number``; ``largest_step`` and ``predicted_largest_step``; ``steps`` to the
-        reduction at the step α*, and ``predicted_steps``, exact for an error in the two extreme subspaces and an
-        upper bound for any other; ``gradient_ratio`` of the gradients by unit errors along the extreme singular
-        vectors, and ``predicted_gradient_ratio``.
-
-    Raises:
-        ValueError: a matrix without full column rank, or a reduction outside (0, 1).
+        One row per matrix: ``condition_number``; ``largest_step``; ``steps`` to the reduction at the step α*;
+        ``gradient_ratio`` of the gradients by unit errors along the extreme singular vectors; and their predictions,
+        of the steps exact for an error in the two extreme subspaces and an upper bound for any other.
     """
     if not 0 < reduction < 1:
         raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
@@ -56,53 +52,49 @@ def descent_table(
     return pd.DataFrame(rows)
 
 
-def largest_stable_step(matrix: Tensor, wanted: Tensor) -> float:
+def largest_stable_step(matrix: Tensor, solution: Tensor) -> float:
     """The largest step α at which gradient descent on ||Az - Az*||² from z = 0 does not grow, by bisection on runs.
 
     A run grows if its loss rises in the last of 1000 steps; below the limit no step raises it. Accurate to 1%.
-
-    Args:
-        matrix: A, shape (rows, columns), float64.
-        wanted: z*, shape (columns,), float64, not orthogonal to the largest singular vector.
     """
     low = 1 / (2 * float(matrix.square().sum()))
     high = 2 * low
-    while not _grows(matrix, wanted, high):
+    while not _grows(matrix, solution, high):
         low, high = high, 2 * high
     while high > (1 + _PRECISION) * low:
         middle = (low + high) / 2
-        low, high = (low, middle) if _grows(matrix, wanted, middle) else (middle, high)
+        low, high = (low, middle) if _grows(matrix, solution, middle) else (middle, high)
     return low
 
 
-def _row(matrix: Tensor, wanted: Tensor, reduction: float, max_steps: int) -> dict[str, float]:
+def _row(matrix: Tensor, solution: Tensor, reduction: float, max_steps: int) -> dict[str, float]:
     _, singular_values, right = torch.linalg.svd(matrix, full_matrices=False)
     largest, smallest = float(singular_values[0]), float(singular_values[-1])
     condition = largest / smallest
     contraction = (condition**2 - 1) / (condition**2 + 1)
     first, last = (
-        _gradient(matrix, direction, torch.zeros_like(wanted)).norm() for direction in (right[0], right[-1])
+        _gradient(matrix, direction, torch.zeros_like(solution)).norm() for direction in (right[0], right[-1])
     )
     return {
         "condition_number": condition,
-        "largest_step": largest_stable_step(matrix, wanted),
+        "largest_step": largest_stable_step(matrix, solution),
         "predicted_largest_step": largest**-2,
-        "steps": _steps(matrix, wanted, 1 / (largest**2 + smallest**2), reduction, max_steps),
+        "steps": _steps(matrix, solution, 1 / (largest**2 + smallest**2), reduction, max_steps),
         "predicted_steps": float(ceil(log(reduction) / log(contraction))) if contraction > 1e-12 else 1.0,
         "gradient_ratio": float(first / last),
         "predicted_gradient_ratio": condition**2,
     }
 
 
-def _gradient(matrix: Tensor, at: Tensor, wanted: Tensor) -> Tensor:
+def _gradient(matrix: Tensor, at: Tensor, solution: Tensor) -> Tensor:
     """By autograd, independent of the prediction's formula."""
     leaf = at.detach().requires_grad_()
-    loss = (matrix @ (leaf - wanted)).square().sum()
+    loss = (matrix @ (leaf - solution)).square().sum()
     return torch.autograd.grad(loss, leaf)[0]
 
 
-def _grows(matrix: Tensor, wanted: Tensor, step: float) -> bool:
-    error, loss = -wanted, torch.tensor(0.0)
+def _grows(matrix: Tensor, solution: Tensor, step: float) -> bool:
+    error, loss = -solution, torch.tensor(0.0)
     for _ in range(_STEPS):
         before, residual = loss, matrix @ error
         loss = residual.square().sum()
@@ -110,9 +102,9 @@ def _grows(matrix: Tensor, wanted: Tensor, step: float) -> bool:
     return not bool(loss.isfinite() and loss <= before)
 
 
-def _steps(matrix: Tensor, wanted: Tensor, step: float, reduction: float, max_steps: int) -> float:
-    error = -wanted
-    target = reduction * wanted.norm()
+def _steps(matrix: Tensor, solution: Tensor, step: float, reduction: float, max_steps: int) -> float:
+    error = -solution
+    target = reduction * solution.norm()
     for count in range(1, max_steps + 1):
         error = error - 2 * step * (matrix.T @ (matrix @ error))
         if error.norm() <= target:

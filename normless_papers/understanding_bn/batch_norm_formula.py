@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from normless.nn import PartialBatchNorm2d
-from normless.plots import agreement_of_quantities
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
+from normless_papers.plots import AGREEMENT
 from normless_papers.seeded_inputs import seeded
-from normless_papers.understanding_bn.parts import in_symbols
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_text
+from normless_papers.understanding_bn.rate_search import in_symbols
 
 
 def _equation_1(agreements: Sequence[Agreement]) -> list[Check]:
@@ -37,7 +37,7 @@ def separable_parts(context: Context, *, batch: int, channels: int, side: int) -
             "layer": "PartialBatchNorm2d, γ and β drawn from the normal distribution",
             "seed": context.seed,
         },
-        draw=lambda: agreement_of_quantities(table),
+        draw=lambda: AGREEMENT(table),
         remarks=("Without μ the variance is still that about the mean; the paper does not say.",),
     )
 

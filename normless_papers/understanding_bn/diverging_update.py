@@ -12,8 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.divergence import LOSS_LIMIT
-from normless.plots import loss_along_direction, moments_along_update, new_panels, title_axes
-from normless.probes import DivergingUpdate, find_divergence
+from normless.plots import Plot, lines, new_panels, shades
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
@@ -25,7 +24,7 @@ from normless_papers.claims import (
     over_draws,
     quantity_table,
 )
-from normless_papers.probes import loss_along, moments_along
+from normless_papers.probes import DivergingUpdate, find_divergence, loss_along, moments_along
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 
@@ -109,8 +108,8 @@ def loss_along_update(
         facts=Divergence(draws, minibatches, tuple(update.step for update in updates), tables, setting.reduction),
         setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         on=("quantity",),
-        draw=(lambda: loss_along_direction(tables[0])) if tables else None,
-        remarks=("The loss is that of the minibatch that made the update; the figure shows the first draw.",),
+        draw=(lambda: LOSSES(tables[0])) if tables else None,
+        remarks=("The loss is that of the minibatch of the update; the figure shows the first draw.",),
         reduction=setting.reduction,
     )
 
@@ -219,8 +218,35 @@ def _decades(moments: pd.Series, start: float, end: float) -> float:
 
 def _moments(table: pd.DataFrame) -> Axes:
     panels = new_panels(2)
-    moments_along_update(table, panels[0], moment="abs_mean")
-    moments_along_update(table, panels[1], moment="variance")
-    for axes, title in zip(panels, ("Channel means along the update", "Channel variances"), strict=True):
-        title_axes(axes, title)
+    names = [f"{point:g}" for point in sorted(table["point"].unique())]
+    sides = {"abs_mean": "Channel means along the update", "variance": "Channel variances"}
+    for axes, (moment, title) in zip(panels, sides.items(), strict=True):
+        lines(
+            table.assign(part=table["point"].map("{:g}".format)),
+            axes,
+            x="order",
+            y=moment,
+            by="part",
+            inks=shades(names),
+            log="y",
+            title=title,
+            x_label="layer",
+            y_label=f"mean of {_MOMENTS[moment]}, by part of the update",
+        )
     return panels[0]
+
+
+_MOMENTS = {"abs_mean": "|channel mean|", "variance": "channel variance"}
+
+
+# The loss along a direction, and what the gradient at its start predicts.
+LOSSES = Plot(
+    "measured_on_predicted",
+    x="point",
+    measured="loss",
+    joined=True,
+    log="y?",
+    title="Loss along the update",
+    x_label="part of the update",
+    y_label="loss (nats); dashed: by the gradient at the start",
+)

@@ -9,22 +9,22 @@ import numpy as np
 import pandas as pd
 from scipy.integrate import trapezoid
 
-from normless.plots import density_parametrization, limiting_density
+from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check, close
+from normless_papers.stated_claims import Test, Tests, decided, equals
 from normless_papers.theory import density, density_table
 
 
-def _parametrization(curves: pd.DataFrame) -> list[Check]:
-    checks = []
+def _parametrization(curves: pd.DataFrame) -> Tests:
+    tests: dict[str, Test] = {}
     for count, edge, first, last, rise, apart in curves.itertuples(index=False, name=None):
-        checks += [
-            check(f"M = {count}: x(φ) is strictly decreasing.", rise < 0, largest_rise=rise),
-            close(f"M = {count}: x tends to (M+1)^(M+1)/M^M at φ → 0, within 1e-6.", first, edge, relative=1e-6),
-            close(f"M = {count}: x tends to 0 at φ → π/(M+1), below 1e-6.", last, 0.0, absolute=1e-6),
-            check(f"M = {count}: the curve is equation (9), to 1e-9.", apart <= 1e-9, deviation=apart),
-        ]
-    return checks
+        tests |= {
+            f"M = {count}: x(φ) is strictly decreasing.": decided(rise < 0, largest_rise=rise),
+            f"M = {count}: x tends to (M+1)^(M+1)/M^M at φ → 0, within 1e-6.": equals(first, edge, relative=1e-6),
+            f"M = {count}: x tends to 0 at φ → π/(M+1), below 1e-6.": equals(last, 0.0, absolute=1e-6),
+            f"M = {count}: the curve is equation (9), to 1e-9.": decided(apart <= 1e-9, deviation=apart),
+        }
+    return tests
 
 
 @artefact("understanding-bn/figure-9", basis="formula", checks=_parametrization)
@@ -53,31 +53,22 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
         measured,
         measured,
         {"formula": "equation (9)", "factors": list(factors), "angles": points, "data": "none"},
-        draw=lambda: density_parametrization(curves),
+        draw=lambda: PARAMETRIZATION(curves),
     )
 
 
-def _densities(densities: pd.DataFrame) -> list[Check]:
+def _densities(densities: pd.DataFrame) -> Tests:
     near, off = densities["density_at_1e-8"], densities["deviation_from_marchenko_pastur"].max()
     integrals = densities[["factors", "integral"]].itertuples(index=False, name=None)
-    return [
-        *(
-            close(f"M = {count}: the density integrates to 1, within 1e-4.", integral, 1.0, absolute=1e-4)
+    return {
+        **{
+            f"M = {count}: the density integrates to 1, within 1e-4.": equals(integral, 1.0, absolute=1e-4)
             for count, integral in integrals
-        ),
-        check(
-            "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
-            "M.",
-            bool(near.min() > 1e3 and (near.diff().iloc[1:] > 0).all()),
-            smallest=near.min(),
-            largest=near.max(),
-        ),
-        check(
-            "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.",
-            off <= 1e-9,
-            deviation=off,
-        ),
-    ]
+        },
+        "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
+        "M.": decided(near.min() > 1e3 and (near.diff().iloc[1:] > 0).all(), smallest=near.min(), largest=near.max()),
+        "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.": decided(off <= 1e-9, deviation=off),
+    }
 
 
 @artefact("understanding-bn/figure-10", basis="formula", checks=_densities)
@@ -105,7 +96,7 @@ def densities(context: Context, *, factors: Sequence[int], points: int) -> Evide
         measured,
         measured.assign(deviation_from_marchenko_pastur=apart),
         {"formula": "equation (10)", "factors": list(factors), "points": points, "data": "none"},
-        draw=lambda: limiting_density(curves),
+        draw=lambda: DENSITY(curves),
         remarks=("Integrated over the curve in log x by the trapezoidal rule.",),
     )
 
@@ -115,3 +106,34 @@ def exponent_at_zero(factors: int) -> float:
     near, nearer = 10.0 ** (-6 * (factors + 1)), 10.0 ** (-7 * (factors + 1))
     heights = density([near, nearer], factors)
     return float(np.log(heights[0] / heights[1]) / np.log(near / nearer))
+
+
+# Figure 9: the squared singular value by the angle φ that parametrizes the density.
+PARAMETRIZATION = Plot(
+    "lines",
+    lambda curves: curves[curves["of"] == "squares"],
+    x="angle",
+    y="x",
+    by="factors",
+    name="M = {}",
+    names="legend",
+    title="Parametrization x(φ)",
+    x_label="angle φ (radians)",
+    y_label="squared singular value x",
+)
+
+# Figure 10: the limiting density.
+DENSITY = Plot(
+    "lines",
+    lambda curves: curves[(curves["of"] == "squares") & (curves["x"] >= 1e-4)],
+    x="x",
+    y="density",
+    by="factors",
+    name="M = {}",
+    log="xy",
+    y_limits=(1e-3, None),
+    names="legend",
+    title="Limiting density",
+    x_label="squared singular value (entries of variance 1/N)",
+    y_label="density",
+)

@@ -25,6 +25,7 @@ from normless_papers.claims import (
 )
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
+from normless_papers.stated_claims import exceeds, stated
 from normless_papers.understanding_bn.gradient_scale import gradient_scales
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SCHEMES
@@ -88,73 +89,47 @@ def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Re
 
 
 def _evidence(
-    found: ReferenceRuns, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any
+    facts: ReferenceRuns, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any
 ) -> Evidence:
     """The runs as evidence, with the curves of some columns."""
-    runs = found.runs
+    runs = facts.runs
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return runs.evidence(
         measured,
         lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
-        facts=found,
+        facts=facts,
         **more,
     )
 
 
 def _figure_1(runs: ReferenceRuns) -> list[Check]:
     accuracy, gap, loss = runs.of("test_accuracy"), runs.of("gap"), runs.of("training_loss")
-    low = [
-        larger(
+    low = stated(
+        {
             "At the low rate the batch-normalized network's test accuracy is at most "
-            f"{_NO_BETTER:g} point above that of the unnormalized one.",
-            accuracy[NONE],
-            accuracy[LOW],
-            by=-_NO_BETTER,
-        ),
-        larger(
-            "At the low rate the batch-normalized network's training loss is below that of the unnormalized one.",
-            loss[NONE],
-            loss[LOW],
-        ),
-    ]
-    middle = [
-        larger(
-            "With batch norm the middle rate reaches a higher test accuracy than the low one.",
-            accuracy[MIDDLE],
-            accuracy[LOW],
-        ),
-        larger(
-            "With batch norm the gap of training and test accuracy is larger at the low rate than the middle one.",
-            gap[LOW],
-            gap[MIDDLE],
-        ),
-    ]
-    high = [
-        larger(
-            "With batch norm the high rate reaches a higher test accuracy than the middle one.",
-            accuracy[HIGH],
-            accuracy[MIDDLE],
-        ),
-        larger(
-            "With batch norm the gap of training and test accuracy is larger at the middle rate than the high one.",
-            gap[MIDDLE],
-            gap[HIGH],
-        ),
-    ]
-    return [
-        *(runs.at_plateau(_where_trained(runs, one), NONE, LOW) for one in low),
-        *(runs.at_plateau(one, LOW, MIDDLE) for one in middle),
-        *(runs.at_plateau(one, MIDDLE, HIGH) for one in high),
-    ]
-
-
-def _labels(name: str) -> dict[str, Any]:
-    return {AXIS: name}
+            f"{_NO_BETTER:g} point above that of the unnormalized one.": exceeds(
+                accuracy[NONE], accuracy[LOW], by=-_NO_BETTER
+            ),
+            "At the low rate the batch-normalized network's training loss is below that of the "
+            "unnormalized one.": exceeds(loss[NONE], loss[LOW]),
+        }
+    )
+    checks = [runs.at_plateau(_where_trained(runs, one), NONE, LOW) for one in low]
+    words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
+    for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
+        tests = {
+            f"With batch norm the {words[higher]} rate reaches a higher test accuracy than the {words[lower]} "
+            "one.": exceeds(accuracy[higher], accuracy[lower]),
+            f"With batch norm the gap of training and test accuracy is larger at the {words[lower]} rate than the "
+            f"{words[higher]} one.": exceeds(gap[lower], gap[higher]),
+        }
+        checks += [runs.at_plateau(one, lower, higher) for one in stated(tests)]
+    return checks
 
 
 def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
     """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **_labels(NONE)).verdict == "holds":
+    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **dict[str, Any]({AXIS: NONE})).verdict == "holds":
         return one
     claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
     return Check(claim, "inconclusive", one.numbers)
@@ -163,10 +138,10 @@ def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
 @artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
-    found = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
+    facts = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
     columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
-    measured = found.runs.summary((AXIS, "rate", "epochs"), columns)
-    return _evidence(found, measured, "Batch norm and learning rates", ("test_accuracy", "training_accuracy"))
+    measured = facts.runs.summary((AXIS, "rate", "epochs"), columns)
+    return _evidence(facts, measured, "Batch norm and learning rates", ("test_accuracy", "training_accuracy"))
 
 
 def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
@@ -189,7 +164,7 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
         runs.runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
             against={AXIS: HIGH},
-            **_labels(TOP),
+            **dict[str, Any]({AXIS: TOP}),
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
         runs.at_plateau(
@@ -207,10 +182,10 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
     """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
-    found = reference_runs(context, effort, (NONE, HIGH, TOP))
+    facts = reference_runs(context, effort, (NONE, HIGH, TOP))
     schemes = {name: SCHEMES[name] for name in _SCALED}
     scales = gradient_scales(context, effort, schemes, batch_size=batch_size, draws=draws)
-    accuracy = found.of("test_accuracy")
+    accuracy = facts.of("test_accuracy")
     gain = accuracy[HIGH].mean - accuracy[NONE].mean
     quantities: dict[str, Estimate | float] = {
         "lr": effort.variants["top"]["rate"],
@@ -223,9 +198,9 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int
         "log10 of the gradients' norm, normalized": scales["batch norm"],
         "log10 of the gradients' norm, unnormalized": scales["none"],
     }
-    found = replace(found, scales=scales)
+    facts = replace(facts, scales=scales)
     columns = ("test_accuracy",)
-    return _evidence(found, quantity_table(quantities), "Batch norm on top only", columns, on=("quantity",))
+    return _evidence(facts, quantity_table(quantities), "Batch norm on top only", columns, on=("quantity",))
 
 
 def _figure_15(runs: ReferenceRuns) -> list[Check]:
@@ -242,10 +217,10 @@ def _figure_15(runs: ReferenceRuns) -> list[Check]:
 @artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
-    found, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
-    measured = found.runs.summary((AXIS, "rate", "epochs"), columns)
+    facts, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
+    measured = facts.runs.summary((AXIS, "rate", "epochs"), columns)
     remark = "“Somewhat below” is taken as less than 10 points."
-    return _evidence(found, measured, "Training with batch norm on top only", columns, remarks=(remark,))
+    return _evidence(facts, measured, "Training with batch norm on top only", columns, remarks=(remark,))
 
 
 def _figure_16(runs: ReferenceRuns) -> list[Check]:
@@ -263,9 +238,9 @@ def _figure_16(runs: ReferenceRuns) -> list[Check]:
 @artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
-    found = reference_runs(context, effort, (NONE, HIGH, TOP))
-    accuracy = found.of("test_accuracy")
+    facts = reference_runs(context, effort, (NONE, HIGH, TOP))
+    accuracy = facts.of("test_accuracy")
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
     measured = quantity_table(quantities | {f"test accuracy, {name}": one for name, one in accuracy.items()})
     title = "Test accuracy with batch norm on top only"
-    return _evidence(found, measured, title, ("test_accuracy",), on=("quantity",))
+    return _evidence(facts, measured, title, ("test_accuracy",), on=("quantity",))

@@ -10,11 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.plots import loss_along_direction, new_panels, rate_trials
-from normless.probes import descend, find_divergence, momentum_sgd
+from normless.plots import Plot, new_panels
+from normless.probes import descend
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, within
-from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
+from normless_papers.claims import Estimate
+from normless_papers.probes import find_divergence, largest_stable_rate, loss_along, momentum_sgd, steepest_descent
+from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
+from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 
@@ -24,17 +26,13 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-def _figure_24(found: Measured) -> list[Check]:
-    without, with_norm = (found.pivoted("minibatch", ["step"], batch_norm=kind)["step"] for kind in (False, True))
-    return [
-        larger(
-            f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
-            "batch norm (log₁₀ of the ratio).",
-            decades(with_norm[minibatch] / without[minibatch]),
-            Estimate(1.0),
-        )
+def _figure_24(facts: Measured) -> Tests:
+    without, with_norm = (facts.pivoted("minibatch", ["step"], batch_norm=kind)["step"] for kind in (False, True))
+    return {
+        f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
+        "batch norm (log₁₀ of the ratio).": exceeds(decades(with_norm[minibatch] / without[minibatch]), 1.0)
         for minibatch in (1, 5)
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-24", basis="measurement", checks=_figure_24)
@@ -54,19 +52,17 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         longest,
+        "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
+        f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
+        "thousand times that at the start are left out of the figure, which shows the first draw.",
         quantities=_longest_steps,
         draw=lambda: _landscapes(pd.concat(first)),
-        remarks=(
-            "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
-            f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
-            "thousand times that at the start are left out of the figure, which shows the first draw.",
-        ),
         steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
         optimizer=OPTIMIZER,
     )
 
 
-def _longest_steps(found: Measured) -> dict[str, Estimate | float]:
+def _longest_steps(facts: Measured) -> dict[str, Estimate | float]:
     """The rates of the training, and the longest steps."""
     rates = {"lr_unnormalized": TRAINING_RATES[False], "lr_batch_norm": TRAINING_RATES[True]}
     return rates | {
@@ -74,7 +70,7 @@ def _longest_steps(found: Measured) -> dict[str, Estimate | float]:
             rows[rows["minibatch"] == minibatch]["step"]
         )
         for minibatch in (1, 5)
-        for name, rows in zip(("without", "with"), found.both, strict=True)
+        for name, rows in zip(("without", "with"), facts.both, strict=True)
     }
 
 
@@ -113,41 +109,32 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     for axes, minibatch in zip(panels, (1, 5), strict=True):
         rows = first[first["minibatch"] == minibatch]
         start = rows[rows["point"] == 0].set_index("scheme")["loss"]
-        kept = rows[rows["loss"] < 1e3 * rows["scheme"].map(start)]
-        loss_along_direction(kept, axes, title=f"Minibatch {minibatch}", across="step along -∇L", logarithmic=True)
+        shown = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
+        LOSSES(shown, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
     return panels[0]
 
 
-def _ratio(found: Measured) -> Estimate:
+def _ratio(facts: Measured) -> Estimate:
     """log₁₀ of the ratio of the largest rates."""
-    without, with_norm = found.both
+    without, with_norm = facts.both
     return decades(with_norm["largest"] / without["largest"])
 
 
-def _maximal_learning_rate(found: Measured) -> list[Check]:
-    without, with_norm = found.both
-    published = [
-        in_every(
-            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.", with_norm["first_stable"]
+def _maximal_learning_rate(facts: Measured) -> Tests:
+    without, with_norm = facts.both
+    published = {
+        f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(with_norm["first_stable"]),
+        f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
+        f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(without["first_stable"]),
+        "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
+        "the ratio).": lies_within(_ratio(facts), 3.0, 5.0),
+    }
+    return {
+        **{claim: asked_at_scale(test, facts.reduction) for claim, test in published.items()},
+        "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).": exceeds(
+            _ratio(facts), 2.0
         ),
-        in_every(f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.", with_norm["ten_diverged"]),
-        in_every(f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", without["first_stable"]),
-        within(
-            "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
-            "the ratio).",
-            _ratio(found),
-            3.0,
-            5.0,
-        ),
-    ]
-    return [
-        *(at_scale(one, found.reduction) for one in published),
-        larger(
-            "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).",
-            _ratio(found),
-            Estimate(2.0),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
@@ -163,26 +150,24 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         search,
+        "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
+        "geometric means over draws; the resolution of the published ones is unknown.",
         quantities=_stable_rates,
-        draw=lambda: rate_trials(pd.concat(trials)),
-        remarks=(
-            "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
-            "geometric means over draws; the resolution of the published ones is unknown.",
-        ),
+        draw=lambda: TRIALS(pd.concat(trials)),
         minibatches=minibatches,
         resolution="a factor of 2",
         optimizer=OPTIMIZER,
     )
 
 
-def _stable_rates(found: Measured) -> dict[str, Estimate | float]:
-    without, with_norm = found.both
+def _stable_rates(facts: Measured) -> dict[str, Estimate | float]:
+    without, with_norm = facts.both
     return {
         "does_not_diverge": _geometric(with_norm["largest"]),
         "diverges": _geometric(with_norm["smallest_diverging"]),
         "does not diverge, without batch norm": _geometric(without["largest"]),
         "diverges, without batch norm": _geometric(without["smallest_diverging"]),
-        "log10 of the ratio of the rates that do not diverge": _ratio(found),
+        "log10 of the ratio of the rates that do not diverge": _ratio(facts),
     }
 
 
@@ -204,3 +189,24 @@ def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
 
 def _geometric(values: pd.Series) -> float:
     return float(np.exp(np.log(values.to_numpy(float)).mean()))
+
+
+def _stable_ranges(trials: pd.DataFrame) -> pd.DataFrame:
+    """A bar from the left end to the largest rate that did not diverge."""
+    stable = trials["rate"].where(~trials["diverged"].astype(bool))
+    largest = trials["rate"] == stable.groupby(trials["scheme"]).transform("max")
+    left = float(trials["rate"].min()) / 2
+    return trials.assign(left=np.where(largest, left, np.nan), right=trials["rate"].where(largest))
+
+
+TRIALS = Plot(
+    "points",
+    _stable_ranges,
+    x="rate",
+    y="scheme",
+    hollow="diverged",
+    error=("left", "right"),
+    log="x",
+    title="Learning rates tolerated",
+    x_label="learning rate (hollow: diverged)",
+)

@@ -9,7 +9,7 @@ from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from torch import nn
 
 from normless_papers.artefact import Context
-from normless_papers.gamma import accumulation, half_accumulation, resets
+from normless_papers.gamma import analysed_networks
 from normless_papers.gamma.analysed_networks import averaged, beside_formula
 
 SMALL_IMAGES = {"side": 24, "examples": 8, "draws": 2}
@@ -44,7 +44,7 @@ def test_half_accumulation_is_that_of_centred_streams(context: Context) -> None:
 
 
 def test_blocks_that_do_not_halve_fail(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = half_accumulation.analysed_network
+    original = analysed_networks.analysed_network
 
     def without_relu(model: str, batch: object) -> object:
         network, found = original(model, batch)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_blocks_that_do_not_halve_fail(context: Context, monkeypatch: pytest.Mon
                 module.relu2 = nn.Identity()
         return network, found
 
-    monkeypatch.setattr(half_accumulation, "analysed_network", without_relu)
+    monkeypatch.setattr(analysed_networks, "analysed_network", without_relu)
     evidence = carried_out("gamma/equation-11", context, **CASES["gamma/equation-11"])
     assert check_of(evidence, "(equation 10)").verdict == "fails"
     assert check_of(evidence, "equation 11 says").verdict == "fails"
@@ -63,7 +63,7 @@ def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last weights are drawn twice too large: the branch has four times γ_last²."""
-    original = accumulation.analysed_network
+    original = analysed_networks.analysed_network
 
     def too_large(model: str, batch: object) -> object:
         network, found = original(model, batch)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
                     parameter.mul_(2)
         return network, found
 
-    monkeypatch.setattr(accumulation, "analysed_network", too_large)
+    monkeypatch.setattr(analysed_networks, "analysed_network", too_large)
     evidence = carried_out("gamma/equation-6", context, draws=2)
     assert check_of(evidence, "branch's variance is γ_last²").verdict == "fails"
     assert check_of(evidence, "change no branch's variance").verdict == "holds"
@@ -82,7 +82,7 @@ def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
 def test_a_norm_with_a_large_epsilon_fails_the_invariance_of_the_reset(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = resets.analysed_network
+    original = analysed_networks.analysed_network
 
     def with_epsilon(model: str, batch: object) -> object:
         network, found = original(model, batch)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_a_norm_with_a_large_epsilon_fails_the_invariance_of_the_reset(
                 module.eps = 10.0
         return network, found
 
-    monkeypatch.setattr(resets, "analysed_network", with_epsilon)
+    monkeypatch.setattr(analysed_networks, "analysed_network", with_epsilon)
     evidence = carried_out("gamma/equation-19", context, **CASES["gamma/equation-19"])
     assert check_of(evidence, "An input 7 times larger").verdict == "fails"
 

@@ -21,9 +21,9 @@ from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate, larger
 from normless_papers.effort import Effort
 from normless_papers.understanding_bn import reference_runs
+from normless_papers.understanding_bn.best_rates import best_decade, best_rate, highest_decade, is_rate
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SUBSETS, parts_scheme
-from normless_papers.understanding_bn.rates import best_decade, best_rate, highest_decade, is_rate
 
 NETWORK = "normless:resnet_cifar(depth=8)"
 PROTOCOL = {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}

@@ -71,7 +71,7 @@ def test_linear_at_init(context: Context) -> None:
     assert len(merged) == 4
     assert {one.verdict for one in evidence.checks[:3]} == {"holds"}
     numbers = check_of(evidence, "At depth 40").numbers
-    assert numbers["claimed_larger"] > numbers["claimed_smaller"]
+    assert numbers["first"] > numbers["second"]
     assert numbers["pairs"] == 4
 
 

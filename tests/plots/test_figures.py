@@ -99,7 +99,7 @@ def test_a_variance_beyond_floating_point_leaves_the_picture(signal: pd.DataFram
 
 
 def test_two_networks_in_one_signal_table_are_refused(signal: pd.DataFrame) -> None:
-    with pytest.raises(ValueError, match="has a block twice"):
+    with pytest.raises(ValueError, match="one is there twice"):
         skip_variance_against_block(pd.concat([signal, signal]))
 
 

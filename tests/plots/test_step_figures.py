@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normless.plots.axes import name_axes, new_panels, title_axes
-from normless.plots.probes.descent_steps import descent_steps
-from normless.plots.probes.step_noise import step_noise_against_batch_size
+from normless.plots import name_axes, new_panels, title_axes
+from normless_papers.understanding_bn.minibatch_noise import NOISE
+from normless_papers.understanding_bn.one_layer_training import STEPS
 
 
 def test_panels_lie_on_one_figure_row_by_row() -> None:
@@ -30,19 +30,19 @@ def test_a_title_can_be_replaced() -> None:
 def test_noise_is_drawn_on_its_prediction() -> None:
     table = pd.DataFrame({"batch_size": [1, 4, 1, 4], "learning_rate": [0.1, 0.1, 0.2, 0.2]})
     table["predicted_noise"] = table["learning_rate"] ** 2 / table["batch_size"]
-    axes = step_noise_against_batch_size(table.assign(noise=table["predicted_noise"] * 1.1))
+    axes = NOISE(table.assign(noise=table["predicted_noise"] * 1.1))
     lines = {str(line.get_label()): np.asarray(line.get_ydata(), float) for line in axes.get_lines()}
     assert lines["α = 0.2, measured"] == pytest.approx(lines["α = 0.2, predicted"] * 1.1)
     assert lines["α = 0.1, predicted"] == pytest.approx([0.01, 0.0025])
     with pytest.raises(ValueError, match="noise"):
-        step_noise_against_batch_size(table)
+        NOISE(table)
 
 
 def test_steps_are_drawn_against_the_condition_number() -> None:
     table = pd.DataFrame({"condition_number": [10.0, 2.0], "steps": [300.0, 7.0], "predicted_steps": [350.0, 8.0]})
-    axes = descent_steps(table)
+    axes = STEPS(table)
     lines = {str(line.get_label()): np.asarray(line.get_ydata(), float) for line in axes.get_lines()}
-    assert lines["steps, measured"].tolist() == [7, 300]
-    assert lines["steps, predicted"].tolist() == [8, 350]
+    assert lines["measured"].tolist() == [7, 300]
+    assert lines["predicted"].tolist() == [8, 350]
     with pytest.raises(ValueError, match="predicted_steps"):
-        descent_steps(table[["condition_number", "steps"]])
+        STEPS(table[["condition_number", "steps"]])

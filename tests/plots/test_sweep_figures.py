@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.plots.axes import new_axes, new_panels
-from normless.plots.optima_by_name import optima_by_name
-from normless.plots.sweeps import inks_of, optimum_against, power_of_two, rate_against
+from normless.plots import inks_of, new_axes, new_panels, optimum_against, rate_against
+from normless.plots.grammars.frame import power
+from normless_papers.plots import OPTIMA_BY_NAME
 
 INKS = inks_of({"batch_norm": "batch_norm", "bare": "none", "again": "none"})
 STYLE = {"series": "method", "across": "batch_size", "inks": INKS}
@@ -54,10 +54,10 @@ def test_rates_leave_out_what_did_not_train() -> None:
     axes = rate_against(optima(), lower, title="T", proportional=True, **STYLE)  # type: ignore[arg-type]
     assert points(axes, "batch_norm") == ([16, 256], [-2.0, 0.0])
     assert points(axes, "bare") == ([16], [-2.0])
-    (dashed,) = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    (dashed,) = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
     assert list(dashed.get_ydata()) == [-2.0, 2.0]
     axes.figure.draw_without_rendering()
-    assert power_of_two(-3) == "2⁻³"
+    assert power(2, -3) == "2⁻³"
 
 
 def test_a_single_rate_stands_between_its_neighbours() -> None:
@@ -71,7 +71,7 @@ def test_a_single_rate_stands_between_its_neighbours() -> None:
 
 def test_methods_below_one_another() -> None:
     table = optima().iloc[[0, 3]]
-    axes = optima_by_name(table, series="method", inks=INKS, title="T", across="percent")
+    axes = OPTIMA_BY_NAME(table, y="method", inks=INKS, title="T", x_label="percent")
     assert [label.get_text() for label in axes.get_yticklabels()] == ["batch norm", "bare"]
     assert points(axes, "batch_norm") == ([94.0], [0])
     axes.figure.draw_without_rendering()

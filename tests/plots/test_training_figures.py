@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
-from normless.plots.curves import accuracy_against_epoch
-from normless.plots.probes.series import series_ink
-from normless.plots.published_values import beside_published
-from normless.plots.rate_outcomes import accuracy_against_rate
+from normless.plots import accuracy_against_epoch, accuracy_against_rate, series_ink
+from normless_papers.plots import BESIDE_PUBLISHED
 
 INKS = {"first": series_ink(0), "second": series_ink(1)}
 
@@ -64,9 +62,9 @@ def test_runs_that_do_not_train_are_hollow() -> None:
         }
     )
     drawn = lines(accuracy_against_rate(runs, series="network", inks=INKS, title="Rates"))
-    assert drawn["first"] == [(0.01, 80), (0.1, 35)]
-    assert drawn["first, trained"] == [(0.01, 80), (0.1, 60)]
-    assert drawn["first, not trained"] == [(0.1, 10)]
+    assert drawn["first, mean"] == [(0.01, 80), (0.1, 35)]
+    assert drawn["first"] == [(0.01, 80), (0.1, 60)]
+    assert drawn["first, hollow"] == [(0.1, 10)]
 
 
 @settings(deadline=None)  # drawing takes its time on a busy machine
@@ -80,9 +78,9 @@ def test_runs_that_do_not_train_are_hollow() -> None:
 def test_every_method_has_its_row(values: list[tuple[float, float, float]]) -> None:
     table = pd.DataFrame(values, columns=["measured", "deviation", "published"])
     table["name"] = [f"method_{place}" for place in range(len(values))]
-    axes = beside_published(table, title="Errors", across="test error (%)")
-    published = lines(axes)["published"]
-    assert published == [(round(value[2], 9), place) for place, value in enumerate(values)]
+    axes = BESIDE_PUBLISHED(table, title="Errors")
+    published = [line.get_data() for line in axes.get_lines() if line.get_label() == "_beside"]
+    assert [(float(x[0]), y[0]) for x, y in published] == [(value[2], place) for place, value in enumerate(values)]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         f"method {place}" for place in range(len(values))
     ]
@@ -95,4 +93,4 @@ def test_missing_columns_are_named() -> None:
     with pytest.raises(ValueError, match="rate"):
         accuracy_against_rate(empty, series="network", inks=INKS, title="")
     with pytest.raises(ValueError, match="measured"):
-        beside_published(empty, title="", across="")
+        BESIDE_PUBLISHED(empty)

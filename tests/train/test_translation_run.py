@@ -254,7 +254,7 @@ MISTAKES = [
     ({"model": "normless:transformer(vocabulary=9)"}, "is the number of byte pairs of the text: leave it out"),
     ({"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
-    ({"data": "europarl"}, "There is no data set 'europarl'; there are grammar, multi30k, parallel_text"),
+    ({"data": "europarl"}, "There is no data set 'europarl'; the data are .*grammar, multi30k, parallel_text"),
     ({"source": "fr"}, "languages are en and de"),
     ({"vocabulary": 10}, "and the special tokens alone are"),
     ({"batch_tokens": 5}, "allow larger batches"),

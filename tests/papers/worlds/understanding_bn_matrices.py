@@ -8,8 +8,8 @@ from math import e, log10, sqrt
 import pandas as pd
 from worlds.world import World, given
 
+from normless_papers.understanding_bn.matrix_products import Law
 from normless_papers.understanding_bn.one_layer_training import Systems
-from normless_papers.understanding_bn.random_matrices import Law
 
 SIZE, RUNS = 1000, 5
 

@@ -15,11 +15,11 @@ from worlds.world import World
 from normless.sweeps import Point
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
-from normless_papers.understanding_bn import achievable as architectures
+from normless_papers.understanding_bn import architecture_rates as architectures
 from normless_papers.understanding_bn import reference_runs as reference
-from normless_papers.understanding_bn.parts import AXIS as PARTS_AXIS
-from normless_papers.understanding_bn.parts_runs import CENTRED, NONE, NORMALIZED, SCALED, WHOLE
+from normless_papers.understanding_bn.batch_norm_parts import CENTRED, NONE, NORMALIZED, SCALED, WHOLE
 from normless_papers.understanding_bn.protocol import FIRST_EPOCHS
+from normless_papers.understanding_bn.rate_search import AXIS as PARTS_AXIS
 
 PAPER = "understanding-bn"
 GAIN = published_as(f"{PAPER}/figure-17").rows[0]["value"]

@@ -63,9 +63,9 @@ def test_a_perfect_translation_scores_100_with_its_signature() -> None:
 
 
 def test_bleu_refuses_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="got 1 outputs and 2 references"):
+    with pytest.raises(ValueError, match="got 1 translations and 2 references"):
         bleu(["a"], ["a", "b"])
-    with pytest.raises(ValueError, match="got 0 outputs and 0 references"):
+    with pytest.raises(ValueError, match="got 0 translations and 0 references"):
         bleu([], [])
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(ImportError, match=r'pip install "normless\[translation\]"'):

@@ -1,0 +1,102 @@
+"""Plots that several artefacts share."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from normless.plots import BAR_INKS, Law, Plot, series_ink
+
+# Exact agreement is drawn here, below any rounding.
+_EXACT = 1e-18
+
+
+def _beside_tolerance(agreements: pd.DataFrame) -> pd.DataFrame:
+    drawn = {name: agreements[name].clip(lower=_EXACT) for name in ("deviation", "tolerance")}
+    return agreements.assign(beyond=agreements["deviation"] > agreements["tolerance"], **drawn)
+
+
+AGREEMENT = Plot(
+    "points",
+    _beside_tolerance,
+    x="deviation",
+    y="quantity",
+    by="beyond",
+    hollow="beyond",
+    beside="tolerance",
+    beside_marker="|",
+    inks={"False": series_ink(0), "True": series_ink(1)},
+    log="x",
+    title="Computed and by formula",
+    x_label="largest deviation; bar: tolerance; 10⁻¹⁸: none",
+)
+
+GROWTH = Plot(
+    "measured_on_predicted",
+    lambda growth: growth.assign(growth=growth["growth"].where(growth["growth"] < float("inf"))),
+    x="block",
+    measured="growth",
+    predicted="law",
+    log="y",
+    title="Growth at initialization",
+    x_label="block; lines: the law",
+    y_label="second moment / that of x₀",
+)
+
+
+GRADIENT_BY_CLASS = Plot(
+    "histogram",
+    lambda classes: classes.assign(largest=classes["mean_abs"] == classes["mean_abs"].max()),
+    x="class",
+    height="mean_abs",
+    bars=True,
+    by="largest",
+    inks=BAR_INKS,
+    log="y",
+    title="Gradient by class",
+    x_label="class",
+    y_label="mean |gradient| that its logit sends back",
+)
+
+
+# Bars are two standard errors to each side; a difference whose error is not known is hollow.
+DIFFERENCES = Plot(
+    "points",
+    lambda table: table.assign(unknown=table["error"].isna(), bar=2 * table["error"].astype(float)),
+    x="difference",
+    hollow="unknown",
+    error="bar",
+    x_marks=[0],
+)
+
+# A row per method: measured with its deviation, and published as a hollow diamond.
+BESIDE_PUBLISHED = Plot(
+    "points",
+    lambda table: table.assign(series="measured"),
+    x="measured",
+    y="name",
+    by="series",
+    error="deviation",
+    beside="published",
+)
+
+# A row per method: the mean at its optimal learning rate with its deviation; hollow did not train.
+OPTIMA_BY_NAME = Plot(
+    "points",
+    lambda optima: optima.assign(untrained=~optima["trainable"].astype(bool)),
+    x="mean",
+    hollow="untrained",
+    error="deviation",
+)
+
+# A point per parameter of a layer: at the dotted line all summands of its gradient agree in sign.
+SUMS_OF_PARAMETERS = Plot(
+    "points",
+    x="sum_abs",
+    y="abs_sum",
+    log="xy",
+    laws=[Law("all of one sign", lambda sum_abs: sum_abs)],
+    names="beside",
+    title="Gradient of each parameter",
+    x_label="Σ|d|",
+    y_label="|Σd|",
+)

@@ -1,0 +1,98 @@
+"""The plots of batch statistics, correlations, the stream and γ's steps draw their tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+
+from normless.plots import PLOTS
+from normless_papers.gamma.analysed_networks import draw_stream
+from normless_papers.gamma.rate import FIRST_STEPS
+
+
+def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:
+    block = np.arange(1, count + 1)
+    table = pd.DataFrame({"block": block, "name": [f"blocks.{index}" for index in block], "equation": 11})
+    for offset, name in enumerate(names):
+        table[name] = 0.01 * block * (offset + 1)
+        table[f"predicted_{name}"] = table[name] * 1.01
+    return table
+
+
+@pytest.fixture
+def updates() -> pd.DataFrame:
+    rows = []
+    for varied in ("other", "last", "all"):
+        for role, slope in (("other", -2.0), ("last", -1.0)):
+            if varied in (role, "all"):
+                rows += [
+                    {"varied": varied, "role": role, "layer": f"{role}.{index}", "scale": scale}
+                    | {"update": (index + 1) * scale**slope}
+                    for index in range(2)
+                    for scale in (1.0, 0.5, 2.0)
+                ]
+    return pd.DataFrame(rows)
+
+
+def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    return {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
+
+
+@pytest.mark.parametrize("probe", ["signal", "covariance"])
+def test_measured_points_and_predicted_lines_are_the_table(probe: str) -> None:
+    draw, names = PLOTS[probe], PLOTS[probe].arguments["measured"]
+    table = blocks_table(list(names))
+    axes = draw(table.sample(frac=1, random_state=0))
+    drawn = lines(axes)
+    for column, name in names.items():
+        assert drawn[f"{name}, measured"] == (list(table["block"]), list(table[column]))
+        np.testing.assert_array_equal(drawn[f"{name}, predicted"][1], table[f"predicted_{column}"])
+    assert set(names.values()) <= {text.get_text() for text in axes.texts}
+
+
+def test_what_a_network_has_not_is_left_out() -> None:
+    names = list(PLOTS["signal"].arguments["measured"])
+    table = blocks_table(names).assign(norm_variance=np.nan, norm_mean_square=np.nan)
+    axes = PLOTS["signal"](table)
+    assert {name.partition(",")[0] for name in lines(axes)} == {"skip path", "branch end"}
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_the_stream_and_its_resets(expected: bool) -> None:
+    table = blocks_table(["stream_second_moment"], 8)
+    table.loc[[0, 4], "equation"] = [15, 17]
+    table["expected_stream_second_moment"] = table["stream_second_moment"] * 2 if expected else np.nan
+    axes = draw_stream(table)
+    drawn = [line for line in axes.get_lines() if line.get_label() == "_mark"]
+    assert [line.get_xdata()[0] for line in drawn] == [1, 5]
+    assert lines(axes)["γ alone, measured"][1] == list(table["stream_second_moment"])
+    assert ("all weights" in {text.get_text() for text in axes.texts}) is expected
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(table["name"])
+    many = draw_stream(
+        pd.concat([table, table.assign(block=table["block"] + 8), table.assign(block=table["block"] + 16)])
+    )
+    assert len(many.get_xticklabels()) == 6
+
+
+def test_steps_are_relative_to_the_smallest_factor(updates: pd.DataFrame) -> None:
+    drawn = lines(FIRST_STEPS(updates))
+    np.testing.assert_allclose(drawn["γ other"][0], [0.5, 1, 2])
+    np.testing.assert_allclose(drawn["γ other"][1], [1, 1 / 4, 1 / 16])
+    np.testing.assert_allclose(drawn["γ last"][1], [1, 1 / 2, 1 / 4])
+    np.testing.assert_allclose(drawn["slope −2"][1], drawn["γ other"][1])
+    assert set(drawn) == {"slope −2", "γ other", "γ last", "_same"}
+
+
+def test_tables_that_cannot_be_drawn_are_refused(updates: pd.DataFrame) -> None:
+    for draw in (PLOTS["signal"], PLOTS["covariance"], PLOTS["stream"]):
+        table = blocks_table(list(draw.arguments["measured"])).assign(expected_stream_second_moment=1.0)
+        with pytest.raises(ValueError, match="one is there twice"):
+            draw(pd.concat([table, table]))
+        with pytest.raises(ValueError, match="lacks block"):
+            draw(table.drop(columns="block"))
+        with pytest.raises(ValueError, match="at least one row"):
+            draw(table.head(0))
+    with pytest.raises(ValueError, match="at least one row"):
+        FIRST_STEPS(updates[updates["varied"] == "all"])
