@@ -113,7 +113,8 @@ class _Walk:
         if not names or not all(names.values()) or not all(self.steps.is_free[writer] for writer in writers):
             return False
         if mixed:
-            return all([self._fit({writer: own}, writer, target, "of its output") for writer, own in names.items()])
+            fits = [self._fit({writer: own}, writer, target, "of its output") for writer, own in names.items()]
+            return all(fits)
         if not self._fit(names, index, target, place):
             return False
         for token in writers:

@@ -1,12 +1,9 @@
 """Moments at the residual blocks of a network, predicted from its weights alone.
 
-After a weight layer the mean m and the variance v over examples are W∗m + b and W²∗v: fluctuations of different
-inputs are uncorrelated on average over weights of random sign. A norm has their statistics, an activation of
-x ~ N(m, v) has E[φ(x)] and E[φ(x)²], and the two sides of a residual sum add: skip path and branch are uncorrelated
-(De & Smith, appendix C). So the second moment on the skip path of an unnormalized network whose layers keep the
-variance is 2^d, with normalized branches d, and with branches that start at zero 1. Examples have m in common, so m²
-is the covariance between them and the square of a batch's mean: d/π with normalized branches of one ReLU each.
-Poolings, gates and attention have the rules of `normless.signal.propagation`.
+Each operation has a rule in `normless.signal.propagation`. By those, the second moment on the skip path of an
+unnormalized network whose layers keep the variance is 2^d, with normalized branches d, and with branches that start at
+zero 1. Examples have their mean m over examples in common, so m² is the covariance between them and the square of a
+batch's mean: d/π with normalized branches of one ReLU each (De & Smith, appendix C).
 """
 
 from __future__ import annotations
