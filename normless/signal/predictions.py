@@ -1,9 +1,9 @@
 """Moments at the residual blocks of a network, predicted from its weights alone.
 
 Each operation has a rule in `normless.signal.propagation`. By those, the second moment on the skip path of an
-unnormalized network whose layers keep the variance is 2^d, with normalized branches d, and with branches that start at
-zero 1. Examples have their mean m over examples in common, so m² is the covariance between them and the square of a
-batch's mean: d/π with normalized branches of one ReLU each (De & Smith, appendix C).
+unnormalized network whose layers keep the variance is 2^d, with normalized branches d, and with branches that start
+at zero 1. Examples have their mean m over examples in common, so m² is the covariance between them and the square
+of a batch's mean: d/π with normalized branches of one ReLU each (De & Smith, appendix C).
 """
 
 from __future__ import annotations
