@@ -168,7 +168,10 @@ def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
         factor, shift = (p.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
         return rows.applied(x, factor, shift, step.size)
     output = None if step.module is None else weighted_moments(step.module, x.stacked())
-    return f"the weights of {step.path}" if output is None else Moments(*output.unsqueeze(1), split=x.split)
+    if output is None:
+        return f"the weights of {step.path}"
+    mean, variance, noise = output.unsqueeze(1)
+    return Moments(mean, variance, noise, split=x.split)
 
 
 @rule("norm")
