@@ -96,7 +96,7 @@ def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
         name = "logit_matrix" if arguments.pop("by_example", False) else probe
         probes = import_module("normless.probes")
         watcher = (probes.PROBES[name] if isinstance(name, str) else name)(**arguments)
-        probes.observe(model, [watcher], inputs, targets, **shared)
-        return watcher.table()
+        measured = probes.probe(model, (inputs, targets), [watcher], **shared)
+        return next(iter(measured.tables.values()))
 
     return table
