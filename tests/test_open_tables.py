@@ -212,7 +212,7 @@ def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys
 def test_training_and_sweeps_take_them_as_text(folder: Path) -> None:
     from normless.sweeps import as_printed
     from normless.train import TrainConfig
-    from normless.train.assembly import scheme_of_config
+    from normless.train.image_task import scheme_of_config
 
     config = TrainConfig(model=CIFAR, scheme="mine.py:scaled(factor=0.25) + mine.py:Shift()", dropout=0.2)
     assert config.scheme == "mine.py:scaled(factor=0.25) + mine.py:Shift()"

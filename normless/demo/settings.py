@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from normless.sweeps import RateGrid, Sweep, as_printed, check_fields
+from normless.sweeps import check_fields
+
+if TYPE_CHECKING:
+    from normless.sweeps import RateGrid, Sweep
 
 Count = Annotated[int, Field(gt=0)]
 # Depth and scheme.
@@ -75,16 +78,22 @@ class DemoSettings:
 
     def first_epochs(self) -> Sweep:
         """One epoch of every network at every rate, with the schedule of the whole budget."""
+        from normless.sweeps import RateGrid
+
         rates = RateGrid(tuple(sorted(self.rates)), None)
         kind = "normless.demo.first_epoch:FIRST_EPOCH"
         return self._sweep("first epoch", {label: {} for label in self.networks}, rates, run=kind, keep_weights=True)
 
     def whole_runs(self, rates: Mapping[str, float]) -> Sweep:
         """The whole budget of every network, at a rate for each label of `networks`."""
+        from normless.sweeps import RateGrid
+
         settings = {label: {"rate": rate} for label, rate in rates.items()}
         return self._sweep("best rates, to the end", settings, RateGrid((min(self.rates),), None))
 
     def _sweep(self, name: str, settings: Mapping[str, Mapping[str, Any]], rates: RateGrid, **changes: Any) -> Sweep:
+        from normless.sweeps import Sweep, as_printed
+
         base = {
             "data": self.data,
             "batch_size": self.batch_size,

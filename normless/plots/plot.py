@@ -94,8 +94,6 @@ class Plot:
         Raises:
             ValueError: the table lacks a column or is empty.
         """
-        from normless.plots.grammars.frame import require_columns
-
         arguments = self.arguments | changes
         if self.prepare is not None:
             title = str(arguments.get("title", "The plot"))
@@ -107,3 +105,20 @@ class Plot:
                 raise
         axes: Axes = getattr(import_module("normless.plots"), self.grammar)(table, ax, **arguments)
         return axes
+
+
+def require_columns(table: pd.DataFrame, columns: Sequence[str | None], purpose: str) -> None:
+    """Refuse a table that is empty or lacks a column; None stands for no column.
+
+    Raises:
+        ValueError: naming the missing columns and those of the table.
+    """
+    needed = [column for column in columns if column is not None]
+    missing = [column for column in needed if column not in table.columns]
+    if missing:
+        raise ValueError(
+            f"{purpose} needs the columns {', '.join(needed)}, but the table lacks {', '.join(missing)}; "
+            f"it has {', '.join(map(str, table.columns)) or 'none'}."
+        )
+    if table.empty:
+        raise ValueError(f"{purpose} needs at least one row, but the table is empty.")

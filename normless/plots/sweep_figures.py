@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import label_of, require_columns
+from normless.plots.grammars.frame import label_of
 from normless.plots.grammars.lines import lines
 from normless.plots.grammars.measured_on_predicted import measured_on_predicted
 from normless.plots.grammars.points import points
 from normless.plots.palette import Ink
-from normless.plots.plot import Law
+from normless.plots.plot import Law, require_columns
 
 _RATES = ("rate", "rate_low", "rate_high")
 

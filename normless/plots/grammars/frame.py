@@ -37,23 +37,6 @@ LABELS = {"depth": "depth (layers)", "order": "layer", "rate": "learning rate"}
 _SUPERSCRIPTS = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
 
-def require_columns(table: pd.DataFrame, columns: Sequence[str | None], purpose: str) -> None:
-    """Refuse a table that is empty or lacks a column; None stands for no column.
-
-    Raises:
-        ValueError: naming the missing columns and those of the table.
-    """
-    needed = [column for column in columns if column is not None]
-    missing = [column for column in needed if column not in table.columns]
-    if missing:
-        raise ValueError(
-            f"{purpose} needs the columns {', '.join(needed)}, but the table lacks {', '.join(missing)}; "
-            f"it has {', '.join(map(str, table.columns)) or 'none'}."
-        )
-    if table.empty:
-        raise ValueError(f"{purpose} needs at least one row, but the table is empty.")
-
-
 def columns_of(names: str | Sequence[str] | None) -> list[str]:
     """One column, several or none, as a list."""
     return [names] if isinstance(names, str) else list(names or ())
