@@ -97,7 +97,7 @@ class Reproduction:
             raise ResultError("it was written by an earlier normless; carry it out again with --again")
         readers: dict[str, Callable[[Any], Any]] = {
             "measured": table_from_dict,
-            "checks": lambda checks: tuple(map(_check, checks)),
+            "checks": lambda checks: tuple(_check(one) for one in checks),
             "entry": Published.from_entry,
         } | dict.fromkeys(("on", "remarks", "runs"), tuple)
         names = [one.name for one in fields(cls) if one.name != "entry" or "entry" in values]
