@@ -132,6 +132,16 @@ def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
     return check(claim, holds, **numbers)
 
 
+def near(claim: str, estimate: Estimate, expected: float, tolerance: float) -> Check:
+    """`within` of expected ± tolerance."""
+    return within(claim, estimate, expected - tolerance, expected + tolerance)
+
+
+def below(claim: str, largest: float, bound: float, **numbers: float) -> Check:
+    """largest < bound of an exact number, such as a deviation; fails where it is not a number."""
+    return check(claim, largest < bound, largest=largest, bound=bound, **numbers)
+
+
 def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:
     """Whether something holds in every draw; fails if it holds in half of them or fewer, else inconclusive.
 

@@ -181,12 +181,13 @@ class Runs:
         draw: Callable[[], Axes],
         *,
         facts: Any = None,
+        setup: Mapping[str, Any] | None = None,
         on: tuple[str, ...] = (),
         remarks: Sequence[str] = (),
     ) -> Evidence:
-        """The runs as evidence, whose facts they are unless others are named; remarks on failures follow."""
-        facts = self if facts is None else facts
-        return Evidence(measured, facts, self.setup, on, draw, (*remarks, *self.failures), self.reduction)
+        """The runs as evidence, whose facts and set-up they are unless others are named, with remarks on failures."""
+        facts, setup = self if facts is None else facts, self.setup if setup is None else setup
+        return Evidence(measured, facts, setup, on, draw, (*remarks, *self.failures), self.reduction)
 
     def remarks(self, *metrics: str) -> tuple[str, ...]:
         """On the optima by some metrics: single runs, single rates, optima at an end of the grid."""
@@ -205,6 +206,22 @@ class Runs:
                     f"and may be better beyond it, for: {'; '.join(names)}."
                 )
         return tuple(remarks)
+
+
+def evidence_of(
+    runs: Mapping[str, Runs],
+    measured: pd.DataFrame,
+    draw: Callable[[], Axes],
+    *,
+    facts: Any = None,
+    on: tuple[str, ...] = (),
+    remarks: Sequence[str] = (),
+) -> Evidence:
+    """Several runs by name as evidence, see `Runs.evidence`; the first with a reduction states it."""
+    setup = {name: one.setup for name, one in runs.items()}
+    failures = [sentence for one in runs.values() for sentence in one.failures]
+    reduction = next((one.reduction for one in runs.values() if one.reduction), "")
+    return Evidence(measured, runs if facts is None else facts, setup, on, draw, (*remarks, *failures), reduction)
 
 
 def carry_out(
