@@ -36,9 +36,9 @@ def placement(network: nn.Module, images: Tensor) -> list[Agreement]:
     x = images.double()
     ours, formula = network(x), wide_resnet_with_multipliers(network, x)
     names = [name for name, _ in network.named_parameters() if name.endswith("multiplier")]
-    slopes = [gradients(network, logits, names) for logits in (ours, formula)]
+    slopes, expected = (gradients(network, logits, names) for logits in (ours, formula))
     claim = "α multiplies the last convolution with its bias: logits are the formula's"
     return [
         agreement(claim, ours, formula, ROUNDING),
-        agreement("So are the gradients of all α", *slopes, ROUNDING),
+        agreement("So are the gradients of all α", slopes, expected, ROUNDING),
     ]

@@ -97,7 +97,7 @@ class Reproduction:
             raise ResultError("it was written by an earlier normless; carry it out again with --again")
         readers: dict[str, Callable[[Any], Any]] = {
             "measured": table_from_dict,
-            "checks": lambda checks: tuple(map(_check, checks)),
+            "checks": _checks,
             "entry": Published.from_entry,
         } | dict.fromkeys(("on", "remarks", "runs"), tuple)
         names = [one.name for one in fields(cls) if one.name != "entry" or "entry" in values]
@@ -109,6 +109,6 @@ class Reproduction:
             raise ResultError(f"it does not say {error}, or says what this normless does not know") from error
 
 
-def _check(values: Mapping[str, Any]) -> Check:
-    numbers = {name: number_of(value) for name, value in values["numbers"].items()}
-    return Check(values["claim"], values["verdict"], numbers)
+def _checks(rows: Any) -> tuple[Check, ...]:
+    numbers = [{name: number_of(value) for name, value in row["numbers"].items()} for row in rows]
+    return tuple(Check(row["claim"], row["verdict"], own) for row, own in zip(rows, numbers, strict=True))

@@ -140,7 +140,7 @@ class Runs:
         trained = table.where(table["trainable"].astype(bool))
         columns = table[self.axes].assign(**{name: trained["mean"], deviation: trained["deviation"]})
         columns["lr_log2"] = np.log2(trained["rate"].astype(float))
-        ends = np.log2(trained[["rate_low", "rate_high"]].astype(float)).itertuples(index=False, name=None)
+        ends = np.log2(trained[["rate_low", "rate_high"]].to_numpy(float))
         columns["lr_log2_range"] = ["" if math.isnan(low) else f"{low:g}, {high:g}" for low, high in ends]
         return columns.join(table[["edge", "n", "trainable", *_COUNTS]])
 

@@ -69,11 +69,13 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     losses = runs.printed(LOSS, "training_loss", "training_loss_std")
     losses = losses.rename(columns={"lr_log2": "training_loss_lr_log2"})
     columns = ["method", "training_loss", "training_loss_std", "training_loss_lr_log2"]
-    reached = [{method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)]
+    accuracy, loss = (
+        {method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)
+    )
     return runs.evidence(
         accuracies.merge(losses[columns], on="method", sort=False),
         draw,
-        facts=Ablation(*reached, runs.reduction),
+        facts=Ablation(accuracy, loss, runs.reduction),
         on=("method",),
         remarks=(
             "Training losses include the L2 term: those printed are too large for the cross entropy alone.",

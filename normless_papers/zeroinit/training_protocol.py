@@ -88,7 +88,7 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
     }
 
     schedule = pd.DataFrame({"epoch": range(config.epochs), "multiplier": np.log2(multipliers)})
-    labels = {"title": "Schedule of the learning rate", "y_label": "log₂ of its multiplier"}
+    labels: dict[str, Any] = {"title": "Schedule of the learning rate", "y_label": "log₂ of its multiplier"}
     return Evidence(
         measured=pd.DataFrame({"quantity": list(settings), "value": list(settings.values())}),
         facts=ProtocolFacts(settings, multipliers, tuple(sweep.rates.rates), _selection(tables, context.seed)),
