@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
-from normless_papers.understanding_bn.random_matrices import draw_singular_values
+from normless_papers.understanding_bn.matrix_products import draw_singular_values
 
 from normless.plots import lines, save_png, series_ink
 from normless.plots.grammars.frame import power
