@@ -90,12 +90,12 @@ def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
     """A function of a model and a batch that returns the table of one probe."""
 
     def table(model: Any, *values: Any, **options: Any) -> Any:
-        given = dict(zip(positional, values, strict=False)) | options
-        shared = {name: given.pop(name) for name in ("loss", "residual_map", "training") if name in given}
-        inputs, targets = given.pop("inputs"), given.pop("targets", None)
-        name = "logit_matrix" if given.pop("by_example", False) else probe
+        arguments = dict(zip(positional, values, strict=False)) | options
+        shared = {name: arguments.pop(name) for name in ("loss", "residual_map", "training") if name in arguments}
+        inputs, targets = arguments.pop("inputs"), arguments.pop("targets", None)
+        name = "logit_matrix" if arguments.pop("by_example", False) else probe
         probes = import_module("normless.probes")
-        watcher = (probes.PROBES[name] if isinstance(name, str) else name)(**given)
+        watcher = (probes.PROBES[name] if isinstance(name, str) else name)(**arguments)
         probes.observe(model, [watcher], inputs, targets, **shared)
         return watcher.table()
 

@@ -42,6 +42,12 @@ class Evidence:
             )
 
 
+def with_quantities(quantities: Mapping[str, Any], *tables: pd.DataFrame) -> pd.DataFrame:
+    """A row `quantity` and `value` for each single quantity, and then the rows of some tables."""
+    rows = pd.DataFrame(list(quantities.items()), columns=["quantity", "value"])
+    return pd.concat([rows, *tables], ignore_index=True)
+
+
 def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
     """Published and measured numbers in one table: a row per published row, and then what only was measured.
 

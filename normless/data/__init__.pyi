@@ -6,7 +6,6 @@ from .byte_pairs import stored_byte_pairs as stored_byte_pairs
 from .images.augmentation import Augmentation as Augmentation
 from .images.image_data import Batch as Batch
 from .images.image_data import ImageData as ImageData
-from .parallel.parallel_text import ParallelText as ParallelText
 from .parallel.translation_batches import SetName as SetName
 from .parallel.translation_batches import TranslationBatch as TranslationBatch
 from .parallel.translation_batches import TranslationData as TranslationData
@@ -20,10 +19,11 @@ from .sources import load_data as load_data
 from .sources import load_labelled_text as load_labelled_text
 from .sources import load_parallel_text as load_parallel_text
 from .sources import sources_of as sources_of
-from .text.labelled_text import LabelledText as LabelledText
 from .text.sentence_tokens import CheckpointTokens as CheckpointTokens
 from .text.sentence_tokens import LearnedTokens as LearnedTokens
 from .text.sentence_tokens import SentenceTokens as SentenceTokens
 from .text.sentence_tokens import has_tokenizer as has_tokenizer
 from .text.text_batches import TextData as TextData
+from .text_sets import LabelledText as LabelledText
+from .text_sets import ParallelText as ParallelText
 from .tokens import SPECIAL_TOKENS as SPECIAL_TOKENS

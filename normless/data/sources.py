@@ -16,10 +16,9 @@ from normless.data.images.small_images import cifar10, cifar100, svhn
 from normless.data.parallel.grammar import grammar
 from normless.data.parallel.multi30k import multi30k
 from normless.data.parallel.parallel_folder import parallel_text
-from normless.data.parallel.parallel_text import ParallelText
 from normless.data.text.labelled_tables import labelled_text, sst2
-from normless.data.text.labelled_text import LabelledText
 from normless.data.text.sentiment import sentiment
+from normless.data.text_sets import LabelledText, ParallelText
 from normless.registry import Registry
 from normless.spec import parse_call
 

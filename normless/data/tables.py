@@ -49,7 +49,7 @@ def read_table(file: Path) -> pd.DataFrame:
     if file.suffix == ".parquet":
         try:
             parquet: pd.DataFrame = pd.read_parquet(file)
-        # pandas raises whatever its readers do.
+        # The readers of pandas raise errors of many kinds.
         except Exception as error:
             raise DataFormatError(f"{file} is not a Parquet file: {error}.") from error
         return parquet

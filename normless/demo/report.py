@@ -169,8 +169,8 @@ def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
         "Schemes": ", ".join(settings.schemes),
         "Budget": f"{settings.epochs} epochs per run, batch size {settings.batch_size}, "
         "a rate that falls linearly to 0",
-        "Rates": f"{_rates(settings)}: an epoch at each; the run with the lowest training loss then goes on to the "
-        "end",
+        "Rates": f"{_rates(settings)}: an epoch at each; the run with the lowest training loss is then trained "
+        "to the end",
         "Seed": f"{settings.seed}, the same for every run",
         "Versions": f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}",
         "Machine": f"{platform.machine()}, {available_cores()} cores shared by {workers} processes, so seconds per "

@@ -193,8 +193,13 @@ def _moved(node: Node, axis: int, *, back: bool) -> int | None:
     order = _order(node)
     if order is not None:
         return order[axis] if back else order.index(axis)
-    shapes = (_shape(node), _shape(node.args[0])) if back else (_shape(node.args[0]), _shape(node))
-    return _same_axis(shapes[0], axis, shapes[1]) if _keeps_order(node) else None
+    if not _keeps_order(node):
+        return None
+    shape, other = (_shape(node), _shape(node.args[0])) if back else (_shape(node.args[0]), _shape(node))
+    # The axis that runs over the same values has the same length and as many values inside.
+    inner = prod(shape[axis + 1 :])
+    axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
+    return next(axes, None)
 
 
 def _order(node: Node) -> list[int] | None:
@@ -207,10 +212,3 @@ def _order(node: Node) -> list[int] | None:
         return [order[axis] for axis in first]
     order[first], order[second[0]] = order[second[0]], order[first]
     return order
-
-
-def _same_axis(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int | None:
-    """The axis of `other`, another shape of the same values in the same order, that runs over what `axis` does."""
-    inner = prod(shape[axis + 1 :])
-    axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
-    return next(axes, None)

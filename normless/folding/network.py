@@ -81,7 +81,9 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
     fates: list[NormFate] = []
     for path, place in places.items():
         if isinstance(place, Place):
-            _fold(frozen, place, *values[path])
+            layer = frozen.get_submodule(place.layer)
+            assert isinstance(layer, (_ConvNd, nn.Linear))
+            (fold_into_output if place.side == "before" else fold_into_input)(layer, *values[path])
             fates.append(NormFate(path, "folded", place.layer, place.side))
         else:
             fates.append(NormFate(path, "affine", reason=place))
@@ -129,12 +131,6 @@ def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | st
     if isinstance(first, Neighbour) and any(mode.uses(first.layer) and not mode.runs(path) for mode in modes):
         return f"{first.layer} runs in a mode in which the norm does not"
     return first
-
-
-def _fold(model: nn.Module, place: Place, scale: Tensor, shift: Tensor) -> None:
-    layer = model.get_submodule(place.layer)
-    assert isinstance(layer, (_ConvNd, nn.Linear))
-    (fold_into_output if place.side == "before" else fold_into_input)(layer, scale, shift)
 
 
 def _without_affine(module: FrozenAffine) -> nn.Module:

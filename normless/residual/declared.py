@@ -103,7 +103,8 @@ def _block(
     branch, end = _walk(model, block.branch, prefix, fork, memory)
     ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
     branch += _multiplier(model, total, end)
-    skip, _ = _walk(model, [*block.skip, *_skip_norm(model, total, block.sum)], prefix, fork)
+    has_skip_norm = getattr(model.get_submodule(total), "norm_skip", None) is not None
+    skip, _ = _walk(model, [*block.skip, *[f"{block.sum}.norm_skip"] * has_skip_norm], prefix, fork)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
     weights = [layer for layer in branch if layer.kind == "weight"]
     serial = sum(not layer.gating for layer in weights)
@@ -158,12 +159,6 @@ def _projections(
     key, _ = _walk(model, [one.key], prefix, looked_up)
     value, _ = _walk(model, [one.value], prefix, looked_up)
     return [*(replace(layer, gating=True) for layer in [*query, *key]), *value]
-
-
-def _skip_norm(model: nn.Module, path: str, name: str) -> list[str]:
-    """The norm that the sum at `path` has on its skip input, by its name inside the block."""
-    total = model.get_submodule(path)
-    return [f"{name}.norm_skip"] if isinstance(total, ResidualSum) and total.norm_skip is not None else []
 
 
 def _multiplier(model: nn.Module, path: str, source: str | None) -> list[Layer]:

@@ -120,7 +120,7 @@ def _fused_sums(flow: Dataflow, layers: Layers, finder: SumFinder) -> Iterator[U
             if others and finder.fork_of(added, [added, *others]) is not None:
                 yield Unresolved(
                     operation.module,
-                    f"{operation.name} adds and multiplies in one, so that no branch can be separated from its sum; "
+                    f"{operation.name} adds and multiplies at once, so that no branch can be separated from its sum; "
                     "write the product and the addition as two operations",
                 )
 

@@ -115,7 +115,8 @@ class SumFinder:
             candidates = self._joined(at, terms)
         if not candidates:
             return None
-        skip, fork = min(candidates, key=lambda one: (self._weights(one[1], one[0]), self._length(one[1], one[0])))
+        paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
+        skip, fork = min(candidates, key=lambda one: (self.chain(paths[one]), len(paths[one])))
         rest = list(terms)
         rest.remove(skip)
         branches = tuple(sorted(rest))
@@ -233,12 +234,6 @@ class SumFinder:
             )
             depth[index] = before + (is_weight and not continues)
         return max(depth.values(), default=0)
-
-    def _weights(self, fork: int, end: int) -> int:
-        return self.chain(self.flow.between(fork, end))
-
-    def _length(self, fork: int, end: int) -> int:
-        return len(self.flow.between(fork, end))
 
     def _is_closed(self, path: list[int], at: int) -> bool:
         """Whether everything on a path goes into the sum and nowhere else."""

@@ -1,4 +1,4 @@
-"""One run in a worker process: it is carried out in its own folder and returned as a row."""
+"""One run in a worker process: carried out in its own folder and returned as a row."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,51 +13,38 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
-from normless.models import dense, wide_resnet
+from normless.models import dense
 from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, over_draws, within
+from normless_papers.claims import Check, Estimate, check, near, over_draws
 from normless_papers.effort import Effort
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
 from normless_papers.plots import GROWTH
 from normless_papers.runs import Runs
-from normless_papers.seeded_inputs import seeded, training_batch
-
-_COMPARED = {"BatchNorm": "batch_norm", "Fixup": "fixup"}
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Sums times √½: every sum against √½ (x + F(x)), and the training.
-
-    Attributes:
-        sums: the agreement.
-        per_block: the factor of the second moment from block to block, over draws.
-        ratio: of the second moments of branch and skip path, over draws.
-        runs: see `normless_papers.fixup.depth.first_epochs`.
-    """
+    """Sums times √½: every sum by the formula, moments over draws, and the training."""
 
     sums: Agreement
-    per_block: Estimate
-    ratio: Estimate
+    per_block: Estimate  # the factor of the second moment from block to block
+    ratio: Estimate  # of the second moments of branch and skip path
     runs: Runs
 
 
-def _sqrt2_scaling(found: Scaled) -> list[Check]:
+def _sqrt2_scaling(scaled: Scaled) -> list[Check]:
+    constant = "The second moment stays constant: from block to block its factor is 1, to 2 %."
+    equal = "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %."
     return [
-        found.sums.check(),
-        within(
-            "The second moment stays constant: from block to block its factor is 1, to 2 %.",
-            found.per_block, 0.98, 1.02,
-        ),
-        within(
-            "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %.",
-            found.ratio, 0.95, 1.05,
-        ),
-        *_trainable(found.runs, "sqrt(1/2)", "With sums times √½"),
-    ]  # fmt: skip
+        scaled.sums.check(),
+        near(constant, scaled.per_block, 1, 0.02),
+        near(equal, scaled.ratio, 1, 0.05),
+        *_trainable(scaled.runs, "sqrt(1/2)", "With sums times √½"),
+    ]
 
 
 @artefact("fixup/sqrt2-scaling", basis="training", checks=_sqrt2_scaling)
@@ -79,72 +67,56 @@ def sqrt2_scaling(
             probe(convert(dense(blocks, width, branch_layers=2), "sqrt2"), torch.randn(100, 100), ["signal"]).signal
             for _ in range(draws)
         ]
-        network = convert(wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None), "sqrt2")
+        network = convert(_wide_resnet(batch, depth), "sqrt2")
         sums = _scaled_sums(network, batch.inputs)
         convolutional = probe(network, batch.inputs, ["signal"]).signal
     logs = np.log([table["sum_second_moment"] / table["skip_second_moment"].iloc[0] for table in drawn])
-    grown = pd.DataFrame({"block": range(blocks + 1), "growth": np.exp([0.0, *logs.mean(0)]), "law": 1.0})
+    growth = np.exp([0.0, *logs.mean(0)])
+    grown = pd.DataFrame({"block": range(blocks + 1), "growth": growth, "law": 1.0, "scheme": "sqrt2"})
     falls = convolutional["sum_second_moment"].iloc[-1] / convolutional["skip_second_moment"].iloc[0]
-    runs = first_epochs(context, {"sqrt(1/2)": "sqrt2", **_COMPARED}, efforts)
-    facts = Scaled(
-        sums=sums,
-        per_block=over_draws(np.exp(logs[:, -1] / blocks)),
-        ratio=over_draws(
-            float((table["branch_second_moment"] / table["skip_second_moment"]).mean()) for table in drawn
-        ),
-        runs=runs,
-    )
-    trained = runs.summary(("method", "depth"), ("test_accuracy",))
-    return Evidence(
-        measured=pd.concat([_chosen(grown.assign(scheme="sqrt2")), trained], ignore_index=True),
-        facts=facts,
-        setup={
-            "variance": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, {draws} draws",
-            "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
-            **setup_of(runs, efforts),
-        },
-        draw=lambda: GROWTH(grown.assign(scheme="sqrt2")),
+    ratios = [float((table["branch_second_moment"] / table["skip_second_moment"]).mean()) for table in drawn]
+    runs = _first_epochs(context, {"sqrt(1/2)": "sqrt2"}, efforts)
+    setup = {
+        "variance": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, {draws} draws",
+        "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
+    }
+    return runs.evidence(
+        _with_accuracies(grown, runs),
+        lambda: GROWTH(grown),
+        facts=Scaled(sums, over_draws(np.exp(logs[:, -1] / blocks)), over_draws(ratios), runs),
+        setup=setup | setup_of(runs, efforts),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
             "Depth 1000 at every rate is the claim of skipinit/table-3 and skipinit/table-5.",
-            *runs.failures,
         ),
-        reduction=runs.reduction,
     )
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Layer-sequential unit variance.
-
-    Attributes:
-        branches: variance of every branch's output on the calibration batch.
-        layers: the same of every weight layer.
-        rows: of every weight, as a matrix, compared with orthogonal ones.
-        runs: see `normless_papers.fixup.depth.first_epochs`.
-    """
+    """Layer-sequential unit variance: variances of outputs on the calibration batch, weights, and the training."""
 
     branches: Sequence[float]
     layers: Sequence[float]
-    rows: Agreement
+    rows: Agreement  # every weight, as a matrix, with orthogonal ones
     runs: Runs
 
 
-def _lsuv(found: Calibrated) -> list[Check]:
+def _lsuv(calibrated: Calibrated) -> list[Check]:
     return [
         *(
             check(
                 f"On the calibration batch every {name} puts out variance 1, to the tolerance of 0.02.",
-                len(variances) > 0 and all(abs(one - 1) <= 0.0201 for one in variances),
+                len(variances) > 0 and all(abs(variance - 1) <= 0.0201 for variance in variances),
                 smallest=min(variances),
                 largest=max(variances),
                 count=len(variances),
             )
-            for name, variances in (("branch", found.branches), ("weight layer", found.layers))
+            for name, variances in (("branch", calibrated.branches), ("weight layer", calibrated.layers))
         ),
-        found.rows.check(),
-        *_trainable(found.runs, "LSUV", "With LSUV"),
+        calibrated.rows.check(),
+        *_trainable(calibrated.runs, "LSUV", "With LSUV"),
     ]
 
 
@@ -153,39 +125,39 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
     """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
-        original = wide_resnet(depth, 1, batch.classes, batch.inputs.shape[1], initialization=None)
-        network = convert(original, "lsuv", batch.inputs)
+        network = convert(_wide_resnet(batch, depth), "lsuv", batch.inputs)
         table = probe(network, batch.inputs, ["signal"], training=False).signal
-        layers = _layer_variances(network, batch.inputs)
-        rows = _orthogonality(network)
-    runs = first_epochs(context, {"LSUV": "lsuv", **_COMPARED}, efforts)
+        calls, _ = observed(network.eval(), _weight_layers(network), batch.inputs)
+    layers = [float(output.var(correction=0)) for _, output in calls]
+    runs = _first_epochs(context, {"LSUV": "lsuv"}, efforts)
     growth = [1.0, *(table["sum_variance"] / table["skip_variance"].iloc[0])]
     grown = pd.DataFrame({"scheme": "lsuv", "block": range(len(growth)), "growth": growth, "law": np.nan})
-    kept = ["block", "skip_variance", "branch_variance", "sum_variance"]
-    trained = runs.summary(("method", "depth"), ("test_accuracy",))
-    return Evidence(
-        measured=pd.concat([_chosen(table[kept]), trained], ignore_index=True),
-        facts=Calibrated([float(one) for one in table["branch_variance"]], layers, rows, runs),
-        setup={
-            "calibrated": f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights",
-            **setup_of(runs, efforts),
-        },
-        draw=lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
+    variances = table[["block", "skip_variance", "branch_variance", "sum_variance"]]
+    calibration = f"Wide-ResNet-{depth}-1 on {batch.provenance}, one draw of weights"
+    return runs.evidence(
+        _with_accuracies(variances, runs),
+        lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
+        facts=Calibrated(table["branch_variance"].tolist(), layers, _orthogonality(network), runs),
+        setup={"calibrated": calibration, **setup_of(runs, efforts)},
         remarks=(
             "The output of a residual block is read as that of its branch. After the sums the variance grows by "
             "about 1 with every block of a stage, as with batch normalization; the figure shows it.",
-            *runs.failures,
         ),
-        reduction=runs.reduction,
     )
 
 
-def _trainable(runs: Runs, method: str, what: str) -> list[Check]:
+def _first_epochs(context: Context, baseline: Mapping[str, str], efforts: Sequence[Effort]) -> Runs:
+    return first_epochs(context, {**baseline, "BatchNorm": "batch_norm", "Fixup": "fixup"}, efforts)
+
+
+def _trainable(runs: Runs, method: str, subject: str) -> list[Check]:
     """Beyond 100 layers the baseline does not train at batch norm's rate, and Fixup does."""
-    return [
-        *deep_does_not_train(runs, method, what),
-        *trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT),
-    ]
+    fixup = trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT)
+    return [*deep_does_not_train(runs, method, subject), *fixup]
+
+
+def _wide_resnet(batch: MeasuredBatch, depth: int) -> nn.Module:
+    return batch.network(f"normless:wide_resnet(depth={depth}, width=1, initialization=None)")
 
 
 def _scaled_sums(network: nn.Module, images: Tensor) -> Agreement:
@@ -196,27 +168,22 @@ def _scaled_sums(network: nn.Module, images: Tensor) -> Agreement:
     return worst_agreement("Every sum is √½ (x + F(x))", pairs, 1e-6)
 
 
-def _layer_variances(network: nn.Module, images: Tensor) -> list[float]:
-    """The variance of every weight layer's output on a batch."""
-    layers = [one for one in network.modules() if isinstance(one, (nn.Conv2d, nn.Linear))]
-    calls, _ = observed(network.eval(), layers, images)
-    return [float(output.var(correction=0)) for _, output in calls]
+def _weight_layers(network: nn.Module) -> list[Any]:
+    return [module for module in network.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
 
 
 def _orthogonality(network: nn.Module) -> Agreement:
     """Rows of every weight, as a matrix, or its columns where there are fewer: orthogonal, and all of one length."""
     pairs = []
-    for layer in network.modules():
-        if not isinstance(layer, (nn.Conv2d, nn.Linear)):
-            continue
+    for layer in _weight_layers(network):
         matrix = layer.weight.detach().double().flatten(1)
-        tall = len(matrix) > matrix.shape[1]
-        gram = matrix.T @ matrix if tall else matrix @ matrix.T
+        gram = matrix.T @ matrix if len(matrix) > matrix.shape[1] else matrix @ matrix.T
         pairs.append((gram / gram.diagonal().mean(), torch.eye(len(gram), dtype=torch.float64)))
     return worst_agreement("Every weight is orthogonal up to its scale", pairs, 1e-4)
 
 
-def _chosen(table: pd.DataFrame) -> pd.DataFrame:
-    """About a dozen rows, the last among them."""
+def _with_accuracies(table: pd.DataFrame, runs: Runs) -> pd.DataFrame:
+    """About a dozen rows of a table, the last among them, and then the test accuracies."""
     step = max(1, len(table) // 12)
-    return table.iloc[sorted({*range(0, len(table), step), len(table) - 1})]
+    rows = table.iloc[sorted({*range(0, len(table), step), len(table) - 1})]
+    return pd.concat([rows, runs.summary(("method", "depth"), ("test_accuracy",))], ignore_index=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
+from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
@@ -17,6 +18,7 @@ from normless.probes import Watcher, observe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, decades_over_draws, larger, over_draws
+from normless_papers.evidence import with_quantities
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
@@ -34,48 +36,37 @@ def _homogeneous(depth: int, batch: MeasuredBatch, scheme: str) -> nn.Module:
 
 @dataclass(frozen=True)
 class InputBounds:
-    """What theorem 1 compares.
-
-    Attributes:
-        rows: of every draw, as `InputGradientBounds.table`.
-        start: the same at Fixup's initialization.
-        classes: of the data set.
-    """
+    """What theorem 1 compares: `InputGradientBounds.table` of every draw, and at Fixup's initialization."""
 
     rows: pd.DataFrame
     start: pd.DataFrame
     classes: int
 
     @property
-    def deviation(self) -> pd.Series:
+    def deviation(self) -> float:
         """Of the identity; rounding is that of the logits: of two large terms the difference is not exact."""
         size = self.rows["loss"] + self.rows["entropy"] + 1
-        return (self.rows["inner_product"] - self.rows["loss"] + self.rows["entropy"]).abs() / size
+        return float(((self.rows["inner_product"] - self.rows["loss"] + self.rows["entropy"]).abs() / size).max())
 
     @property
-    def bounded(self) -> pd.DataFrame:
-        """The rows whose bound is above 0, where it says something, with `violated`."""
+    def violated(self) -> pd.Series:
+        """Whether a gradient is smaller than its bound, where that is above 0 and says something."""
         rows = self.rows[self.rows["bound"] > 0]
         slack = ROUNDING * (rows["loss"] + rows["entropy"] + 1) / rows["input_norm"]
-        return rows.assign(violated=rows["gradient_norm"] < rows["bound"] - slack)
+        return rows["gradient_norm"] < rows["bound"] - slack
 
 
-def _theorem_1(found: InputBounds) -> list[Check]:
-    bounded, start = found.bounded, found.start
-    at_start = (start[["loss", "entropy"]] - log(found.classes)).abs().max().max()
+def _theorem_1(bounds: InputBounds) -> list[Check]:
+    start = bounds.start
+    at_start = (start[["loss", "entropy"]] - log(bounds.classes)).abs().max().max()
     return [
         check(
             f"⟨∂l/∂x, x⟩ = l - H(p) for every block, example and draw, to {ROUNDING:g} of l + H(p) + 1.",
-            bool(found.deviation.max() <= ROUNDING),
-            largest_deviation=found.deviation.max(),
-            cases=len(found.rows),
+            bounds.deviation <= ROUNDING,
+            largest_deviation=bounds.deviation,
+            cases=len(bounds.rows),
         ),
-        check(
-            "‖∂l/∂x‖ ≥ (l - H(p))/‖x‖ without exception, where that is above 0.",
-            not bounded["violated"].any() if len(bounded) else None,
-            violations=int(bounded["violated"].sum()),
-            cases=len(bounded),
-        ),
+        _without_exception("‖∂l/∂x‖ ≥ (l - H(p))/‖x‖ without exception, where that is above 0.", bounds.violated),
         check(
             "At Fixup's initialization it is 0 = 0: l = H(p) = log c, and no gradient below the classifier.",
             bool((start["gradient_norm"] == 0).all() and at_start < 1e-6),
@@ -85,28 +76,31 @@ def _theorem_1(found: InputBounds) -> list[Check]:
     ]
 
 
+def _without_exception(claim: str, violated: pd.Series, **numbers: float) -> Check:
+    """That no bound is violated; undecided where no bound is above 0."""
+    holds = not violated.any() if len(violated) else None
+    return check(claim, holds, violations=int(violated.sum()), cases=len(violated), **numbers)
+
+
 @artefact("fixup/theorem-1", basis="measurement", checks=_theorem_1)
 def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: str) -> Evidence:
     """⟨∂l/∂x, x⟩ = l - H(p), hence ‖∂l/∂x‖ ≥ (l - H(p))/‖x‖, at every block's input; 0 = 0 with Fixup."""
     batch = training_batch(context, data, images)
-    tables = []
     with seeded(context.seed):
-        for draw in range(draws):
-            table = _table(InputGradientBounds(), _homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
-            tables.append(table.assign(draw=draw))
-        fixup = convert(resnet_cifar(20, batch.classes, batch.inputs.shape[1]), "fixup")
-        start = _table(InputGradientBounds(), fixup, batch.inputs, batch.targets)
-    facts = InputBounds(pd.concat(tables, ignore_index=True), start, batch.classes)
-    rows, bounded = facts.rows, facts.bounded
-    by_block = rows.groupby("block")[["gradient_norm", "bound", "input_norm", "loss", "entropy"]].median()
-    published = pd.DataFrame(
-        [
-            {"quantity": "bound", "value": f"{int(bounded['violated'].sum())} violations in {len(bounded)}"},
-            {"quantity": "identity", "value": f"relative deviation at most {facts.deviation.max():.2g}"},
+        tables = [
+            _table(InputGradientBounds(), _homogeneous(depth, batch, "xavier"), batch).assign(draw=draw)
+            for draw in range(draws)
         ]
-    )
+        fixup = convert(resnet_cifar(20, batch.classes, batch.inputs.shape[1]), "fixup")
+        start = _table(InputGradientBounds(), fixup, batch)
+    facts = InputBounds(pd.concat(tables, ignore_index=True), start, batch.classes)
+    medians = facts.rows.groupby("block")[["gradient_norm", "bound", "input_norm", "loss", "entropy"]].median()
+    published = {
+        "bound": _violations(facts.violated),
+        "identity": f"relative deviation at most {facts.deviation:.2g}",
+    }
     return Evidence(
-        measured=pd.concat([published, by_block.reset_index().assign(quantity="medians")], ignore_index=True),
+        measured=with_quantities(published, medians.reset_index().assign(quantity="medians")),
         facts=facts,
         setup={
             "network": f"ResNet-{depth} for CIFAR without normalization, Xavier weights, classifier without bias",
@@ -120,30 +114,27 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
 
 @dataclass(frozen=True)
 class SetBounds:
-    """What theorem 2 compares.
+    """What theorem 2 compares."""
 
-    Attributes:
-        rows: of every draw and set, as `SetGradientBounds.table`.
-        gap: G(θ) less (max z - log c)/‖θ‖ of the stem, over draws of the classifier.
-        grown: of draws at several depths, `set`, `depth`, `draw` and `gradient_norm`.
-    """
+    rows: pd.DataFrame  # of every draw and set, as `SetGradientBounds.table`
+    gap: Estimate  # G(θ) less (max z - log c)/‖θ‖ of the stem, over draws of the classifier
+    grown: pd.DataFrame  # of draws at several depths: `set`, `depth`, `draw` and `gradient_norm`
 
-    rows: pd.DataFrame
-    gap: Estimate
-    grown: pd.DataFrame
+    @property
+    def violated(self) -> pd.Series:
+        """Whether a set's gradient is smaller than its bound, by more than rounding, where that is above 0."""
+        rows = self.rows[self.rows["bound"] > 0]
+        return rows["gradient_norm"] < rows["bound"] * (1 - ROUNDING)
 
 
-def _theorem_2(found: SetBounds) -> list[Check]:
-    rows = found.rows
-    bounded = rows[rows["bound"] > 0]
+def _theorem_2(bounds: SetBounds) -> list[Check]:
+    rows = bounds.rows
     deviation = ((rows["inner_product"] - rows["excess"]).abs() / (rows["excess"].abs() + 1)).max()
     return [
-        check(
+        _without_exception(
             "(3) ‖∂l/∂θ‖ ≥ G(θ) for every draw and every homogeneous set, where G(θ) is above 0.",
-            not _violated(bounded).any() if len(bounded) else None,
-            violations=int(_violated(bounded).sum()),
-            cases=len(bounded),
-            sets=bounded["set"].nunique(),
+            bounds.violated,
+            sets=rows[rows["bound"] > 0]["set"].nunique(),
         ),
         check(
             f"Its ground, ⟨∂l/∂θ, θ⟩ = mean(l - H(p)), holds for each, to {ROUNDING:g} of |l - H| + 1.",
@@ -151,8 +142,8 @@ def _theorem_2(found: SetBounds) -> list[Check]:
             largest_deviation=deviation,
             cases=len(rows),
         ),
-        larger("(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.", found.gap, Estimate(0.0)),
-        *_growth(found.grown),
+        larger("(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.", bounds.gap, Estimate(0.0)),
+        *_growth(bounds.grown),
     ]
 
 
@@ -169,25 +160,22 @@ def theorem_2(
             nn.init.zeros_(network.get_submodule("fc").get_parameter("bias"))
             # Logits large enough for the network to be wrong with confidence: only then do the bounds say something.
             nn.init.normal_(network.get_submodule("fc").get_parameter("weight"))
-            tables.append(_table(SetGradientBounds(), network, batch.inputs, batch.targets).assign(draw=draw))
+            tables.append(_table(SetGradientBounds(), network, batch).assign(draw=draw))
         expected = _over_classifiers(classifiers, images)
-        grown = [_by_depth(one, batch).assign(draw=draw) for draw in range(draws) for one in depths]
+        grown = [_by_depth(layers, batch).assign(draw=draw) for draw in range(draws) for layers in depths]
     gap = over_draws(expected["bound"] - expected["logit_bound"])
     facts = SetBounds(pd.concat(tables, ignore_index=True), gap, pd.concat(grown, ignore_index=True))
-    rows = facts.rows
-    kept = ["gradient_norm", "bound", "inner_product", "excess"]
-    sets = rows.groupby(["set", "place"], sort=False)[kept].median().reset_index().assign(quantity="medians")
-    violations = int(_violated(rows[rows["bound"] > 0]).sum())
-    published = pd.DataFrame(
-        [
-            {"quantity": "G(theta_ph)", "value": f"{violations} violations in {int((rows['bound'] > 0).sum())}"},
-            {"quantity": "expected", "value": f"mean G {expected['bound'].mean():.4g}, "
-             f"mean of its bound {expected['logit_bound'].mean():.4g}"},
-        ]
-    )  # fmt: skip
-    by_depth = facts.grown.assign(quantity="by depth")
+    columns = ["gradient_norm", "bound", "inner_product", "excess"]
+    medians = facts.rows.groupby(["set", "place"], sort=False)[columns].median().reset_index()
+    mean, bound = expected["bound"].mean(), expected["logit_bound"].mean()
+    published = {
+        "G(theta_ph)": _violations(facts.violated),
+        "expected": f"mean G {mean:.4g}, mean of its bound {bound:.4g}",
+    }
+    tidy = (medians.assign(quantity="medians"), facts.grown.assign(quantity="by depth"))
+    labels: dict[str, Any] = {"x_label": "set: stem, pairs, classifier", "y_label": "‖gradient‖ by the set"}
     return Evidence(
-        measured=pd.concat([published, sets, by_depth], ignore_index=True),
+        measured=with_quantities(published, *tidy),
         facts=facts,
         setup={
             "network (3)": f"ResNet-{depth} (ImageNet layout), no normalization, He, classifier N(0, 1) without bias",
@@ -197,8 +185,13 @@ def theorem_2(
             "draws of weights": draws,
         },
         on=("quantity",),
-        draw=lambda: BOUNDS(_numbered(rows), x_label="set: stem, pairs, classifier", y_label="‖gradient‖ by the set"),
+        # A number for every set in place of a block.
+        draw=lambda: BOUNDS(facts.rows.assign(block=pd.factorize(facts.rows["set"])[0] + 1), **labels),
     )
+
+
+def _violations(violated: pd.Series) -> str:
+    return f"{int(violated.sum())} violations in {len(violated)}"
 
 
 def _measured_and_bound(bounds: pd.DataFrame) -> pd.DataFrame:
@@ -221,14 +214,9 @@ BOUNDS = Plot(
 )
 
 
-def _table(watcher: Watcher, network: nn.Module, inputs: Tensor, targets: Tensor) -> pd.DataFrame:
-    observe(network, [watcher], inputs, targets)
+def _table(watcher: Watcher, network: nn.Module, batch: MeasuredBatch) -> pd.DataFrame:
+    observe(network, [watcher], batch.inputs, batch.targets)
     return watcher.table()
-
-
-def _violated(rows: pd.DataFrame) -> pd.Series:
-    """Whether a set's gradient is smaller than its bound, by more than rounding."""
-    return rows["gradient_norm"] < rows["bound"] - ROUNDING * rows["bound"].abs()
 
 
 def _over_classifiers(count: int, images: int) -> pd.DataFrame:
@@ -236,18 +224,18 @@ def _over_classifiers(count: int, images: int) -> pd.DataFrame:
     network = convert(dense(8, 32, in_features=16), "none")
     nn.init.zeros_(network.classifier.bias)
     sets = candidate_sets(residual_map(network), single=False)[:1]
-    inputs, targets = torch.randn(images, 16), torch.randint(10, (images,))
+    batch = MeasuredBatch(torch.randn(images, 16), torch.randint(10, (images,)), 10, "random")
     rows = []
     for _ in range(count):
         nn.init.normal_(network.classifier.weight, std=32**-0.5)
-        rows.append(_table(SetGradientBounds(sets), network, inputs, targets))
+        rows.append(_table(SetGradientBounds(sets), network, batch))
     return pd.concat(rows, ignore_index=True)
 
 
 def _by_depth(depth: int, batch: MeasuredBatch) -> pd.DataFrame:
-    table = _table(SetGradientBounds(), _homogeneous(depth, batch, "xavier"), batch.inputs, batch.targets)
-    chosen = table[table["set"].isin(["stem", "classifier"])]
-    return chosen[["set", "place", "gradient_norm", "bound", "excess"]].assign(depth=depth)
+    table = _table(SetGradientBounds(), _homogeneous(depth, batch, "xavier"), batch)
+    ends = table[table["set"].isin(["stem", "classifier"])]
+    return ends[["set", "place", "gradient_norm", "bound", "excess"]].assign(depth=depth)
 
 
 def _growth(grown: pd.DataFrame) -> list[Check]:
@@ -266,9 +254,3 @@ def _growth(grown: pd.DataFrame) -> list[Check]:
         for name in ("stem", "classifier")
         for depth, deeper in pairwise(depths)
     ]
-
-
-def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """A number for every set in place of a block."""
-    order = {name: place for place, name in enumerate(rows["set"].unique(), 1)}
-    return rows.assign(block=rows["set"].map(order))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.effort import Effort
 from normless_papers.plots import BESIDE_PUBLISHED
-from normless_papers.runs import Runs, carry_out, summary, with_published
+from normless_papers.runs import Runs, carry_out, evidence_of, summary, with_published
 
 RATE = 0.1
 """The largest learning rate that networks with batch norm are trained at by default."""
+
+ERROR = "test error (%); diamonds: published"
 
 METHODS: Mapping[str, str] = {"batch_norm": "batch_norm", "xavier_init": "xavier", "fixup": "fixup"}
 
@@ -33,22 +37,14 @@ def _table_1(runs: Runs) -> list[Check]:
     )
     against = {"method": "batch_norm"}
     # As printed it is 6.9 %, rounded to 7 %.
-    by_seven = larger(
-        "Fixup has a 7 % lower test error than Xavier's weights, as a share of theirs: at least 6.5 %.",
-        xavier.scaled(0.935),
-        fixup,
-    )
-    fails = runs.does_not_train(
-        "With Xavier's weights it cannot be trained at a tenth of that rate.",
-        against=against,
-        method="xavier_init",
-        rate=RATE / 10,
-    )
+    seven = "Fixup has a 7 % lower test error than Xavier's weights, as a share of theirs: at least 6.5 %."
+    untrained = "With Xavier's weights it cannot be trained at a tenth of that rate."
+    fails = runs.does_not_train(untrained, against=against, method="xavier_init", rate=RATE / 10)
     return [
         runs.trains(f"Fixup trains at batch norm's learning rate {RATE:g}.", against=against, method="fixup"),
         at_scale(fails, runs.reduction),
         larger("Fixup has a lower test error than Xavier's weights at their best rate.", xavier, fixup),
-        at_scale(by_seven, runs.reduction),
+        at_scale(larger(seven, xavier.scaled(0.935), fixup), runs.reduction),
         larger("Batch norm has a lower test error than Fixup.", fixup, batch_norm),
     ]
 
@@ -56,15 +52,10 @@ def _table_1(runs: Runs) -> list[Check]:
 @artefact("fixup/table-1", basis="training", checks=_table_1)
 def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Evidence:
     """Table 1: Fixup trains at batch norm's rate and has 7 % lower relative test error than Xavier's weights."""
-    large, small = (
-        effort.sweep(
-            context, name, {"method": {method: {"scheme": METHODS[method]} for method in methods}}, rates=rates
-        )
-        for name, methods, rates in (
-            ("at the large rate", ("batch_norm", "fixup"), (RATE,)),
-            ("at smaller rates", ("xavier_init",), xavier_rates),
-        )
-    )
+    axes = {name: {"scheme": scheme} for name, scheme in METHODS.items()}
+    smaller = {"xavier_init": axes.pop("xavier_init")}
+    large = effort.sweep(context, "at the large rate", {"method": axes}, rates=(RATE,))
+    small = effort.sweep(context, "at smaller rates", {"method": smaller}, rates=xavier_rates)
     runs = carry_out(context, large, small, reduction=effort.reduction(context))
     xavier = runs.table["method"] == "xavier_init"
     shown = runs.table[~xavier | (runs.table["rate"] == best_rate(runs, "xavier_init"))]
@@ -75,16 +66,21 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
         "The paper quotes batch norm and Xavier from other papers. Of Xavier's weights the best of the rates "
         f"{', '.join(f'{rate:g}' for rate in xavier_rates)} by test accuracy is shown."
     )
-    return runs.evidence(
-        measured,
-        lambda: BESIDE_PUBLISHED(
-            with_published("fixup/table-1", measured, ("method",), "test_error"),
-            title="Batch norm, Xavier, Fixup",
-            x_label="test error (%); diamonds: published",
-        ),
-        on=("method",),
-        remarks=(remark,),
-    )
+    draw = partial(draw_errors, "fixup/table-1", measured, ("method",), "Batch norm, Xavier, Fixup")
+    return runs.evidence(measured, draw, on=("method",), remarks=(remark,))
+
+
+def draw_errors(name: str, measured: pd.DataFrame, on: Sequence[str], title: str, x_label: str = ERROR) -> Axes:
+    """Test errors of the rows of a table, with those published."""
+    return BESIDE_PUBLISHED(with_published(name, measured, on, "test_error"), title=title, x_label=x_label)
+
+
+def draw_curves(
+    runs: Runs, axis: str, title: str, columns: Sequence[str] = ("test_accuracy",), ax: Axes | None = None
+) -> Axes:
+    """Accuracies against epochs, a color for each label of an axis."""
+    inks = {str(name): series_ink(place) for place, name in enumerate(runs.labels(axis))}
+    return accuracy_against_epoch(runs.epochs, ax, series=axis, inks=inks, title=title, columns=columns)
 
 
 CONFIGURATIONS: Mapping[str, str] = {
@@ -101,22 +97,14 @@ _SAME = 5.0
 
 def _figure_4(runs: Runs) -> list[Check]:
     curves = runs.finals("curve", "configuration")
-    suggested, fixup = curves["no bias"], curves["Fixup"]
+    suggested, fixup, norm = curves["no bias"], curves["Fixup"], {"configuration": "BatchNorm"}
+    as_fast = f"Fixup learns as fast as batch norm: its curve is less than {_SAME:g} points lower."
     return [
         larger("A tenth of the scale slows down learning.", suggested, curves["0.1x, no bias"]),
         larger("So does the removal of all residual branches.", suggested, curves["no residual"]),
-        runs.does_not_train(
-            "At ten times the scale training fails.",
-            against={"configuration": "BatchNorm"},
-            configuration="10x, no bias",
-        ),
+        runs.does_not_train("At ten times the scale training fails.", against=norm, configuration="10x, no bias"),
         larger("Biases speed it up.", fixup, suggested),
-        larger(
-            f"Fixup learns as fast as batch norm: its curve is less than {_SAME:g} points lower.",
-            fixup,
-            curves["BatchNorm"],
-            by=-_SAME,
-        ),
+        larger(as_fast, fixup, curves["BatchNorm"], by=-_SAME),
     ]
 
 
@@ -126,16 +114,9 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     axis = {name: {"scheme": scheme} for name, scheme in CONFIGURATIONS.items()}
     sweep = effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant")
     runs = carry_out(context, sweep, reduction=effort.reduction(context))
-    inks = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return runs.evidence(
         runs.summary(("configuration",), ("training_accuracy", "curve", "test_accuracy")),
-        lambda: accuracy_against_epoch(
-            runs.epochs,
-            series="configuration",
-            inks=inks,
-            title="Fixup and its ablations",
-            columns=("training_accuracy",),
-        ),
+        lambda: draw_curves(runs, "configuration", "Fixup and its ablations", ("training_accuracy",)),
         remarks=(
             "Accuracies are means over an epoch's minibatches, where the paper has a moving average over ten steps. "
             "Speed is the mean height of that curve. The ablations keep rule 1 (last layer of a branch at zero) and "
@@ -150,10 +131,10 @@ REGULARIZED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _table_4(found: Mapping[str, Runs]) -> list[Check]:
+def _table_4(by_data: Mapping[str, Runs]) -> list[Check]:
     norm, fixup = REGULARIZED
     checks = []
-    for data, runs in found.items():
+    for data, runs in by_data.items():
         errors: dict[str, Estimate] = runs.finals("test_error", "method")
         trains = f"On {data} Fixup trains with Mixup and Cutout at the rate of batch norm."
         # The paper has Fixup 0.2 points below, and equal.
@@ -168,7 +149,7 @@ def _table_4(found: Mapping[str, Runs]) -> list[Check]:
 @artefact("fixup/table-4", basis="training", checks=_table_4)
 def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
     """Table 4: with Mixup and Cutout Fixup is at least as good as batch norm."""
-    found = {
+    by_data = {
         data: carry_out(
             context,
             effort.sweep(context, f"regularized, {data}", {"method": REGULARIZED}),
@@ -177,30 +158,19 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
         for data, effort in efforts.items()
     }
     columns = ("data", "method")
-    tables = [runs.summary(("method",), ("test_error", "training_accuracy")) for runs in found.values()]
-    measured = pd.concat(tables, keys=found, names=["data"]).reset_index("data").reset_index(drop=True)
+    tables = [runs.summary(("method",), ("test_error", "training_accuracy")) for runs in by_data.values()]
+    measured = pd.concat(tables, keys=by_data, names=["data"]).reset_index("data").reset_index(drop=True)
     measured.insert(2, "normalization", measured["method"].str.startswith("batch_norm"))
-    trained = {data: effort.data_in(context) for data, effort in efforts.items()}
-    return Evidence(
+    trained = [(data, effort.data_in(context)) for data, effort in efforts.items()]
+    return evidence_of(
+        by_data,
         measured,
-        found,
-        {data: runs.setup for data, runs in found.items()},
+        partial(draw_errors, "fixup/table-4", measured, columns, "With Mixup and Cutout"),
         on=columns,
-        draw=lambda: BESIDE_PUBLISHED(
-            with_published("fixup/table-4", measured, columns, "test_error"),
-            title="With Mixup and Cutout",
-            x_label="test error (%); diamonds: published",
-        ),
         remarks=(
             "Parameters of Mixup and Cutout are not printed; α = 1 and squares of half the side (5/8 on SVHN) are "
             "those methods' own. The rate of scalars is a tenth, as the paper has it under strong regularization. "
             "Rates are divided by 10 at half and three quarters. What the table quotes from others is not measured.",
-            *(
-                f"Where the table has {data}, this was trained on {own}."
-                for data, own in trained.items()
-                if own != data
-            ),
-            *(sentence for runs in found.values() for sentence in runs.failures),
+            *(f"Where the table has {name}, this was trained on {own}." for name, own in trained if own != name),
         ),
-        reduction=next(iter(found.values())).reduction,
     )

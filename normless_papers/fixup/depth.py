@@ -28,6 +28,7 @@ _MATCH = 5.0
 LIMIT = 100
 # Share of the possible gain that a control needs: after the paper's single epoch batch norm has less than half.
 _LEAST = 0.25
+_BATCH_NORM = {"method": "BatchNorm"}
 
 
 def first_epochs(context: Context, schemes: Mapping[str, str], efforts: Sequence[Effort]) -> Runs:
@@ -46,52 +47,48 @@ def depths_of(runs: Runs, above: int = 0) -> list[int]:
     return sorted(int(layers) for layers in runs.labels("depth") if layers > above)
 
 
-def deep_does_not_train(runs: Runs, method: str, what: str) -> list[Check]:
-    """Whether beyond 100 layers a method does not train where batch norm does; `what` names it in the claim."""
-    claim = f"{what} {{}} layers cannot be trained at rate {RATE:g}, where batch norm trains."
+def deep_does_not_train(runs: Runs, method: str, subject: str) -> list[Check]:
+    """Whether beyond 100 layers a method does not train where batch norm does; `subject` starts the claim."""
+    claim = f"{subject} {{}} layers cannot be trained at rate {RATE:g}, where batch norm trains."
     return _at_depths(runs, runs.does_not_train, method, claim, LIMIT)
 
 
-def trains_as_batch_norm(runs: Runs, method: str, what: str, above: int = 0) -> list[Check]:
+def trains_as_batch_norm(runs: Runs, method: str, subject: str, above: int = 0) -> list[Check]:
     """Whether at every depth above a limit a method trains at batch norm's rate; see `deep_does_not_train`."""
-    claim = f"{what} {{}} layers are trained at rate {RATE:g}, as batch norm's are."
+    claim = f"{subject} {{}} layers are trained at rate {RATE:g}, as batch norm's are."
     return _at_depths(runs, runs.trains, method, claim, above)
 
 
 def _at_depths(runs: Runs, decided: Callable[..., Check], method: str, claim: str, above: int) -> list[Check]:
     """A check at every depth above a limit, against batch norm at the same depth."""
+    checks = []
+    for layers in depths_of(runs, above):
+        labels = {"method": method, "depth": layers}
+        checks.append(decided(claim.format(layers), against=labels | _BATCH_NORM, least=_LEAST, **labels))
+    return checks
+
+
+def _above(runs: Runs, claim: str, first: str, second: str, by: float = 0.0) -> list[Check]:
+    """Whether at every depth, which the claim has a place for, one method is more accurate than another."""
     return [
-        decided(
-            claim.format(layers),
-            against={"method": "BatchNorm", "depth": layers},
-            least=_LEAST,
-            method=method,
-            depth=layers,
-        )
-        for layers in depths_of(runs, above)
+        larger(claim.format(layers), *(runs.accuracy(method=name, depth=layers) for name in (first, second)), by=by)
+        for layers in depths_of(runs)
     ]
 
 
-def _evidence(runs: Runs, efforts: Iterable[Effort], schemes: Mapping[str, str], title: str, remark: str) -> Evidence:
+def _evidence(
+    context: Context, efforts: Sequence[Effort], schemes: Mapping[str, str], title: str, remark: str
+) -> Evidence:
+    runs = first_epochs(context, schemes, efforts)
     measured = runs.summary(("method", "depth"), ("test_accuracy",))
 
     def draw() -> Axes:
-        optima = measured.assign(
-            mean=measured["test_accuracy"],
-            deviation=measured["test_accuracy_deviation"],
-            trainable=measured["trained"] == measured["n"],
-        )
+        optima = measured.rename(columns={"test_accuracy": "mean", "test_accuracy_deviation": "deviation"})
+        optima["trainable"] = measured["trained"] == measured["n"]
         up = "test accuracy (%) after the first epochs; hollow: not trained"
         return optimum_against(optima, series="method", across="depth", inks=inks_of(schemes), title=title, up=up)
 
-    return Evidence(
-        measured,
-        runs,
-        setup_of(runs, efforts),
-        draw=draw,
-        remarks=(remark, *runs.failures),
-        reduction=runs.reduction,
-    )
+    return runs.evidence(measured, draw, setup=setup_of(runs, efforts), remarks=(remark,))
 
 
 def setup_of(runs: Runs, efforts: Iterable[Effort]) -> dict[str, object]:
@@ -108,27 +105,16 @@ def setup_of(runs: Runs, efforts: Iterable[Effort]) -> dict[str, object]:
 
 def _figure_3(runs: Runs) -> list[Check]:
     shallow, *deeper = depths_of(runs)
+    control = {"method": "BatchNorm", "depth": shallow}
+    trained = f"With batch norm {{}} layers are trained, as {shallow} are."
+    near = f"At {{}} layers Fixup's test accuracy is less than {_MATCH:g} points below batch norm's."
     return [
         *trains_as_batch_norm(runs, "Fixup", "With Fixup"),
         *(
-            runs.trains(
-                f"With batch norm {layers} layers are trained, as {shallow} are.",
-                against={"method": "BatchNorm", "depth": shallow},
-                least=_LEAST,
-                method="BatchNorm",
-                depth=layers,
-            )
+            runs.trains(trained.format(layers), against=control, least=_LEAST, method="BatchNorm", depth=layers)
             for layers in deeper
         ),
-        *(
-            larger(
-                f"At {layers} layers Fixup's test accuracy is less than {_MATCH:g} points below batch norm's.",
-                runs.accuracy(method="Fixup", depth=layers),
-                runs.accuracy(method="BatchNorm", depth=layers),
-                by=-_MATCH,
-            )
-            for layers in (shallow, *deeper)
-        ),
+        *_above(runs, near, "Fixup", "BatchNorm", by=-_MATCH),
         *deep_does_not_train(runs, "LSUV", "With LSUV"),
         *deep_does_not_train(runs, "sqrt(1/2)", "With sums times √½"),
     ]
@@ -137,40 +123,28 @@ def _figure_3(runs: Runs) -> list[Check]:
 @artefact("fixup/figure-3", basis="training", checks=_figure_3)
 def first_epoch(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
     """Figure 3: after an epoch at rate 0.1 Fixup matches batch norm to 10,000 layers; LSUV and √½ fail past 100."""
-    return _evidence(
-        first_epochs(context, METHODS, efforts),
-        efforts,
-        METHODS,
-        "The first epochs at rate 0.1",
+    remark = (
         "The error of single runs is not known. For batch norm a quarter of the possible gain is enough to compare "
-        "with: after the paper's one epoch it has less than half.",
+        "with: after the paper's one epoch it has less than half."
     )
+    return _evidence(context, efforts, METHODS, "The first epochs at rate 0.1", remark)
 
 
 def _rule_2(runs: Runs) -> list[Check]:
+    better = "At {} layers rules 1 and 3 improve on rule 2 alone: Fixup's test accuracy is higher."
     return [
         *trains_as_batch_norm(runs, "rule 2", "By rule 2 alone"),
         *deep_does_not_train(runs, "no rule", "Without any rule"),
         *deep_does_not_train(runs, "rules 1 and 3", "By rules 1 and 3, without rule 2,"),
-        *(
-            larger(
-                f"At {layers} layers rules 1 and 3 improve on rule 2 alone: Fixup's test accuracy is higher.",
-                runs.accuracy(method="Fixup", depth=layers),
-                runs.accuracy(method="rule 2", depth=layers),
-            )
-            for layers in depths_of(runs)
-        ),
+        *_above(runs, better, "Fixup", "rule 2"),
     ]
 
 
 @artefact("fixup/rule-2", basis="training", checks=_rule_2)
 def rules(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
     """Section 3: rule 2 alone trains networks of any depth at rate 0.1, and without it they do not train."""
-    return _evidence(
-        first_epochs(context, RULES, efforts),
-        efforts,
-        RULES,
-        "Rules of Fixup in the first epochs",
+    remark = (
         "Rule 1 is the zero start, rule 2 the scale of the branches, rule 3 multipliers and biases. zeroinit/table-3 "
-        "contradicts that rule 2 is necessary: a multiplier at zero trains without it.",
+        "contradicts that rule 2 is necessary: a multiplier at zero trains without it."
     )
+    return _evidence(context, efforts, RULES, "Rules of Fixup in the first epochs", remark)

@@ -25,13 +25,7 @@ WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What was seen of the weights on branches.
-
-    Attributes:
-        branch: a row per draw, scheme, weight and recorded step.
-        drop: the step after which the rate is a tenth.
-        steps: the last step.
-    """
+    """Weights on branches, by draw, scheme, weight and recorded step; after step `drop` the rate is a tenth."""
 
     branch: pd.DataFrame
     drop: int
@@ -44,32 +38,29 @@ class Dynamics:
         return replicates(by_step[end] - by_step[start])
 
 
-def _checks(found: Dynamics) -> list[Check]:
-    drop, steps, none = found.drop, found.steps, Estimate(0.0)
-    own = found.branch[found.branch["scheme"] == WITH]
+def _checks(dynamics: Dynamics) -> list[Check]:
+    drop, steps, none = dynamics.drop, dynamics.steps, Estimate(0.0)
+    before = max(10, 2 * drop - steps)
+    own = dynamics.branch[dynamics.branch["scheme"] == WITH]
+    cosine = over_draws(own["cosine"].abs().groupby(own["draw"]).mean())
+    norm, multiplier, rate = (
+        dynamics.change(name, drop, steps) for name in ("weight_norm", "multiplier", "log_rate")
+    )
+    earlier = dynamics.change("multiplier", before, drop)
+    without = dynamics.change("log_rate", drop, steps, WITHOUT)
     return [
         larger(
             "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.",
             Estimate(0.2),
-            over_draws(own["cosine"].abs().groupby(own["draw"]).mean()),
+            cosine,
         ),
-        larger("After the drop the weights' norm shrinks.", none, found.change("weight_norm", drop, steps)),
-        larger("After the drop the multiplier grows.", found.change("multiplier", drop, steps), none),
+        larger("After the drop the weights' norm shrinks.", none, norm),
+        larger("After the drop the multiplier grows.", multiplier, none),
+        larger("It grows more after the drop than in as many steps before it.", multiplier, earlier),
         larger(
-            "It grows more after the drop than in as many steps before it.",
-            found.change("multiplier", drop, steps),
-            found.change("multiplier", max(10, 2 * drop - steps), drop),
+            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises (log of it).", rate, none
         ),
-        larger(
-            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises (log of it).",
-            found.change("log_rate", drop, steps),
-            none,
-        ),
-        larger(
-            "It rises more with the multiplier than without.",
-            found.change("log_rate", drop, steps),
-            found.change("log_rate", drop, steps, WITHOUT),
-        ),
+        larger("It rises more with the multiplier than without.", rate, without),
     ]
 
 

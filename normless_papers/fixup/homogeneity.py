@@ -10,7 +10,7 @@ from normless.models import resnet, resnet_cifar
 from normless.plots import QUIET, Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check
+from normless_papers.claims import Check, below, check
 from normless_papers.seeded_inputs import seeded
 from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
 
@@ -18,24 +18,17 @@ FACTORS = (0.5, 2.0, 3.0, 0.7)
 # An error that no rounding makes.
 NOT_ROUNDING = 1e-3
 
-
 PLAIN, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one layer"
 
 
 def _proposition_1(table: pd.DataFrame) -> list[Check]:
     errors = table.groupby("network")["relative_error"]
+    largest, smallest = errors.max(), errors.min()
+    above = f"it is not: the relative error is above {NOT_ROUNDING:g} for every factor."
     return [
-        check(
-            "Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵.",
-            bool(errors.max()[PLAIN] < 1e-5),
-            largest_error=errors.max()[PLAIN],
-        ),
+        below("Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵.", largest[PLAIN], 1e-5),
         *(
-            check(
-                f"With {name} it is not: the relative error is above {NOT_ROUNDING:g} for every factor.",
-                bool(errors.min()[name] > NOT_ROUNDING),
-                smallest_error=errors.min()[name],
-            )
+            check(f"With {name} {above}", bool(smallest[name] > NOT_ROUNDING), smallest_error=smallest[name])
             for name in (NORMED, BIASED)
         ),
     ]

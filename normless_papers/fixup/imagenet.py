@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import (
-    Check,
-    Estimate,
-    at_scale,
-    difference,
-    larger,
-    quantity_table,
-    single_run,
-    within,
-)
+from normless_papers.claims import Check, Estimate, at_scale, difference, larger, near, quantity_table, single_run
 from normless_papers.effort import Effort
-from normless_papers.fixup.cifar import best_rate
-from normless_papers.plots import BESIDE_PUBLISHED
-from normless_papers.runs import Runs, carry_out, summary, with_published
+from normless_papers.fixup.cifar import ERROR, best_rate, draw_curves, draw_errors
+from normless_papers.runs import Runs, carry_out, evidence_of, summary
 from normless_papers.trained import chance_of, trains
 
-Methods = Mapping[str, Mapping[str, Any]]
+Settings = Mapping[str, Any]
+Methods = Mapping[str, Settings]
 
-BATCH_NORM: Mapping[str, Any] = {"scheme": "batch_norm", "mixup": 0.0}
-BATCH_NORM_MIXUP: Mapping[str, Any] = {"scheme": "batch_norm", "mixup": 0.2}
-GROUP_NORM: Mapping[str, Any] = {"scheme": "group_norm", "mixup": 0.0}
-GROUP_NORM_MIXUP: Mapping[str, Any] = {"scheme": "group_norm", "mixup": 0.1}
-XAVIER: Mapping[str, Any] = {"scheme": "xavier", "mixup": 0.0}
-FIXUP: Mapping[str, Any] = {"scheme": "fixup", "mixup": 0.0}
-FIXUP_MIXUP_EQUAL: Mapping[str, Any] = {"scheme": "fixup", "mixup": 0.7}
-FIXUP_MIXUP: Mapping[str, Any] = {**FIXUP_MIXUP_EQUAL, "scalar_rate_scale": 0.1}
-
-METHODS: Mapping[str, Methods] = {
-    "resnet_50": {
-        "batch_norm (Goyal et al. 2017)": BATCH_NORM,
-        "batch_norm + mixup (Zhang et al. 2017)": BATCH_NORM_MIXUP,
-        "group_norm + mixup": GROUP_NORM_MIXUP,
-        "fixup": FIXUP,
-        "fixup + mixup": FIXUP_MIXUP,
-    },
-    "resnet_101": {
-        "batch_norm (Zhang et al. 2017)": BATCH_NORM,
-        "batch_norm + mixup (Zhang et al. 2017)": BATCH_NORM_MIXUP,
-        "group_norm + mixup": GROUP_NORM_MIXUP,
-        "fixup + mixup": FIXUP_MIXUP,
-    },
+# The settings of each method, with the α of Mixup that the paper has for it.
+BATCH_NORM: Settings = {"scheme": "batch_norm", "mixup": 0.0}
+BATCH_NORM_MIXUP: Settings = {"scheme": "batch_norm", "mixup": 0.2}
+GROUP_NORM: Settings = {"scheme": "group_norm", "mixup": 0.0}
+GROUP_NORM_MIXUP: Settings = {"scheme": "group_norm", "mixup": 0.1}
+XAVIER: Settings = {"scheme": "xavier", "mixup": 0.0}
+FIXUP: Settings = {"scheme": "fixup", "mixup": 0.0}
+FIXUP_MIXUP_EQUAL: Settings = {"scheme": "fixup", "mixup": 0.7}
+FIXUP_MIXUP: Settings = {**FIXUP_MIXUP_EQUAL, "scalar_rate_scale": 0.1}
+_MIXED: Methods = {
+    "batch_norm + mixup (Zhang et al. 2017)": BATCH_NORM_MIXUP,
+    "group_norm + mixup": GROUP_NORM_MIXUP,
+    "fixup + mixup": FIXUP_MIXUP,
 }
+METHODS: Mapping[str, Methods] = {
+    "resnet_50": {"batch_norm (Goyal et al. 2017)": BATCH_NORM, **_MIXED, "fixup": FIXUP},
+    "resnet_101": {"batch_norm (Zhang et al. 2017)": BATCH_NORM, **_MIXED},
+}
+XAVIER_WEIGHTS = "Xavier's weights"
 XAVIER_INIT = "xavier_init (Shang et al. 2017)"
 EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 
@@ -62,9 +47,10 @@ def _trained(context: Context, effort: Effort, methods: Methods, rates: tuple[fl
     return carry_out(context, sweep, reduction=effort.reduction(context))
 
 
-def _known_error(one: Estimate, runs: Runs) -> Estimate:
+def _known_error(estimate: Estimate, runs: Runs) -> Estimate:
     """A single run of the paper's own set-up has the known deviation of runs on ImageNet."""
-    return one if runs.reduction or one.n > 1 else replace(single_run(one.mean), name=one.name)
+    known = not runs.reduction and estimate.n == 1
+    return replace(single_run(estimate.mean), name=estimate.name) if known else estimate
 
 
 def _final(runs: Runs, column: str, method: str, **labels: Any) -> Estimate:
@@ -81,39 +67,28 @@ def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Table 2: the runs of both networks, and those of ResNet-50 with Xavier's weights at several rates."""
-
-    resnet_50: Runs
-    resnet_101: Runs
-    xavier: Runs
-
-
-def _table_2(found: Errors) -> list[Check]:
-    errors = {name: _final(found.resnet_50, "test_error", name) for name in METHODS["resnet_50"]}
-    xavier = _final(found.xavier, "test_error", XAVIER_INIT, rate=best_rate(found.xavier, XAVIER_INIT))
-    names = {"ResNet-50": found.resnet_50, "ResNet-101": found.resnet_101}
+def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
+    small, xavier_runs = runs["resnet_50"], runs[XAVIER_WEIGHTS]
+    norm, fixup, mixup = (
+        _final(small, "test_error", name) for name in ("batch_norm (Goyal et al. 2017)", "fixup", "fixup + mixup")
+    )
+    xavier = _final(xavier_runs, "test_error", XAVIER_INIT, rate=best_rate(xavier_runs, XAVIER_INIT))
+    # On par: the paper has them 0.1 points apart, and 0.
+    on_par = "with Fixup and Mixup is less than 0.5 points above that with group norm and Mixup."
     return [
-        larger("Fixup has a lower test error of ResNet-50 than Xavier's weights.", xavier, errors["fixup"]),
-        larger(
-            "Fixup has a higher test error of ResNet-50 than batch norm.",
-            errors["fixup"],
-            errors["batch_norm (Goyal et al. 2017)"],
-        ),
-        larger("Mixup lowers Fixup's test error of ResNet-50.", errors["fixup"], errors["fixup + mixup"]),
+        larger("Fixup has a lower test error of ResNet-50 than Xavier's weights.", xavier, fixup),
+        larger("Fixup has a higher test error of ResNet-50 than batch norm.", fixup, norm),
+        larger("Mixup lowers Fixup's test error of ResNet-50.", fixup, mixup),
         *(
-            # On par: the paper has them 0.1 points apart, and 0.
             at_scale(
                 larger(
-                    f"The test error of {name} with Fixup and Mixup is less than 0.5 points above that with group "
-                    "norm and Mixup.",
-                    *(_final(runs, "test_error", method) for method in ("group_norm + mixup", "fixup + mixup")),
+                    f"The test error of {name} {on_par}",
+                    *(_final(runs[key], "test_error", method) for method in ("group_norm + mixup", "fixup + mixup")),
                     by=-0.5,
                 ),
-                found.resnet_50.reduction,
+                small.reduction,
             )
-            for name, runs in names.items()
+            for name, key in (("ResNet-50", "resnet_50"), ("ResNet-101", "resnet_101"))
         ),
     ]
 
@@ -121,30 +96,23 @@ def _table_2(found: Errors) -> list[Check]:
 @artefact("fixup/table-2", basis="training", checks=_table_2)
 def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]) -> Evidence:
     """Table 2: Fixup improves on Xavier's weights; with Mixup it reaches group norm with Mixup."""
-    found = {name: _trained(context, effort, METHODS[name]) for name, effort in efforts.items()}
+    runs = {name: _trained(context, effort, METHODS[name]) for name, effort in efforts.items()}
     xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: XAVIER}, xavier_rates)
     best = xavier.chosen(rate=best_rate(xavier, XAVIER_INIT)).assign(model="resnet_50")
-    tables = [runs.table.assign(model=name) for name, runs in found.items()]
+    tables = [one.table.assign(model=name) for name, one in runs.items()]
     columns = ("model", "method")
     table = pd.concat([*tables, best], ignore_index=True)
     measured = summary(table, (*columns, "rate"), ("test_error", "training_accuracy"))
-    return Evidence(
+    title, tried = "Test errors with and without Mixup", ", ".join(f"{rate:g}" for rate in xavier_rates)
+    return evidence_of(
+        runs | {XAVIER_WEIGHTS: xavier},
         measured,
-        Errors(found["resnet_50"], found["resnet_101"], xavier),
-        {name: runs.setup for name, runs in found.items()} | {"Xavier's weights": xavier.setup},
+        lambda: draw_errors("fixup/table-2", measured, columns, title, f"top-1 {ERROR}"),
         on=columns,
-        draw=lambda: BESIDE_PUBLISHED(
-            with_published("fixup/table-2", measured, columns, "test_error"),
-            title="Test errors with and without Mixup",
-            x_label="top-1 test error (%); diamonds: published",
-        ),
         remarks=(
-            "Of Xavier's weights the best by test accuracy of the rates "
-            f"{', '.join(f'{rate:g}' for rate in xavier_rates)} is shown.",
+            f"Of Xavier's weights the best by test accuracy of the rates {tried} is shown.",
             *_remarks(context, efforts["resnet_50"]),
-            *(sentence for runs in (*found.values(), xavier) for sentence in runs.failures),
         ),
-        reduction=xavier.reduction,
     )
 
 
@@ -154,29 +122,24 @@ def _curves(
     methods: Methods,
     title: str,
     measured: Sequence[str],
-    drawn: Sequence[str] = ("test_accuracy",),
+    columns: Sequence[str] = ("test_accuracy",),
 ) -> Evidence:
     """Runs of ResNet-50 by several methods, with their curves."""
     runs = _trained(context, effort, methods)
-    inks = {name: series_ink(place) for place, name in enumerate(methods)}
-    return runs.evidence(
-        runs.summary(("method",), measured),
-        lambda: accuracy_against_epoch(runs.epochs, series="method", inks=inks, title=title, columns=drawn),
-        remarks=_remarks(context, effort),
-    )
+    table = runs.summary(("method",), measured)
+    remarks = _remarks(context, effort)
+    return runs.evidence(table, lambda: draw_curves(runs, "method", title, columns), remarks=remarks)
 
 
 def _figure_5(runs: Runs) -> list[Check]:
-    def pair(column: str, name: str) -> tuple[Estimate, Estimate]:
-        return _final(runs, column, "Fixup"), _final(runs, column, name)
-
+    claims = {
+        "training_accuracy": "Fixup's training error ends below that of {}.",
+        "test_error": "Fixup's test error ends above that of {}.",
+    }
     return [
-        one
-        for name in ("BatchNorm", "GroupNorm")
-        for one in (
-            larger(f"Fixup's training error ends below that of {name}.", *pair("training_accuracy", name)),
-            larger(f"Fixup's test error ends above that of {name}.", *pair("test_error", name)),
-        )
+        larger(claim.format(norm), *(_final(runs, column, method) for method in ("Fixup", norm)))
+        for norm in ("BatchNorm", "GroupNorm")
+        for column, claim in claims.items()
     ]
 
 
@@ -184,8 +147,8 @@ def _figure_5(runs: Runs) -> list[Check]:
 def overfitting(context: Context, *, effort: Effort) -> Evidence:
     """Figure 5: without Mixup Fixup ends with a lower training error and a higher test error than norms."""
     methods = {"BatchNorm": BATCH_NORM, "GroupNorm": GROUP_NORM, "Fixup": FIXUP}
-    drawn = ("test_accuracy", "training_accuracy")
-    return _curves(context, effort, methods, "Without Mixup", ("training_accuracy", "test_error", "gap"), drawn)
+    columns = ("test_accuracy", "training_accuracy")
+    return _curves(context, effort, methods, "Without Mixup", ("training_accuracy", "test_error", "gap"), columns)
 
 
 def _figure_6(runs: Runs) -> list[Check]:
@@ -194,21 +157,18 @@ def _figure_6(runs: Runs) -> list[Check]:
     )
     group, fixup = (_final(runs, "test_error", name) for name in ("GroupNorm + Mixup", "Fixup + Mixup"))
     # The paper has them 0.1 points apart.
-    near = within("Fixup's test error is at most 0.5 points from group norm's.", difference(fixup, group), -0.5, 0.5)
+    close = near("Fixup's test error is at most 0.5 points from group norm's.", difference(fixup, group), 0, 0.5)
     return [
         trains("With Mixup Fixup trains at the rate of batch norm.", accuracy, control, chance_of(runs.table)),
-        at_scale(near, runs.reduction),
+        at_scale(close, runs.reduction),
     ]
 
 
 @artefact("fixup/figure-6", basis="training", checks=_figure_6)
 def with_mixup(context: Context, *, effort: Effort) -> Evidence:
     """Figure 6: with Mixup Fixup's final test error closely matches group norm's."""
-    methods = {
-        "BatchNorm + Mixup": BATCH_NORM_MIXUP,
-        "GroupNorm + Mixup": GROUP_NORM_MIXUP,
-        "Fixup + Mixup": FIXUP_MIXUP,
-    }
+    names = ("BatchNorm + Mixup", "GroupNorm + Mixup", "Fixup + Mixup")
+    methods = dict(zip(names, _MIXED.values(), strict=True))
     return _curves(context, effort, methods, "With Mixup", ("test_error", "training_accuracy"))
 
 

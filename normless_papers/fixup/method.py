@@ -24,39 +24,39 @@ from normless_papers.seeded_inputs import seeded
 
 # Of ResNet-110: one multiplier a branch, and 4 biases a block, one after the stem and one before the classifier.
 MULTIPLIERS, BIASES = 54, 4 * 54 + 2
+# Measured, expected, tolerance.
+Compared = tuple[Tensor, Tensor, float]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What rules 1 to 3 made of one network.
-
-    Attributes:
-        blocks: L.
-        factor: of inner weights, to what they were before.
-        deviation: of the standard initialization of the first weight on a branch.
-        he: √(2/fan-out) of that weight.
-        error: five standard errors of that deviation.
-        multiplier: mean over multipliers.
-        bias: the largest absolute scalar bias.
-        multipliers: how many there are.
-        biases: how many scalar biases there are.
-        convolutions: how many there are.
-        with_bias: how many of them have a bias of their own.
-        agreements: of what is the same number everywhere.
-    """
+    """What rules 1 to 3 made of one network of L blocks."""
 
     blocks: int
-    factor: float
-    deviation: float
-    he: float
-    error: float
-    multiplier: float
-    bias: float
+    factor: float  # of inner weights, to what they were before
+    deviation: float  # of the standard initialization of the first weight on a branch
+    he: float  # √(2/fan-out) of that weight
+    error: float  # five standard errors of that deviation
+    multiplier: float  # mean over multipliers
+    bias: float  # the largest absolute scalar bias
     multipliers: int
     biases: int
     convolutions: int
-    with_bias: int
+    with_bias: int  # convolutions with a bias of their own
     agreements: tuple[Agreement, ...]
+
+    def checks(self) -> list[Check]:
+        """Of the standard initialization, and of convolutions without biases."""
+        he = f"L = {self.blocks}: the standard initialization is He's, √(2/fan-out), within five standard errors."
+        return [
+            close(he, self.deviation, self.he, absolute=self.error),
+            check(
+                f"L = {self.blocks}: no convolution has a bias of its own.",
+                self.convolutions > 0 and self.with_bias == 0,
+                convolutions=self.convolutions,
+                with_bias=self.with_bias,
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -67,36 +67,27 @@ class Method:
     bottleneck: Rules
     formula: tuple[Agreement, ...]
 
+    @property
+    def agreements(self) -> list[Agreement]:
+        """Of both networks and of the formula."""
+        return [*self.basic.agreements, *self.bottleneck.agreements, *self.formula]
 
-def _checks(found: Method) -> list[Check]:
-    basic, bottleneck = found.basic, found.bottleneck
+
+def _checks(method: Method) -> list[Check]:
+    basic, bottleneck = method.basic, method.bottleneck
     return [
         close("ResNet-110: inner weights are He's times 54^(-1/2).", basic.factor, 54**-0.5, relative=1e-6),
         close("ResNet-50: inner weights are He's times 16^(-1/4).", bottleneck.factor, 16**-0.25, relative=1e-6),
-        *(one for rules in (basic, bottleneck) for one in _checks_of(rules)),
+        *basic.checks(),
+        *bottleneck.checks(),
         check(
             f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each.",
             (basic.multipliers, basic.biases) == (MULTIPLIERS, BIASES),
             multipliers=basic.multipliers,
             biases=basic.biases,
         ),
-        *(one.check() for one in (*basic.agreements, *bottleneck.agreements, *found.formula)),
+        *(one.check() for one in method.agreements),
     ]
-
-
-def _checks_of(rules: Rules) -> list[Check]:
-    return [
-        close(
-            f"L = {rules.blocks}: the standard initialization is He's, √(2/fan-out), within five standard errors.",
-            rules.deviation, rules.he, absolute=rules.error,
-        ),
-        check(
-            f"L = {rules.blocks}: no convolution has a bias of its own.",
-            rules.convolutions > 0 and rules.with_bias == 0,
-            convolutions=rules.convolutions,
-            with_bias=rules.with_bias,
-        ),
-    ]  # fmt: skip
 
 
 @artefact("fixup/fixup", basis="formula", checks=_checks)
@@ -108,16 +99,18 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
     examples = f"m=2 {basic.factor:.6g}, m=3 {bottleneck.factor:.6g}"
     quantities = pd.DataFrame(
         [
-            {"quantity": "scale_of_inner_weights", "value": examples, "theory": "54^(-1/2), 16^(-1/4)"},
-            {"quantity": "examples", "value": examples, "theory": f"{54**-0.5:.6g}, {16**-0.25:.6g}"},
-            {"quantity": "multiplier_init", "value": basic.multiplier, "theory": 1},
-            {"quantity": "bias_init", "value": basic.bias, "theory": 0},
-        ]
+            ("scale_of_inner_weights", examples, "54^(-1/2), 16^(-1/4)"),
+            ("examples", examples, f"{54**-0.5:.6g}, {16**-0.25:.6g}"),
+            ("multiplier_init", basic.multiplier, 1),
+            ("bias_init", basic.bias, 0),
+        ],
+        columns=["quantity", "value", "theory"],
     )
-    table = agreement_table([*basic.agreements, *bottleneck.agreements, *formula])
+    facts = Method(basic, bottleneck, formula)
+    table = agreement_table(facts.agreements)
     return Evidence(
         measured=pd.concat([quantities, table], ignore_index=True),
-        facts=Method(basic, bottleneck, formula),
+        facts=facts,
         setup={
             "networks": "ResNet-110 for CIFAR (m = 2, L = 54) and ResNet-50 (m = 3, L = 16), converted by fixup",
             "written out": f"ResNet-{written_out}, {images} random images of {side}×{side}, float64",
@@ -132,24 +125,25 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
 
 
 def _rules(original: nn.Module, side: int, images: int) -> Rules:
-    found = residual_map(original)
+    before = residual_map(original)
     network = convert(original, "fixup").train()
     inputs = torch.randn(images, 3, side, side)
-    branches, logits = _branches_and_logits(network, inputs)
-    paths = [path for block in found.blocks for path in block.branch[:-1]]
-    ends = [block.branch[-1] for block in found.blocks]
-    scaled, plain = _weights(network, paths).double(), _weights(original, paths).double()
-    factor = float(scaled.norm() / plain.norm())
-    first = original.get_submodule(paths[0]).get_parameter("weight").detach()
+    inner = [path for block in before.blocks for path in block.branch[:-1]]
+    scaled, standard = _weights(network, inner).double(), _weights(original, inner).double()
+    factor = float(scaled.norm() / standard.norm())
+    first = original.get_submodule(inner[0]).get_parameter("weight").detach()
     he = sqrt(2 / (first.shape[0] * first[0][0].numel()))
-    named = dict(network.named_parameters())
-    multipliers = torch.stack([one.detach() for path, one in named.items() if path.endswith("multiplier")])
-    biases = torch.stack(
-        [one.detach() for path, one in named.items() if path.endswith(("input_bias", "output_bias"))]
-    )
+    multipliers, biases = _scalars(network, "multiplier"), _scalars(network, "input_bias", "output_bias")
     convolutions = [one for one in network.modules() if isinstance(one, nn.Conv2d)]
+    same = {
+        **_zeros(before, network, inputs),
+        "inner weights are the standard ones times one factor": (scaled, factor * standard, 1e-5),
+        "weights outside branches, but the classifier's, are not rescaled": _outside(before, original, network),
+        "multipliers start at 1": (multipliers, torch.ones_like(multipliers), 0.0),
+        "scalar biases start at 0": (biases, torch.zeros_like(biases), 0.0),
+    }
     return Rules(
-        blocks=found.depth,
+        blocks=before.depth,
         factor=factor,
         deviation=float(first.std()),
         he=he,
@@ -160,19 +154,13 @@ def _rules(original: nn.Module, side: int, images: int) -> Rules:
         biases=len(biases),
         convolutions=len(convolutions),
         with_bias=sum(one.bias is not None for one in convolutions),
-        agreements=(
-            *_zeros(f"L = {found.depth}", network, [*ends, found.classifier or ""], branches, logits),
-            agreement(
-                f"L = {found.depth}: inner weights are the standard ones times one factor",
-                scaled,
-                factor * plain,
-                1e-5,
-            ),
-            _outside(found, original, network),
-            agreement(f"L = {found.depth}: multipliers start at 1", multipliers, torch.ones_like(multipliers)),
-            agreement(f"L = {found.depth}: scalar biases start at 0", biases, torch.zeros_like(biases)),
-        ),
+        agreements=tuple(agreement(f"L = {before.depth}: {words}", *values) for words, values in same.items()),
     )
+
+
+def _scalars(network: nn.Module, *ends: str) -> Tensor:
+    """The parameters of these names."""
+    return torch.stack([one.detach() for name, one in network.named_parameters() if name.endswith(ends)])
 
 
 def _weights(network: nn.Module, paths: Sequence[str]) -> Tensor:
@@ -180,33 +168,29 @@ def _weights(network: nn.Module, paths: Sequence[str]) -> Tensor:
     return torch.cat([network.get_submodule(path).get_parameter("weight").detach().flatten() for path in paths])
 
 
-def _zeros(
-    name: str, network: nn.Module, ends: Sequence[str], branches: Tensor, logits: Tensor
-) -> tuple[Agreement, ...]:
-    """What rule 1 makes zero: layers (the classifier is the last of them), branches and logits; and the loss."""
-    bias = network.get_submodule(ends[-1]).get_parameter("bias").detach()
-    zeros = torch.cat([_weights(network, ends), bias])
-    targets = torch.arange(len(logits)) % logits.shape[1]
-    distance = (F.cross_entropy(logits, targets) - log(logits.shape[1])).abs()
-    return (
-        agreement(
-            f"{name}: the last layer of each branch and the classifier start at 0", zeros, torch.zeros_like(zeros)
-        ),
-        agreement(f"{name}: all branches put out 0", branches, torch.zeros_like(branches)),
-        agreement(f"{name}: all logits are 0", logits, torch.zeros_like(logits)),
-        Agreement(f"{name}: the loss is the log of the number of classes", float(distance), 1e-6),
-    )
+def _zeros(before: ResidualMap, network: nn.Module, inputs: Tensor) -> dict[str, Compared]:
+    """What rule 1 makes zero: last layers, classifier, branches and logits; and the loss."""
+    classifier = before.classifier or ""
+    ends = [*(block.branch[-1] for block in before.blocks), classifier]
+    bias = network.get_submodule(classifier).get_parameter("bias").detach()
+    branches, logits = _branches_and_logits(network, inputs)
+    zeros = {
+        "the last layer of each branch and the classifier start at 0": torch.cat([_weights(network, ends), bias]),
+        "all branches put out 0": branches,
+        "all logits are 0": logits,
+    }
+    loss = F.cross_entropy(logits, torch.arange(len(logits)) % logits.shape[1])
+    uniform = torch.tensor(log(logits.shape[1]))
+    return {words: (tensor, torch.zeros_like(tensor), 0.0) for words, tensor in zeros.items()} | {
+        "the loss is the log of the number of classes": (loss, uniform, 1e-6)
+    }
 
 
-def _outside(found: ResidualMap, original: nn.Module, network: nn.Module) -> Agreement:
+def _outside(before: ResidualMap, original: nn.Module, network: nn.Module) -> Compared:
     """Weights of stem and skip paths, which only the standard method initializes."""
-    layers = [*found.stem_layers, *(layer for block in found.blocks for layer in block.skip_layers)]
+    layers = [*before.stem_layers, *(layer for block in before.blocks for layer in block.skip_layers)]
     paths = [layer.path for layer in layers if layer.kind == "weight"]
-    return agreement(
-        f"L = {found.depth}: weights outside branches, but the classifier's, are not rescaled",
-        _weights(network, paths),
-        _weights(original, paths),
-    )
+    return _weights(network, paths), _weights(original, paths), 0.0
 
 
 def _branches_and_logits(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -222,12 +206,8 @@ def _written_out(network: nn.Module, images: Tensor) -> tuple[Agreement, ...]:
     x = images.double()
     ours, formula = network(x), resnet_by_fixup(network, x)
     names = [name for name, _ in network.named_parameters()]
+    by_autograd, by_formula = gradients(network, ours, names), gradients(network, formula, names)
     return (
         agreement("Logits are those of figure 1's blocks, everything off its start", ours, formula, ROUNDING),
-        agreement(
-            "So are the gradients of all parameters",
-            gradients(network, ours, names),
-            gradients(network, formula, names),
-            ROUNDING,
-        ),
+        agreement("So are the gradients of all parameters", by_autograd, by_formula, ROUNDING),
     )

@@ -32,35 +32,40 @@ BIASES_OF_ATTENTION, BIASES_OF_FEED_FORWARD = 4, 3
 VOCABULARY = 100
 # What is trained, and what it is compared with.
 SCHEMES = ("fixup", "layer_norm")
+_COUNTS = ("count", "by_template")
+_COUNTED = {
+    "layer norms": "No layer norm is left.",
+    "scalar multipliers": "Every branch ends in one scalar multiplier.",
+    "scalar biases": "A scalar bias lies before every linear layer and activation of the branches, and before the "
+    "classifier.",
+}
 
 
 @dataclass(frozen=True)
 class Template:
-    """The Transformer after the conversion, and its training.
+    """The Transformer after the conversion, and its training."""
 
-    Attributes:
-        agreements: of weights and branches.
-        counts: of norms, multipliers and biases, `count` and `by_template`.
-        runs: a row per run, `scheme`, first and last training loss, and the columns of a table of runs.
-    """
-
-    agreements: tuple[Agreement, ...]
-    counts: pd.DataFrame
-    runs: pd.DataFrame
+    agreements: tuple[Agreement, ...]  # of weights and branches
+    counts: pd.DataFrame  # of norms, multipliers and biases: `quantity`, `count` and `by_template`
+    runs: pd.DataFrame  # as `Runs.table`, with the training losses of the first and last epoch
 
 
-def _checks(found: Template) -> list[Check]:
-    fixup, norm = (chosen(found.runs, scheme=name) for name in SCHEMES)
+def _checks(template: Template) -> list[Check]:
+    fixup, norm = (chosen(template.runs, scheme=name) for name in SCHEMES)
     falls = (fixup["outcome"] != "diverged") & (fixup["last_loss"] < fixup["first_loss"])
+    stably = (
+        "Without normalization it trains stably: no run diverges, and the training loss of the last epoch is below "
+        "that of the first in each."
+    )
     return [
-        *(one.check() for one in found.agreements),
-        *_count_checks(found.counts),
-        stable(
-            "Without normalization it trains stably: no run diverges, and the training loss of the last epoch is "
-            "below that of the first in each.",
-            fixup,
-            falls,
+        *(one.check() for one in template.agreements),
+        *(
+            check(
+                _COUNTED[row["quantity"]], row["count"] == row["by_template"], **{name: row[name] for name in _COUNTS}
+            )
+            for row in template.counts.to_dict("records")
         ),
+        stable(stably, fixup, falls),
         runs_train("Without normalization it trains at the rate of layer normalization.", fixup, norm),
     ]
 
@@ -78,10 +83,9 @@ def template(context: Context, *, effort: Effort) -> Evidence:
     runs = carry_out(context, effort.sweep(context, "fixup/transformer", axes))
     counts, table = _counts(converted, layers), agreement_table(agreements)
     trained = _with_losses(runs)
+    by_scheme = trained.assign(quantity="training by " + trained["scheme"])
     return Evidence(
-        measured=pd.concat(
-            [table, counts, trained.assign(quantity="training by " + trained["scheme"])], ignore_index=True
-        ),
+        measured=pd.concat([table, counts, by_scheme], ignore_index=True),
         facts=Template(agreements, counts, trained),
         setup={"network": f"{effort.model}, converted by fixup", "L": 5 * layers, "m": WEIGHT_LAYERS, **runs.setup},
         draw=lambda: AGREEMENT(table),
@@ -107,23 +111,18 @@ def _with_losses(runs: Runs) -> pd.DataFrame:
 def _initialization(original: Transformer, converted: Transformer, layers: int) -> Iterator[Agreement]:
     """Every weight against what the template makes of the original's."""
     factor = (5 * layers) ** (-1 / (2 * WEIGHT_LAYERS - 2))
-    wanted = {ENDS: 0.0, SCALED: factor, KEPT: 1.0}
-    words = {
-        ENDS: "The last layer of every branch is zero",
-        SCALED: f"The other weights of a branch are the original's times L^(-1/2) = {factor:.4f}",
-        KEPT: "Queries and keys keep their initialization",
-    }
     named = dict(original.named_parameters())
-    for names, scale in wanted.items():
-        pairs = [
-            (one, scale * named[name])
-            for name, one in converted.named_parameters()
-            if name.removesuffix(".weight").endswith(names) and name.endswith(".weight")
-        ]
-        yield worst_agreement(words[names], pairs, 1e-6 if scale not in (0.0, 1.0) else 0.0)
-    yield agreement(
-        "The tied embedding keeps its initialization", converted.embedding.weight, original.embedding.weight
-    )
+    for ends, scale, tolerance, words in (
+        (ENDS, 0.0, 0.0, "The last layer of every branch is zero"),
+        (SCALED, factor, 1e-6, f"The other weights of a branch are the original's times L^(-1/2) = {factor:.4f}"),
+        (KEPT, 1.0, 0.0, "Queries and keys keep their initialization"),
+    ):
+        names = tuple(f"{end}.weight" for end in ends)
+        weights = converted.named_parameters()
+        pairs = [(one, scale * named[name]) for name, one in weights if name.endswith(names)]
+        yield worst_agreement(words, pairs, tolerance)
+    embeddings = (converted.embedding.weight, original.embedding.weight)
+    yield agreement("The tied embedding keeps its initialization", *embeddings)
 
 
 def _branches(converted: Transformer) -> Agreement:
@@ -144,22 +143,4 @@ def _counts(converted: Transformer, layers: int) -> pd.DataFrame:
         "scalar multipliers": (sum(name.endswith("multiplier") for name in named), branches),
         "scalar biases": (sum(name.endswith(("input_bias", "output_bias")) for name in named), biases),
     }
-    return pd.DataFrame(
-        [{"quantity": name, "count": count, "by_template": wanted} for name, (count, wanted) in counts.items()]
-    )
-
-
-def _count_checks(counts: pd.DataFrame) -> Iterator[Check]:
-    sentences = {
-        "layer norms": "No layer norm is left.",
-        "scalar multipliers": "Every branch ends in one scalar multiplier.",
-        "scalar biases": "A scalar bias lies before every linear layer and activation of the branches, and before "
-        "the classifier.",
-    }
-    for row in counts.to_dict("records"):
-        yield check(
-            sentences[row["quantity"]],
-            row["count"] == row["by_template"],
-            count=row["count"],
-            by_template=row["by_template"],
-        )
+    return pd.DataFrame([(name, *pair) for name, pair in counts.items()], columns=["quantity", *_COUNTS])

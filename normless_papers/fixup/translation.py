@@ -14,7 +14,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, at_scale, check, in_every, larger
 from normless_papers.effort import Effort
 from normless_papers.published import published_as
-from normless_papers.runs import Runs, carry_out
+from normless_papers.runs import Runs, carry_out, evidence_of
 
 # The table's names of methods on a text, where they are not our own.
 PRINTED = MappingProxyType({("wmt_en_de", "layer_norm"): "layer_norm (Ott et al. 2018)"})
@@ -24,45 +24,29 @@ MATCH = 1.0
 _AS_FAST, _RUNS = 5.0, 3
 
 
-def _checks(found: Mapping[str, Runs]) -> list[Check]:
-    return [one for name, runs in found.items() for one in _checks_of(name, runs)]
+def _checks(by_text: Mapping[str, Runs]) -> list[Check]:
+    return [one for name, runs in by_text.items() for one in _checks_of(name, runs)]
 
 
 def _checks_of(name: str, runs: Runs) -> list[Check]:
     bleu, curve = (runs.finals(column, "method") for column in ("bleu", "curve"))
     fixup = runs.chosen(method="fixup")
-    match = larger(
-        f"On {name} Fixup's BLEU is at least that of layer normalization less {MATCH:g}.",
-        bleu["fixup"],
-        bleu["layer_norm"],
-        by=-MATCH,
+    trained = f"On {name} Fixup trains at the rate of layer normalization."
+    as_fast = (
+        f"On {name} it is as fast: its accuracy on training tokens, the mean over epochs, is less than "
+        f"{_AS_FAST:g} points below layer normalization's."
     )
+    match = f"On {name} Fixup's BLEU is at least that of layer normalization less {MATCH:g}."
     return [
-        runs.trains(
-            f"On {name} Fixup trains at the rate of layer normalization.",
-            against={"method": "layer_norm"},
-            method="fixup",
-        ),
-        larger(
-            f"On {name} it is as fast: its accuracy on training tokens, the mean over epochs, is less than "
-            f"{_AS_FAST:g} points below layer normalization's.",
-            curve["fixup"],
-            curve["layer_norm"],
-            by=-_AS_FAST,
-        ),
+        runs.trains(trained, against={"method": "layer_norm"}, method="fixup"),
+        larger(as_fast, curve["fixup"], curve["layer_norm"], by=-_AS_FAST),
         stable(f"On {name} training by Fixup is stable: no run diverges.", fixup, fixup["outcome"] != "diverged"),
-        at_scale(match, runs.reduction),
+        at_scale(larger(match, bleu["fixup"], bleu["layer_norm"], by=-MATCH), runs.reduction),
     ]
 
 
 def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
-    """Whether a flag is set for every run that did not fail with an error; inconclusive below three of them.
-
-    Args:
-        claim: a sentence.
-        runs: a row per run.
-        flags: by row.
-    """
+    """Whether a flag is set for every run that did not fail with an error; inconclusive below three of them."""
     counted = flags[runs["outcome"] != "failed"]
     if counted.empty:
         return check(claim, None, runs=0)
@@ -74,7 +58,7 @@ def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
 def translation(context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]) -> Evidence:
     """BLEU on the test set with layer normalization and with Fixup: Fixup matches it."""
     axes = {"method": {method: {"scheme": method} for method in methods}}
-    found = {
+    by_text = {
         name: carry_out(
             context,
             effort.sweep(context, f"fixup/table-3 on {name}", axes),
@@ -83,15 +67,13 @@ def translation(context: Context, *, texts: Mapping[str, Effort], methods: tuple
         )
         for name, effort in texts.items()
     }
-    first = next(iter(found))
-    return Evidence(
-        measured=pd.concat([_by_method(name, runs) for name, runs in found.items()], ignore_index=True),
-        facts=found,
-        setup={name: runs.setup for name, runs in found.items()},
+    first = next(iter(by_text))
+    return evidence_of(
+        by_text,
+        pd.concat([_by_method(name, runs) for name, runs in by_text.items()], ignore_index=True),
+        lambda: _draw(first, by_text[first]),
         on=("data", "method"),
-        draw=lambda: _draw(first, found[first]),
-        remarks=_remarks(found),
-        reduction=found[first].reduction,
+        remarks=_remarks(by_text),
     )
 
 
@@ -119,15 +101,13 @@ def _draw(name: str, runs: Runs) -> Axes:
     )
 
 
-def _remarks(found: Mapping[str, Runs]) -> tuple[str, ...]:
-    printed = {row["data"] for row in published_as("fixup/table-3").rows}
-    runs = next(iter(found.values()))
+def _remarks(by_text: Mapping[str, Runs]) -> tuple[str, ...]:
+    runs = next(iter(by_text.values()))
     remarks = [
         "The rows of other papers with normalization are published only. Fixup replaces the norms by the recipe of "
-        "fixup/transformer. BLEU is of the beam search, by sacrebleu.",
-        *(sentence for one in found.values() for sentence in one.failures),
+        "fixup/transformer. BLEU is of the beam search, by sacrebleu."
     ]
-    if not printed & set(found):
+    if not {row["data"] for row in published_as("fixup/table-3").rows} & set(by_text):
         remarks.append(f"Not the paper's setup: {runs.reduction}")
     if runs.sweeps[0].replicates == 1:
         remarks.append("A single run of each: its error is not known, so that BLEU cannot be compared.")

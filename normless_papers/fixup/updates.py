@@ -18,7 +18,8 @@ from normless.plots import Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, close, over_draws, within
+from normless_papers.claims import Check, Estimate, check, close, near, over_draws
+from normless_papers.evidence import with_quantities
 from normless_papers.fixup.rectified_network import RectifiedNetwork, closed_form
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
 from normless_papers.seeded_inputs import seeded
@@ -30,44 +31,37 @@ STEP, _OF_A_STEP = 1e-6, 1e-3
 
 @dataclass(frozen=True)
 class UpdateTerms:
-    """What theorem 3 compares.
+    """What theorem 3 compares."""
 
-    Attributes:
-        same: the terms by automatic differentiation compared with the paper's J_l^i.
-        remainders: ‖∆f + η Σ J ∂l/∂z‖ of a step, by η.
-        asymmetry: the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|.
-        eigenvalue: the smallest eigenvalue of their symmetric parts, relative to the largest of each.
-        slopes: of log trace against log L, of each draw.
-    """
-
-    same: Agreement
-    remainders: Mapping[float, float]
-    asymmetry: float
-    eigenvalue: float
-    slopes: Estimate
+    same: Agreement  # the terms by automatic differentiation with the paper's J_l^i
+    remainders: Mapping[float, float]  # ‖∆f + η Σ J ∂l/∂z‖ of a step, by η
+    asymmetry: float  # the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|
+    eigenvalue: float  # the smallest of their symmetric parts, relative to the largest of each
+    slopes: Estimate  # of log trace against log L
 
 
-def _theorem_3(found: UpdateTerms) -> list[Check]:
+def _theorem_3(terms: UpdateTerms) -> list[Check]:
+    left = terms.remainders
     return [
-        found.same.check(),
+        terms.same.check(),
         *(
             close(
                 f"Halving η from {rate:g} quarters what the first-order formula leaves, to 10 %.",
-                found.remainders[rate] / found.remainders[half], 4, relative=0.1,
+                left[rate] / left[half], 4, relative=0.1,
             )
             for rate, half in pairwise(RATES)
         ),
         check(
             f"A step along one weight's gradient of each logit gives a symmetric J, to {_OF_A_STEP:g}.",
-            found.asymmetry <= _OF_A_STEP,
-            asymmetry=found.asymmetry,
+            terms.asymmetry <= _OF_A_STEP,
+            asymmetry=terms.asymmetry,
         ),
         check(
             f"It has no negative eigenvalue, to {_OF_A_STEP:g} of its largest.",
-            found.eigenvalue >= -_OF_A_STEP,
-            smallest_relative_eigenvalue=found.eigenvalue,
+            terms.eigenvalue >= -_OF_A_STEP,
+            smallest_relative_eigenvalue=terms.eigenvalue,
         ),
-        within("The trace of Σ J grows linearly with L: slope 1 of logarithms, to 0.25.", found.slopes, 0.75, 1.25),
+        near("The trace of Σ J grows linearly with L: slope 1 of logarithms, to 0.25.", terms.slopes, 1, 0.25),
     ]  # fmt: skip
 
 
@@ -78,27 +72,19 @@ def theorem_3(
     """∆f = -η Σ J ∂l/∂z + O(η²), every J positive semi-definite, and the trace of their sum proportional to L."""
     with seeded(context.seed):
         facts = _by_formula(layers)
-        found = update_trace_table(convert(resnet_cifar(depth), "xavier"), torch.randn(1, 3, 8, 8), torch.tensor([3]))
+        trace = update_trace_table(convert(resnet_cifar(depth), "xavier"), torch.randn(1, 3, 8, 8), torch.tensor([3]))
         traces = pd.DataFrame(
-            {
-                "quantity": "trace of Σ J over the branches",
-                "blocks": count,
-                "draw": draw,
-                "value": _trace(count, width, layers),
-            }
-            for count in depths
-            for draw in range(draws)
+            [(count, draw, _trace(count, width, layers)) for count in depths for draw in range(draws)],
+            columns=["blocks", "draw", "value"],
         )
-    facts = replace(facts, slopes=over_draws(_slope(one) for _, one in traces.groupby("draw")))
-    scaled = ", ".join(f"{one / rate**2:.4g}" for rate, one in facts.remainders.items())
-    published = pd.DataFrame(
-        [
-            {"quantity": "Delta_f(x0)", "value": f"remainder / η²: {scaled}"},
-            {"quantity": "consequence", "value": f"slope of log trace against log L {facts.slopes.mean:.3f}"},
-        ]
-    )
+    facts = replace(facts, slopes=over_draws(_slope(rows) for _, rows in traces.groupby("draw")))
+    scaled = ", ".join(f"{left / rate**2:.4g}" for rate, left in facts.remainders.items())
+    published = {
+        "Delta_f(x0)": f"remainder / η²: {scaled}",
+        "consequence": f"slope of log trace against log L {facts.slopes.mean:.3f}",
+    }
     return Evidence(
-        measured=pd.concat([published, traces], ignore_index=True),
+        measured=with_quantities(published, traces.assign(quantity="trace of Σ J over the branches")),
         facts=facts,
         setup={
             "formula": f"5 blocks of width 16, {layers} layers of linear → ReLU on each, float64, one example",
@@ -107,7 +93,7 @@ def theorem_3(
             "figure": f"ResNet-{depth} for CIFAR without normalization, Xavier, one random image of 8×8",
         },
         on=("quantity",),
-        draw=lambda: TRACES(found),
+        draw=lambda: TRACES(trace),
         remarks=("Branches of equal scale have the gain 0.1, small enough for the signal not to grow on its way.",),
     )
 
@@ -160,13 +146,13 @@ def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> dict[flo
     loss = F.cross_entropy(logits, torch.tensor([2]))
     (by_logits,) = torch.autograd.grad(loss, logits, retain_graph=True)
     named = dict(network.named_parameters())
-    gradients = torch.autograd.grad(loss, list(named.values()))
-    found = {}
+    gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    remainders = {}
     for rate in RATES:
-        moved = {name: one - rate * gradient for (name, one), gradient in zip(named.items(), gradients, strict=True)}
+        moved = {name: one - rate * gradients[name] for name, one in named.items()}
         change = torch.func.functional_call(network, moved, (x,)) - logits
-        found[rate] = float((change[0] + rate * whole @ by_logits[0]).norm().detach())
-    return found
+        remainders[rate] = float((change[0] + rate * whole @ by_logits[0]).norm().detach())
+    return remainders
 
 
 @dataclass(frozen=True)
@@ -177,20 +163,20 @@ class ScalarBranch:
     slopes: pd.DataFrame
 
 
-def _theorem_4(found: ScalarBranch) -> list[Check]:
-    table = found.table.assign(
-        condition=found.table["update"].abs() * found.table["blocks"] / found.table["learning_rate"]
-    )
-    zero, equal = table[table["option"] == "zero_last"], table[table["option"] == "equal"]
+def _theorem_4(branch: ScalarBranch) -> list[Check]:
+    table = branch.table
+    condition = table["update"].abs() * table["blocks"] / table["learning_rate"]
+    zero, equal = table["option"] == "zero_last", table["option"] == "equal"
+    outputs = table["output"]
     return [
-        *_slopes(found.slopes),
-        _at_first_order("zero_last", "η/L", zero["condition"]),
-        _at_first_order("equal", "m·η/L", equal["condition"] / equal["layers"]),
+        *_slopes(branch.slopes),
+        _at_first_order("zero_last", "η/L", condition[zero]),
+        _at_first_order("equal", "m·η/L", (condition / table["layers"])[equal]),
         check(
             "With the last scalar at 0 the branch starts at F = 0, and with all equal it does not.",
-            bool((zero["output"] == 0).all() and (equal["output"] > 0).all()),
-            largest_with_zero=zero["output"].abs().max(),
-            smallest_with_equal=equal["output"].min(),
+            bool((outputs[zero] == 0).all() and (outputs[equal] > 0).all()),
+            largest_with_zero=outputs[zero].abs().max(),
+            smallest_with_equal=outputs[equal].min(),
         ),
     ]
 
@@ -201,33 +187,25 @@ def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, .
     rate = 1e-3
     table = scalar_branch_table(blocks, layers=layers, learning_rate=rate)
     slopes = update_slopes(table)
-    published = pd.DataFrame([{"quantity": "condition", "value": _words(slopes)}])
+    means = slopes.groupby("option", sort=False)["slope"].mean()
+    published = {"condition": "slopes " + ", ".join(f"{option} {slope:.4f}" for option, slope in means.items())}
     steps = table[table["blocks"] == max(blocks)].assign(quantity="one step")
+    counts = {"L": ", ".join(map(str, blocks)), "m": ", ".join(map(str, layers))}
     return Evidence(
-        measured=pd.concat([published, slopes.assign(quantity="slope of log|ΔF|"), steps], ignore_index=True),
+        measured=with_quantities(published, slopes.assign(quantity="slope of log|ΔF|"), steps),
         facts=ScalarBranch(table, slopes),
-        setup={
-            "x and ∂l/∂F": "1",
-            "η": f"{rate:g}",
-            "L": ", ".join(map(str, blocks)),
-            "m": ", ".join(map(str, layers)),
-        },
+        setup={"x and ∂l/∂F": "1", "η": f"{rate:g}", **counts},
         on=("quantity",),
         draw=lambda: SCALAR_STEPS(table),
     )
 
 
-def _words(slopes: pd.DataFrame) -> str:
-    means = slopes.groupby("option", sort=False)["slope"].mean()
-    return "slopes " + ", ".join(f"{option} {slope:.4f}" for option, slope in means.items())
-
-
 def _slopes(slopes: pd.DataFrame) -> list[Check]:
     names = {"equal": "all a_i = L^(-1/(2m-2))", "zero_last": "the same and a_m = 0", "ones": "all a_i = 1"}
     checks = []
-    for option, rows in slopes.groupby("option", sort=False):
+    for option, rows in slopes.groupby("option", sort=False)["slope"]:
         expected = 0.0 if option == "ones" else -1.0
-        worst = float(rows["slope"].iloc[int((rows["slope"] - expected).abs().argmax())])
+        worst = float(rows.iloc[int((rows - expected).abs().argmax())])
         claim = f"With {names[str(option)]} the slope of log|ΔF| against log L is {expected:g}, to 0.01 for every m."
         checks.append(close(claim, worst, expected, absolute=0.01))
     return checks
@@ -270,9 +248,7 @@ SCALAR_STEPS = Plot(
     measured="update",
     by="name",
     inks={
-        f"{name}, m = {layers}": series_ink(place)
-        for place, name in enumerate(_OPTIONS.values())
-        for layers in range(1, 10)
+        f"{name}, m = {m}": series_ink(place) for place, name in enumerate(_OPTIONS.values()) for m in range(1, 10)
     },
     log="xy",
     title="One step of a scalar branch",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,74 +12,52 @@ from normless.models import dense
 from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, over_draws, within
+from normless_papers.claims import Check, Estimate, near, over_draws
+from normless_papers.evidence import with_quantities
 from normless_papers.plots import GROWTH
 from normless_papers.seeded_inputs import seeded
 
-# log₂ of the growth per block by each network's law.
+# log₂ of the growth per block by each network's law, and how far it and the ratio of variances may be from theirs.
 LAWS = {"none": 1.0, "sqrt2": 0.0, "fixup": 0.0}
-
-
-# How far log₂ of the growth per block, and the ratio of variances, may be from their laws.
 _TOLERANCE = 0.05
+_CLAIMS = {
+    "none": "Without normalization the second moment doubles",
+    "sqrt2": "With sums times √½ the second moment stays as it is",
+    "fixup": "With Fixup the second moment stays as it is",
+}
 
 
-@dataclass(frozen=True)
-class Growth:
-    """What one draw after the other gave.
-
-    Attributes:
-        ratio: of the second moments of branch and skip path, without normalization; the mean over blocks.
-        per_block: log₂ of the growth of the second moment per block, by scheme.
-    """
-
-    ratio: Estimate
-    per_block: Mapping[str, Estimate]
-
-
-def _checks(found: Growth) -> list[Check]:
-    names = {"none": "Without normalization", "sqrt2": "With sums times √½", "fixup": "With Fixup"}
-    words = {scheme: "doubles" if law else "stays as it is" for scheme, law in LAWS.items()}
+def _checks(growth: Mapping[str, Estimate]) -> list[Check]:
+    """Of `ratio`, of branch and skip path without normalization, and log₂ of the growth per block by scheme."""
+    per_block = f"from block to block: log₂ of its growth per block, to {_TOLERANCE:g}."
     return [
-        within(
-            f"Var[F(x)|x] is Var[x]: their ratio is 1, to {_TOLERANCE:.0%}.",
-            found.ratio, 1 - _TOLERANCE, 1 + _TOLERANCE,
-        ),
+        near(f"Var[F(x)|x] is Var[x]: their ratio is 1, to {_TOLERANCE:.0%}.", growth["ratio"], 1, _TOLERANCE),
         *(
-            within(
-                f"{names[scheme]} the second moment {words[scheme]} from block to block: log₂ of its growth per "
-                f"block, to {_TOLERANCE:g}.",
-                found.per_block[scheme], law - _TOLERANCE, law + _TOLERANCE,
-            )
-            for scheme, law in LAWS.items()
+            near(f"{claim} {per_block}", growth[scheme], LAWS[scheme], _TOLERANCE)
+            for scheme, claim in _CLAIMS.items()
         ),
-    ]  # fmt: skip
+    ]
 
 
 @artefact("fixup/equation-1", basis="measurement", checks=_checks)
 def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: int) -> Evidence:
     """‖x_l‖² is 2ˡ‖x_0‖² with He's initialization, ‖x_0‖² with sums times √½ and with Fixup."""
-    growths: dict[str, list[Any]] = {scheme: [] for scheme in LAWS}
+    growths: dict[str, list[list[float]]] = {scheme: [] for scheme in LAWS}
     ratios = []
     with seeded(context.seed):
         for _ in range(draws):
             original, inputs = dense(blocks, width, branch_layers=2), torch.randn(batch, 100)
-            for scheme, found in growths.items():
+            for scheme, curves in growths.items():
                 table = probe(convert(original, scheme), inputs, ["signal"]).signal
-                start = table["skip_second_moment"].iloc[0]
-                found.append([1.0, *table["sum_second_moment"] / start])
+                curves.append([1.0, *table["sum_second_moment"] / table["skip_second_moment"].iloc[0]])
                 if scheme == "none":
                     ratios.append(float((table["branch_second_moment"] / table["skip_second_moment"]).mean()))
-    logs = {scheme: np.log2(np.asarray(found, dtype=float)) for scheme, found in growths.items()}
-    table = pd.concat([_table(scheme, found) for scheme, found in logs.items()], ignore_index=True)
-    facts = Growth(over_draws(ratios), {scheme: over_draws(found[:, -1] / blocks) for scheme, found in logs.items()})
-    per_block = 2 ** facts.per_block["none"].mean
-    published = pd.DataFrame(
-        [{"quantity": "Var[x_{l+1}]", "value": f"{per_block:.4f} Var[x_l]", "scheme": "none", "law": 2.0}]
-    )
+    table = pd.concat([_table(scheme, curves) for scheme, curves in growths.items()], ignore_index=True)
+    facts = {scheme: over_draws(np.log2([one[-1] for one in curves]) / blocks) for scheme, curves in growths.items()}
+    published = {"Var[x_{l+1}]": f"{2 ** facts['none'].mean:.4f} Var[x_l]"}
     return Evidence(
-        measured=pd.concat([published, table], ignore_index=True),
-        facts=facts,
+        measured=with_quantities(published, table),
+        facts=facts | {"ratio": over_draws(ratios)},
         setup={
             "network": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",
@@ -94,7 +70,8 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
     )
 
 
-def _table(scheme: str, logs: Any) -> pd.DataFrame:
+def _table(scheme: str, curves: Sequence[Sequence[float]]) -> pd.DataFrame:
+    logs = np.log2(curves)
     block = np.arange(logs.shape[1])
     return pd.DataFrame(
         {

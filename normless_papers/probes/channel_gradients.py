@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from normless.probes import LayerPosition, Setting, Watcher, by_channel, layer_positions, layer_table
 from normless.residual import Layer
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, by_layer
 
-COLUMNS = ("order", "layer", "block", "call", "measured_at", "channel", "gradient", "mean_abs")
+COLUMNS = (*LAYER_COLUMNS, "measured_at", "channel", "gradient", "mean_abs")
 
 
 @dataclass
@@ -63,23 +64,23 @@ class ChannelGradients(Watcher):
 def channel_gradient_spread(channels: pd.DataFrame) -> pd.DataFrame:
     """The spread of |gradient| over the channels of each layer.
 
-    Args:
-        channels: rows of `ChannelGradients`.
-
-    Returns:
-        One row per layer in execution order: ``order``, ``layer``, ``call``, ``channels``; ``mean`` and
-        ``standard_deviation`` of |gradient| over channels; ``variation``, their ratio; ``decades``, the standard
-        deviation of log₁₀|gradient| over channels with a gradient; and ``predicted_variation`` = √(π/2 - 1) ≈ 0.756,
-        that of normal gradients of one variance.
+    Of rows of `ChannelGradients` one row per layer in execution order: ``channels``; ``mean`` and
+    ``standard_deviation`` of |gradient| over channels; ``variation``, their ratio; ``decades``, the standard
+    deviation of log₁₀|gradient| over channels with a gradient; and ``predicted_variation`` = √(π/2 - 1) ≈ 0.756,
+    that of normal gradients of one variance.
     """
-    rows = []
-    for (order, layer, call), group in channels.groupby(["order", "layer", "call"], sort=True):
-        sizes = group["gradient"].abs().to_numpy(float)
-        mean, deviation = float(sizes.mean()), float(sizes.std())
-        logarithms = np.log10(sizes[sizes > 0])
-        row = {"order": order, "layer": layer, "call": call, "channels": len(sizes)}
-        row |= {"mean": mean, "standard_deviation": deviation, "variation": deviation / mean if mean else np.nan}
-        row["decades"] = float(logarithms.std()) if len(logarithms) else np.nan
-        row["predicted_variation"] = float(np.sqrt(np.pi / 2 - 1))
-        rows.append(row)
-    return pd.DataFrame(rows)
+    return by_layer(channels, _spread)
+
+
+def _spread(channels: pd.DataFrame) -> dict[str, float]:
+    sizes = channels["gradient"].abs().to_numpy(float)
+    mean, deviation = float(sizes.mean()), float(sizes.std())
+    logarithms = np.log10(sizes[sizes > 0])
+    return {
+        "channels": len(sizes),
+        "mean": mean,
+        "standard_deviation": deviation,
+        "variation": deviation / mean if mean else np.nan,
+        "decades": float(logarithms.std()) if len(logarithms) else np.nan,
+        "predicted_variation": float(np.sqrt(np.pi / 2 - 1)),
+    }

@@ -15,11 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.probes import Loss, layer_table, parameter_positions
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.network_function import as_function, trainable_parameters
+from normless_papers.probes.network_function import as_function, map_of, trainable_parameters
 from normless_papers.probes.parameter_owners import require_known
 
 Gradients = dict[str, Tensor]
@@ -98,9 +96,8 @@ def classwise_gradients(
         of `mean_abs` over the classes measured, and `predicted_share`, the share of examples whose largest logit it
         is.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    where, rows = parameter_positions(model, found), []
+    residual_map = map_of(model, inputs, residual_map)
+    where, rows = parameter_positions(model, residual_map), []
 
     def visit(index: int, predicted: float, gradients: Gradients) -> None:
         for name, gradient in gradients.items():

@@ -15,11 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.probes import Loss
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
+from normless_papers.probes.network_function import NetworkFunction, as_function, map_of, trainable_parameters
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 TOGETHER = "all"
@@ -57,8 +55,7 @@ def _passes(
     model: nn.Module, inputs: Any, targets: Any, residual_map: ResidualMap | None, loss: Loss
 ) -> Iterator[_Passes]:
     """Find the γ of a network."""
-    positional, named = arguments_of(inputs)
-    known = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    known = map_of(model, inputs, residual_map)
     norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
     names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
     parameters = {name: value.detach() for name, value in trainable_parameters(model).items()} if names else {}

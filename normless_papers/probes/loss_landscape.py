@@ -16,11 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.probes import ChannelMoments, Loss, Watcher, observe
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.network_function import as_function, trainable_parameters
+from normless_papers.probes.network_function import as_function, map_of, trainable_parameters
 from normless_papers.probes.parameter_owners import require_known
 
 Direction = Mapping[str, Tensor]
@@ -110,12 +108,11 @@ def observe_along(
     Arguments are those of `normless.probes.observe` and `loss_along`. The watcher's columns come after `point` and
     `loss`, the batch's loss at that point, NaN without targets.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    known = map_of(model, inputs, residual_map)
     tables = []
     for point in points:
         with moved(model, direction, point):
-            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=found, training=training)
+            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=known, training=training)
         table = watcher.table().copy()
         table.insert(0, "loss", value)
         table.insert(0, "point", point)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normless.arguments import arguments_of
 from normless.probes import compute_logits, preserve_state
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
 
 NetworkFunction = Callable[[Mapping[str, Tensor], Any], Tensor]
 """From parameters by qualified name and inputs to logits; other parameters are the network's own."""
@@ -53,3 +56,21 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     if not parameters:
         raise ValueError(f"This {type(model).__name__} has no trainable parameter whose update could be measured.")
     return parameters
+
+
+def gradients_of(values: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of several scalars of one graph by each parameter: shape (values, elements)."""
+    rows = []
+    for count, value in enumerate(values, 1):
+        last, leaves = count == len(values), list(parameters.values())
+        parts = torch.autograd.grad(value, leaves, retain_graph=not last, materialize_grads=True)
+        rows.append([part.flatten() for part in parts])
+    return {name: torch.stack(column) for name, column in zip(parameters, zip(*rows, strict=True), strict=True)}
+
+
+def map_of(model: nn.Module, inputs: Any, residual_map: ResidualMap | None) -> ResidualMap:
+    """The map of a network, found by a pass unless it is known."""
+    if residual_map is not None:
+        return residual_map
+    positional, named = arguments_of(inputs)
+    return find_residual_map(model, *positional, **named)

@@ -20,11 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.probes import Loss
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
-from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
+from normless_papers.probes.network_function import (
+    NetworkFunction,
+    as_function,
+    gradients_of,
+    map_of,
+    trainable_parameters,
+)
 from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
 
@@ -66,15 +70,14 @@ def update_trace_table(
         extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, the
         change of the output at a rate of 1; `alignment`, the cosine between that and the sum over all parameters.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    residual_map = map_of(model, inputs, residual_map)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z, rows = _jacobian(logits, trainable_parameters(model), inputs)
         examples = len(z)
         z = z.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(z, targets), z)
     with torch.no_grad():
-        return _table(rows, gradient.flatten().double(), examples, parameter_owners(found))
+        return _table(rows, gradient.flatten().double(), examples, parameter_owners(residual_map))
 
 
 def _jacobian(
@@ -82,15 +85,8 @@ def _jacobian(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The output z, and ∂z/∂W of each parameter, shape (N, elements), float64."""
     z = logits(parameters, inputs)
-    flat = z.flatten()
-    leaves = list(parameters.values())
-    rows = []
-    for index, entry in enumerate(flat):
-        last = index == len(flat) - 1
-        gradients = torch.autograd.grad(entry, leaves, retain_graph=not last, materialize_grads=True)
-        rows.append([gradient.flatten() for gradient in gradients])
-    columns = zip(*rows, strict=True)
-    return z, {name: torch.stack(column).double() for name, column in zip(parameters, columns, strict=True)}
+    gradients = gradients_of(list(z.flatten()), parameters)
+    return z, {name: jacobian.double() for name, jacobian in gradients.items()}
 
 
 def _table(

@@ -156,14 +156,14 @@ class SetGradientBounds(Watcher):
         """Choose the sets."""
         chosen = candidate_sets(setting.map, single=False) if self.sets is None else self.sets
         self._sets = list(chosen)
-        self._wanted = {name for one in self._sets for name in one.parameters}
+        self._members = {name for one in self._sets for name in one.parameters}
         self._sizes = {
             name: float(parameter.detach().double().square().sum())
             for name, parameter in setting.model.named_parameters()
-            if name in self._wanted
+            if name in self._members
         }
         self._targets = setting.targets
-        self._found: dict[str, tuple[float, float]] = {}
+        self._products: dict[str, tuple[float, float]] = {}
         self._output: OutputEntropy | None = None
 
     def on_logits(self, logits: Tensor) -> None:
@@ -172,9 +172,9 @@ class SetGradientBounds(Watcher):
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """The contribution of a parameter to ‖∂l/∂θ‖² and ⟨∂l/∂θ, θ⟩."""
-        if name in self._wanted:
+        if name in self._members:
             wide = gradient.double()
-            self._found[name] = (float(wide.square().sum()), float((wide * parameter.double()).sum()))
+            self._products[name] = (float(wide.square().sum()), float((wide * parameter.double()).sum()))
 
     def table(self) -> pd.DataFrame:
         """A row per set; where it is positively homogeneous, `inner_product` = `excess`, `gradient_norm` ≥ `bound`.
@@ -187,7 +187,7 @@ class SetGradientBounds(Watcher):
         output = self._output
         for one in self._sets if output is not None else []:
             assert output is not None
-            squares, products = zip(*(self._found.get(name, (0.0, 0.0)) for name in one.parameters), strict=True)
+            squares, products = zip(*(self._products.get(name, (0.0, 0.0)) for name in one.parameters), strict=True)
             size = sum(self._sizes.get(name, 0.0) for name in one.parameters) ** 0.5
             excess = float((output.loss - output.entropy).mean())
             room = float(output.largest.mean()) - log(output.classes)

@@ -127,12 +127,12 @@ def homogeneous_sets(
     """
     _check_factors(factors)
     positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    residual_map = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     own = dict(model.named_parameters(remove_duplicate=False))
     rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
         plain = logits({}, inputs)
-        for one in candidate_sets(found) if sets is None else sets:
+        for one in candidate_sets(residual_map) if sets is None else sets:
             errors = [
                 _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)
                 for factor in factors

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from normless.plots import lines, scheme_ink
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, larger, replicates
+from normless_papers.claims import replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients
-from normless_papers.stated_claims import Tests, asked_at_scale, decided, exceeds, lies_within, stated
+from normless_papers.stated_claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
 
@@ -54,12 +54,10 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
+        f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
+        "|Σd| = Σ|d|.",
+        "The paper states the equation; the inequalities are the triangle inequality.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
-        remarks=(
-            f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
-            "|Σd| = Σ|d|.",
-            "The paper states the equation; the inequalities are the triangle inequality.",
-        ),
         layers=list(layers),
         precision="float64",
     )
@@ -90,16 +88,14 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _table_1(facts: Measured) -> list[Check]:
+def _table_1(facts: Measured) -> Tests:
     sizes = _by_layer(facts, "abs_sum", batch_norm=False)
-    growth = stated(
-        {
-            f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
-            "0).": exceeds(decades(sizes[later] / sizes[earlier]), 0.0)
-            for earlier, later in pairwise(_LAYERS)
-        }
-    )
-    return [*_agreement(facts, _LAYERS), *growth]
+    growth = {
+        f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
+        "0).": exceeds(decades(sizes[later] / sizes[earlier]), 0.0)
+        for earlier, later in pairwise(_LAYERS)
+    }
+    return {**_agreement(facts, _LAYERS), **growth}
 
 
 @artefact("understanding-bn/table-1", basis="measurement", checks=_table_1)
@@ -108,17 +104,15 @@ def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: in
     return _evidence(Initializations(context, data, batch_size, draws), _LAYERS)
 
 
-def _table_4(facts: Measured) -> list[Check]:
+def _table_4(facts: Measured) -> Tests:
     layers = [layer for pair in _PAIRS for layer in pair]
     sizes = np.log10(_by_layer(facts, "abs_sum", batch_norm=False))
     ratio = sum(sizes[second] - sizes[first] for first, second in _PAIRS) / len(_PAIRS)
-    ordering = larger(
+    return {
+        **_agreement(facts, layers),
         "Without batch norm |Σd| is smaller in the second convolution of a block than in the first (log₁₀ of the "
-        "ratio, its mean over the three blocks, below 0).",
-        Estimate(0.0),
-        replicates(ratio),
-    )
-    return [*_agreement(facts, layers), ordering]
+        "ratio, its mean over the three blocks, below 0).": exceeds(0.0, replicates(ratio)),
+    }
 
 
 @artefact("understanding-bn/table-4", basis="measurement", checks=_table_4)
@@ -134,7 +128,7 @@ def _by_layer(facts: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFra
     return facts.pivoted("order", [quantity], batch_norm=batch_norm).droplevel(0, axis=1)
 
 
-def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
+def _agreement(facts: Measured, layers: Sequence[int]) -> Tests:
     """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
     table = facts.table.assign(factor=_factor(facts.table))
     # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
@@ -143,27 +137,23 @@ def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
     without = _by_layer(facts, "factor", batch_norm=False)
     with_norm, cancelled = (_by_layer(facts, name, batch_norm=True) for name in ("factor", "of_random_signs"))
     sizes = [_by_layer(facts, "abs_sum", batch_norm=kind) for kind in (False, True)]
-    checks = []
+    tests: dict[str, Test] = {}
     for layer in layers:
         ratio, five = decades(sizes[0][layer] / sizes[1][layer]), math.log10(5)
         named = f"Layer {layer} with batch norm"
-        checks += stated(
-            {
-                f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of "
-                "the ratio).": lies_within(decades(without[layer]), 0.0, math.log10(4)),
-                f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
-                "(log₁₀ of the ratio to √N).": lies_within(decades(cancelled[layer]), -five, five),
-                f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).": asked_at_scale(
-                    lies_within(decades(with_norm[layer]), 2 - five, 2 + five), facts.fewer
-                ),
-                f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).": exceeds(
-                    ratio, 0.0
-                ),
-                f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
-                "a decade (log₁₀ of the ratio).": asked_at_scale(lies_within(ratio, 1.5, 3.5), facts.reduction),
-            }
-        )
-    return checks
+        tests |= {
+            f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of "
+            "the ratio).": lies_within(decades(without[layer]), 0.0, math.log10(4)),
+            f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
+            "(log₁₀ of the ratio to √N).": lies_within(decades(cancelled[layer]), -five, five),
+            f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).": asked_at_scale(
+                lies_within(decades(with_norm[layer]), 2 - five, 2 + five), facts.fewer
+            ),
+            f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).": exceeds(ratio, 0.0),
+            f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
+            "a decade (log₁₀ of the ratio).": asked_at_scale(lies_within(ratio, 1.5, 3.5), facts.reduction),
+        }
+    return tests
 
 
 def _factor(rows: pd.DataFrame) -> pd.Series:

@@ -109,7 +109,7 @@ def loss_along_update(
         setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         on=("quantity",),
         draw=(lambda: LOSSES(tables[0])) if tables else None,
-        remarks=("The loss is that of the minibatch that made the update; the figure shows the first draw.",),
+        remarks=("The loss is that of the minibatch of the update; the figure shows the first draw.",),
         reduction=setting.reduction,
     )
 
@@ -231,7 +231,7 @@ def _moments(table: pd.DataFrame) -> Axes:
             log="y",
             title=title,
             x_label="layer",
-            y_label=f"mean of {_MOMENTS[moment]}, by part of the update made",
+            y_label=f"mean of {_MOMENTS[moment]}, by part of the update",
         )
     return panels[0]
 
@@ -247,6 +247,6 @@ LOSSES = Plot(
     joined=True,
     log="y?",
     title="Loss along the update",
-    x_label="part of the update made",
+    x_label="part of the update",
     y_label="loss (nats); dashed: by the gradient at the start",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS, Plot, new_panels, scheme_ink
+from normless.plots import PLOTS, Plot, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table
 from normless_papers.stated_claims import Tests, exceeds, lies_within
@@ -33,23 +33,18 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
+
+    def matrix(draw: Draw, axes: Axes, title: str) -> None:
+        PAIRS(pass_of(draw)["pairs"], axes, ink=scheme_ink(INKS[draw.batch_norm]), title=f"{title}, layer 45")
+
     return setting.evidence(
         lambda draw: pass_of(draw)["pair_structure"][columns],
-        draw=lambda: _matrices({kind: pass_of(Draw(setting, kind, 0))["pairs"] for kind in (False, True)}),
-        remarks=(
-            "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
-            "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
-            "channels sorted.",
-        ),
+        "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
+        "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
+        "channels sorted.",
+        draw=lambda: setting.side_by_side(matrix, width=4.3, height=3.6),
         layer=45,
     )
-
-
-def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
-    panels = new_panels(2, width=4.3, height=3.6)
-    for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        PAIRS(matrices[kind], axes, ink=scheme_ink(INKS[kind]), title=f"{name}, layer 45")
-    return panels[0]
 
 
 def _channel_gradients(facts: Measured) -> Tests:
@@ -82,11 +77,9 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
     return setting.evidence(
         spread,
+        "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
+        "conditioning of the network ahead; both are checked. The figure shows the first draw.",
         draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw)["channels"])),
-        remarks=(
-            "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
-            "conditioning of the network ahead; both are checked. The figure shows the first draw.",
-        ),
         early=f"layers {_EARLY[0]} to {_EARLY[1]}",
         late=f"layers {_LATE[0]} to {_LATE[1]}",
     )
@@ -114,12 +107,10 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
         lambda draw: dominance_table(pass_of(draw)["contributions"])[columns].rename(columns={"order": "layer"}),
+        "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
+        "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
+        "first draw.",
         draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw)["contributions"])),
-        remarks=(
-            "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
-            "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
-            "first draw.",
-        ),
         layers=list(READING_LAYERS),
     )
 

@@ -6,21 +6,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeAlias
 
 import pandas as pd
-from torch import Tensor
 
 from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
-from normless_papers.probes import (
-    ActivationHistograms,
-    ChannelContributions,
-    ChannelGradients,
-    ChannelPairs,
-    GradientSums,
-    LogitGradientMatrix,
-    ParameterGradientHistograms,
-    ParameterGradients,
-    SummandDistribution,
-    for_each_class,
-)
+from normless_papers import probes
 from normless_papers.understanding_bn.initializations import Draw, conv_path
 
 HISTOGRAM_LAYERS = (9, 45, 81, 83)
@@ -68,34 +56,26 @@ def _observed(draw: Draw) -> Pass:
     def paths(layers: tuple[int, ...]) -> list[str]:
         return [conv_path(layer) for layer in layers]
 
-    pairs = ChannelPairs(paths((45,)))
+    pairs = probes.ChannelPairs(paths((45,)))
     watchers: dict[str, Watcher] = {
         "moments": ChannelMoments(),
-        "activations": ActivationHistograms(layers=paths(HISTOGRAM_LAYERS), channels=HISTOGRAM_CHANNELS),
-        "contributions": ChannelContributions(paths(READING_LAYERS)),
+        "activations": probes.ActivationHistograms(layers=paths(HISTOGRAM_LAYERS), channels=HISTOGRAM_CHANNELS),
+        "contributions": probes.ChannelContributions(paths(READING_LAYERS)),
         "gradients": GradientMoments(),
-        "gradient_histogram": ParameterGradientHistograms(parameters=[WEIGHT_55]),
-        "sums": GradientSums(paths(SUMMED_LAYERS)),
-        "parameters": ParameterGradients(paths(PARAMETER_LAYERS)),
-        "summands": SummandDistribution(conv_path(90), ("largest", "small")),
+        "gradient_histogram": probes.ParameterGradientHistograms(parameters=[WEIGHT_55]),
+        "sums": probes.GradientSums(paths(SUMMED_LAYERS)),
+        "parameters": probes.ParameterGradients(paths(PARAMETER_LAYERS)),
+        "summands": probes.SummandDistribution(conv_path(90), ("largest", "small")),
         "pairs": pairs,
-        "channels": ChannelGradients(),
+        "channels": probes.ChannelGradients(),
         "logits": LogitGradients(),
-        "logits_by_example": LogitGradientMatrix(),
+        "logits_by_example": probes.LogitGradientMatrix(),
     }
     observe(draw.model, list(watchers.values()), draw.inputs, draw.targets)
     return {name: watcher.table() for name, watcher in watchers.items()} | {"pair_structure": pairs.structure()}
 
 
 def _by_class(draw: Draw) -> Pass:
-    sizes, elements = [], []
-
-    def visit(index: int, predicted: float, gradients: dict[str, Tensor]) -> None:
-        values = gradients[WEIGHT_52].double().flatten()
-        sizes.append({"class": index, "mean_abs": float(values.abs().mean()), "predicted_share": predicted})
-        rows = {"class": index, "element": range(len(values)), "gradient": values.numpy()}
-        elements.append(pd.DataFrame(rows))
-
-    for_each_class(draw.model, draw.inputs, draw.targets, visit, parameters=[WEIGHT_52])
-    table = pd.DataFrame(sizes)
-    return {"sizes": table.assign(share=table["mean_abs"] / table["mean_abs"].sum()), "elements": pd.concat(elements)}
+    batch = (draw.model, draw.inputs, draw.targets)
+    sizes = probes.classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
+    return {"sizes": sizes, "elements": probes.classwise_elements(*batch, WEIGHT_52)}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
+from normless.plots import new_panels
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
@@ -107,12 +108,18 @@ class Initializations:
         first = (Draw(self, kind, 0) for kind in batch_norm)
         return pd.concat(table_of(draw).assign(scheme=INKS[draw.batch_norm]) for draw in first)
 
+    def side_by_side(self, draw: Callable[[Draw, Axes, str], object], **size: Any) -> Axes:
+        """A panel for the first draw without batch norm and one with it; `draw` gets the start of its title."""
+        panels = new_panels(2, **size)
+        for axes, kind, title in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
+            draw(Draw(self, kind, 0), axes, title)
+        return panels[0]
+
     def evidence(
         self,
         measure: Callable[[Draw], pd.DataFrame],
-        *,
+        *remarks: str,
         draw: Callable[[], Axes],
-        remarks: tuple[str, ...],
         quantities: Callable[[Measured], Mapping[str, Estimate | float]] | None = None,
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,

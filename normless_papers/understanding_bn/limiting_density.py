@@ -11,23 +11,20 @@ from scipy.integrate import trapezoid
 
 from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check
-from normless_papers.stated_claims import Tests, decided, equals, stated
+from normless_papers.stated_claims import Test, Tests, decided, equals
 from normless_papers.theory import density, density_table
 
 
-def _parametrization(curves: pd.DataFrame) -> list[Check]:
-    checks = []
+def _parametrization(curves: pd.DataFrame) -> Tests:
+    tests: dict[str, Test] = {}
     for count, edge, first, last, rise, apart in curves.itertuples(index=False, name=None):
-        checks += stated(
-            {
-                f"M = {count}: x(φ) is strictly decreasing.": decided(rise < 0, largest_rise=rise),
-                f"M = {count}: x tends to (M+1)^(M+1)/M^M at φ → 0, within 1e-6.": equals(first, edge, relative=1e-6),
-                f"M = {count}: x tends to 0 at φ → π/(M+1), below 1e-6.": equals(last, 0.0, absolute=1e-6),
-                f"M = {count}: the curve is equation (9), to 1e-9.": decided(apart <= 1e-9, deviation=apart),
-            }
-        )
-    return checks
+        tests |= {
+            f"M = {count}: x(φ) is strictly decreasing.": decided(rise < 0, largest_rise=rise),
+            f"M = {count}: x tends to (M+1)^(M+1)/M^M at φ → 0, within 1e-6.": equals(first, edge, relative=1e-6),
+            f"M = {count}: x tends to 0 at φ → π/(M+1), below 1e-6.": equals(last, 0.0, absolute=1e-6),
+            f"M = {count}: the curve is equation (9), to 1e-9.": decided(apart <= 1e-9, deviation=apart),
+        }
+    return tests
 
 
 @artefact("understanding-bn/figure-9", basis="formula", checks=_parametrization)

@@ -14,10 +14,9 @@ from torch import nn
 
 from normless.plots import histogram
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, decided, equals, in_all, stated
+from normless_papers.stated_claims import Test, Tests, decided, equals, in_all
 from normless_papers.theory import (
     density_table,
     distance_between,
@@ -53,45 +52,40 @@ class Law:
         return list(rows[["factors", "value", "predicted"]].itertuples(index=False, name=None))
 
 
-def _limiting_law(facts: Law) -> list[Check]:
+def _limiting_law(facts: Law) -> Tests:
     """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law."""
     bound = _VALUES_OFF / facts.size
     distances = facts.distances
-    checks = stated(
-        {
-            f"The squared singular values at N = {facts.size} follow ρ: the shares below any point are at most "
-            f"{_VALUES_OFF}/N = {bound:g} off, in every product.": decided(
-                (distances["distance"] <= bound).all(),
-                largest_distance=distances["distance"].max(),
-                bound=bound,
-            ),
-            "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.": decided(
-                distances["beyond_edge"].mean() < 1 / facts.size,
-                mean_share=distances["beyond_edge"].mean(),
-                bound=1 / facts.size,
-            ),
-            **{
-                f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.": equals(edge, expected, relative=1e-3)
-                for count, edge, expected in facts.of("upper_edge_for_large_M")
-            },
-        }
-    )
-    checks += stated(
-        {
-            f"M = {count}: ρ diverges as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.": equals(
-                slope, expected, absolute=1e-3
-            )
-            for count, slope, expected in facts.of("behaviour_at_zero")
-        }
-    )
-    checks += stated(
-        {
-            f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within "
-            f"10/N = {2 * bound:.1%}.": equals(moment, expected, relative=2 * bound)
-            for count, moment, expected in facts.of("mean of s⁴")
-        }
-    )
-    return checks
+    tests: dict[str, Test] = {
+        f"The squared singular values at N = {facts.size} follow ρ: the shares below any point are at most "
+        f"{_VALUES_OFF}/N = {bound:g} off, in every product.": decided(
+            (distances["distance"] <= bound).all(),
+            largest_distance=distances["distance"].max(),
+            bound=bound,
+        ),
+        "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.": decided(
+            distances["beyond_edge"].mean() < 1 / facts.size,
+            mean_share=distances["beyond_edge"].mean(),
+            bound=1 / facts.size,
+        ),
+        **{
+            f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.": equals(edge, expected, relative=1e-3)
+            for count, edge, expected in facts.of("upper_edge_for_large_M")
+        },
+    }
+    tests |= {
+        f"M = {count}: ρ diverges as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.": equals(
+            slope, expected, absolute=1e-3
+        )
+        for count, slope, expected in facts.of("behaviour_at_zero")
+    }
+    tests |= {
+        f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.": equals(
+            moment, expected, relative=2 * bound
+        )
+        for count, moment, expected in facts.of("mean of s⁴")
+    }
+    return tests
 
 
 @artefact("understanding-bn/theorem-1", basis="measurement", checks=_limiting_law)

@@ -52,12 +52,10 @@ def gradient_and_channel_mean(
 
     return setting.evidence(
         alignment,
+        f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
+        "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
+        "not 0 by definition. The figure shows the first draw.",
         draw=lambda: AGAINST_MEAN(pd.concat(first)),
-        remarks=(
-            f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
-            "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
-            "not 0 by definition. The figure shows the first draw.",
-        ),
         layer=35,
         minibatches=minibatches,
     )
@@ -107,11 +105,9 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
         lambda draw: summand_statistics(pass_of(draw)["summands"])[columns],
+        "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
+        "shows the first draw.",
         draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0))["summands"]),
-        remarks=(
-            "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
-            "shows the first draw.",
-        ),
         batch_norm=(False,),
         layer=90,
     )
@@ -141,11 +137,9 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         alignment,
+        "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
+        "on the dotted line have summands of one sign.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _of_layer(draw, 54))),
-        remarks=(
-            "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
-            "on the dotted line have summands of one sign.",
-        ),
         layer=54,
     )
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from normless_papers.gamma.first_update import FIRST_STEPS
-from normless_papers.gamma.networks import draw_stream
 
 from normless.plots import PLOTS
+from normless_papers.gamma.analysed_networks import draw_stream
+from normless_papers.gamma.rate import FIRST_STEPS
 
 
 def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:

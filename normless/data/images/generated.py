@@ -1,4 +1,4 @@
-"""Images that are drawn and not read: independent or correlated noise with uniformly random labels."""
+"""Generated images: independent or correlated noise with uniformly random labels."""
 
 from __future__ import annotations
 

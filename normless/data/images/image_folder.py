@@ -77,13 +77,7 @@ def pets(
     """The breeds of Oxford-IIIT Pet (Parkhi et al. 2012) from ``images`` and ``annotations``, or by download.
 
     37 breeds, 3,680 training and 3,669 test images. The two folders lie in ``root/pets``, ``root/oxford-iiit-pet`` or
-    ``root``. Images are cropped as by `image_folder`, which explains the other arguments; the trimaps are not read.
-
-    Raises:
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
-        DataFormatError: a list is malformed, or an image that it names is missing.
-        ImportError: torchvision is not installed.
-        ValueError: the sizes make no sense.
+    ``root``. Images are cropped as by `image_folder`, which explains the other arguments and errors.
     """
     sizes = CropSizes(size=size, resize=resize, scale=(scale[0], scale[1]))
     archives = [(f"{PETS_ADDRESS}{name}", name, digest) for name, digest in PETS_MD5.items()]

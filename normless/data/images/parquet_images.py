@@ -39,7 +39,7 @@ def read_parquet(
     """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; None where it has no training file.
 
     Several shards (``train-00000-of-00002.parquet``) are read in order. Files that name another set are
-    passed over. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
+    ignored. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
 
     Returns:
         The two sets, and in words how they were stored: JPEG is not the original, PNG is.
@@ -105,7 +105,7 @@ def _decoded(encoded: list[bytes | None], image_shape: tuple[int, ...], origin: 
                     raise ValueError(f"it is {image.width}×{image.height} pixels, expected {width}×{height}")
                 images[row] = np.asarray(image.convert("RGB"))
                 return str(image.format)
-        # Pillow meets damaged bytes with many kinds of exception.
+        # Pillow raises errors of many kinds for damaged bytes.
         except Exception as error:
             raise DataFormatError(f"Cannot decode the image in row {row} of {origin}: {error}.") from error
 

@@ -39,12 +39,7 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SIDE) -> ImageData:
     """CIFAR-100 (Krizhevsky 2009) from ``cifar-100-python``, from Parquet, or by download.
 
-    ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` is as in `cifar10`.
-
-    Raises:
-        ValueError: the side does not divide 32.
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
-        DataFormatError: a file does not hold what it should.
+    ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` and the errors are those of `cifar10`.
     """
     return _load(_CIFAR100_COARSE if coarse else _CIFAR100, root, download=download, side=side)
 
@@ -52,14 +47,7 @@ def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SI
 def svhn(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
     """Street View House Numbers (Netzer et al. 2011), cropped digits, without the set 'extra'.
 
-    From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download.
-
-    ``side`` 16 or 8 averages the pixels of squares, for smaller images.
-
-    Raises:
-        ValueError: the side does not divide 32.
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
-        DataFormatError: a file does not hold what it should.
+    From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download; otherwise as `cifar10`.
     """
     return _load(_SVHN, root, download=download, side=side)
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from normless.data.parallel.parallel_text import Pairs, PairSets, checked_pairs
 from normless.data.tables import VALIDATION_STEMS, read_lines
+from normless.data.text_sets import Pairs, PairSets, checked_pairs
 from normless.errors import DataFormatError
 
 # Every so many training pairs one is for validation, as in the preparation that Ott et al. (2018) trained on.
@@ -60,13 +60,13 @@ def _first(folder: Path, stems: Sequence[str], source: str, target: str) -> tupl
 
 
 def _test_stems(folder: Path, source: str, target: str) -> tuple[str, ...]:
-    """``test`` if it is there, else the only stem ``test…`` that both languages have."""
+    """``test`` if it exists, else the only stem ``test…`` that both languages have."""
     if _files(folder, "test", source, target) is not None:
         return ("test",)
     pair = f"(?:{re.escape(source)}-{re.escape(target)}|{re.escape(target)}-{re.escape(source)})"
     name = re.compile(rf"(test.*?)(?:\.{pair})?\.{re.escape(source)}(?:\.gz)?")
     names = (name.fullmatch(path.name) for path in sorted(folder.glob("test*")))
-    stems = {found[1] for found in names if found}
+    stems = {match[1] for match in names if match}
     complete = sorted(stem for stem in stems if _files(folder, stem, source, target) is not None)
     if len(complete) > 1:
         raise DataFormatError(f"{folder} has several test sets: {', '.join(complete)}; name one by test=….")
@@ -88,7 +88,7 @@ def read_iwslt(folder: Path, source: str, target: str) -> PairSets | None:
         return None
     whole = checked_pairs(f"{training[0]} and {training[1]}", *(_talk_lines(path) for path in training))
     aside = [row % VALIDATION_EVERY == VALIDATION_EVERY - 1 for row in range(whole.size)]
-    train, validation = _some(whole, [not one for one in aside]), _some(whole, aside)
+    train, validation = whole.take([not one for one in aside]), whole.take(aside)
     return PairSets("talks", train, validation, _evaluation(folder, pair, source, target))
 
 
@@ -113,11 +113,4 @@ def _evaluation(folder: Path, pair: str, source: str, target: str) -> Pairs:
 
 
 def _segments(path: Path) -> list[str]:
-    return [html.unescape(found[1]) for line in read_lines(path) if (found := _SEGMENT.search(line))]
-
-
-def _some(pairs: Pairs, kept: list[bool]) -> Pairs:
-    sides = (
-        tuple(line for line, keep in zip(side, kept, strict=True) if keep) for side in (pairs.source, pairs.target)
-    )
-    return Pairs(*sides)
+    return [html.unescape(match[1]) for line in read_lines(path) if (match := _SEGMENT.search(line))]

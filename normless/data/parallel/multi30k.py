@@ -7,7 +7,7 @@ from pathlib import Path
 
 from normless.data.downloads import fetch_files, find_or_fetch
 from normless.data.parallel.parallel_folder import find_pair_sets
-from normless.data.parallel.parallel_text import PairSets, ParallelText
+from normless.data.text_sets import PairSets, ParallelText
 from normless.errors import DataNotFoundError
 
 # The commit of github.com/multi30k/dataset whose files have the digests below.

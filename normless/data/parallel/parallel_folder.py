@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from normless.data.parallel.line_files import read_iwslt, read_text_files
-from normless.data.parallel.parallel_text import Pairs, PairSets, ParallelText, checked_pairs
 from normless.data.tables import find_shards, read_table
+from normless.data.text_sets import Pairs, PairSets, ParallelText, checked_pairs
 from normless.errors import DataFormatError, DataNotFoundError
 
 PAIR_COLUMN = "translation"
@@ -43,7 +43,7 @@ def find_pair_sets(folder: Path, source: str, target: str, *, name: str, test: s
     sets = read_text_files(folder, source, target, test=test) or read_iwslt(folder, source, target)
     places = (folder / below for below in (".", "data", f"{source}-{target}", f"{target}-{source}"))
     parquet = (_read_parquet(place, name, source, target) for place in places)
-    return sets or next((found for found in parquet if found is not None), None)
+    return sets or next((one for one in parquet if one is not None), None)
 
 
 def _read_parquet(folder: Path, name: str, source: str, target: str) -> PairSets | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from normless.data.tables import VALIDATION_STEMS, find_shards, read_table
-from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.text_sets import LabelledSentences, LabelledText
 from normless.errors import DataFormatError, DataNotFoundError
 
 ENDINGS = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")

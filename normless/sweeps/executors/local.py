@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 from pebble import ProcessExpired, ProcessPool
@@ -29,7 +28,7 @@ CONTEXT = get_context("spawn")
 
 
 class NoWorkerError(NormlessError):
-    """Worker processes end before they take a task; the message says what may be the matter."""
+    """Worker processes end before they take a task; the message names the likely reason."""
 
 
 @dataclass(eq=False)
@@ -55,10 +54,9 @@ class Ended:
 class LocalExecutor:
     """Worker processes that share the cores, of one thread each if there is one per core; a context manager.
 
-    A process that is free takes a task of the group it worked on last, else one of a group that no other process
-    works on, else the one that waits longest: replicates of one point share the data they loaded and the code they
-    compiled. The processes ignore Ctrl-C, write to standard error alone, and end when this process does, however it
-    does.
+    A free process takes a task of its last group, else of a group that no other process works on, else the one that
+    has waited longest: replicates of one point share their data and compiled code. The processes ignore Ctrl-C, write
+    to standard error alone, and end with this process, even if it is killed.
 
     Args:
         workers: number of processes; one per core if None.
@@ -90,15 +88,13 @@ class LocalExecutor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the processes at once; their tasks are cancelled."""
         self._events.put(None)
         self._thread.join()
 
     def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
-        """Carry out `function(*args)` in the next free process; see `Executor`."""
+        """Call `function(*args)` in the next free process; see `Executor`."""
         future: Future[Result] = Future()
         self._events.put(Task(function, args, group, future))
         return future
@@ -119,7 +115,7 @@ class LocalExecutor:
             task.future.cancel()
 
     def _next_for(self, process: WarmProcess) -> Task:
-        """The task that fits a free process best."""
+        """The next task of a free process."""
         group = process.group
         if group not in self._waiting:
             taken = {task.group for task in self._working.values()}
@@ -180,12 +176,12 @@ def _explained(error: BaseException) -> BaseException:
 
 
 class WarmProcess:
-    """A pool of one process, started with the first task.
+    """A process that is started with its first task and replaced when it dies.
 
-    A pool of its own for each: where processes share one, those that are killed may take its lock with them.
+    Each has a pool of its own: a killed process may hold the lock of a shared one.
 
     Attributes:
-        group: of the task that the process was given last.
+        group: of its last task.
     """
 
     def __init__(self, threads: int) -> None:
@@ -194,9 +190,9 @@ class WarmProcess:
         self.group: Hashable = None
 
     def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
-        """Give the process a task; only if it has none."""
+        """Call a function in the process, which must be idle."""
         if self._pool is not None and not self._pool.active:
-            # It died while it had nothing to do.
+            # It died while idle.
             self.end()
         if self._pool is None:
             self._pool = ProcessPool(
@@ -206,7 +202,7 @@ class WarmProcess:
         return future
 
     def end(self) -> None:
-        """End the process, whatever it does; the next task starts another."""
+        """End the process at once; the next task starts another."""
         if self._pool is not None:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
@@ -214,9 +210,9 @@ class WarmProcess:
 
 
 def prepare_worker(threads: int) -> None:
-    """Make this process a quiet worker that outlives its parent by no more than a moment."""
+    """Set up a worker process: threads, no standard output, the end with its parent."""
     threading.Thread(target=_end_with_parent, name="normless parent watch", daemon=True).start()
-    # Standard output stays the parent's alone.
+    # Only the parent writes to standard output.
     os.dup2(2, 1)
     import torch
 
@@ -224,7 +220,7 @@ def prepare_worker(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed ends nothing; what it started would go on in folders that its successor works in."""
+    """End with the parent: the worker of a killed one would go on in folders that its successor uses."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

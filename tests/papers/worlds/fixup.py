@@ -21,7 +21,6 @@ from normless_papers.fixup.dynamics import WITH, WITHOUT, Dynamics
 from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN
 from normless_papers.fixup.method import Method, Rules
 from normless_papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
-from normless_papers.fixup.variance import Growth
 from normless_papers.published import published_as
 
 
@@ -78,15 +77,17 @@ def _another_method() -> Method:
     return Method(other(found.basic), other(found.bottleneck), formula)
 
 
-def _doubling() -> Growth:
+def _doubling() -> dict[str, Estimate]:
     rate = log2(float(printed("fixup/equation-1")["Var[x_{l+1}]"].split()[1]))
-    per_block = {"none": Estimate(rate, 0.01, 16), "sqrt2": Estimate(0.0, 0.01, 16), "fixup": Estimate(0.0, 0.0, 16)}
-    return Growth(Estimate(1.0, 0.01, 16), per_block)
+    return _growth(ratio=1.0, none=rate, sqrt2=0.0)
 
 
-def _no_doubling() -> Growth:
-    per_block = {"none": Estimate(0.0, 0.01, 16), "sqrt2": Estimate(-1.0, 0.01, 16), "fixup": Estimate(1.0, 0.0, 16)}
-    return Growth(Estimate(0.5, 0.01, 16), per_block)
+def _no_doubling() -> dict[str, Estimate]:
+    return _growth(ratio=0.5, none=0.0, sqrt2=-1.0, fixup=1.0)
+
+
+def _growth(*, fixup: float = 0.0, **others: float) -> dict[str, Estimate]:
+    return {name: Estimate(value, 0.01, 16) for name, value in others.items()} | {"fixup": Estimate(fixup, 0.0, 16)}
 
 
 def _homogeneous(plain: float, others: float) -> pd.DataFrame:
