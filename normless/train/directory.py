@@ -61,9 +61,9 @@ class RunDirectory(Generic[Config, Result]):
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
         self.probes = path / "probes"
-        self._begin_run: Callable[[], None] | None = None
         self.vocabulary = path / VOCABULARY_FILE
         self.translations = path / "translations.txt"
+        self._begin_run: Callable[[], None] = lambda: None
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
         """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
@@ -99,8 +99,7 @@ class RunDirectory(Generic[Config, Result]):
 
     def begin(self, config: Config) -> None:
         """Make the directory, and that of the run around it, and write the configuration."""
-        if self._begin_run is not None:
-            self._begin_run()
+        self._begin_run()
         self.path.mkdir(parents=True, exist_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -137,11 +136,7 @@ class RunDirectory(Generic[Config, Result]):
         return self._stored_config()
 
     def check_trained(self) -> None:
-        """Check that the run has trained weights.
-
-        Raises:
-            RunDirectoryError: it finished no epoch.
-        """
+        """Raise a RunDirectoryError if the run has no trained weights."""
         if not self.checkpoint.exists():
             raise RunDirectoryError(f"The run in {self.path} has no checkpoint: it finished no epoch of its own.")
 

@@ -62,21 +62,17 @@ class _Record:
         self._fabric = fabric
         self._first_step = first_step
         self._listeners = listeners
-        self._losses: list[Tensor] = []
-        self._l2: list[Tensor] = []
-        self._accuracies: list[Tensor] = []
+        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
         self.result = EpochTraining()
 
     def add(self, statistics: StepStatistics, l2: Tensor) -> None:
         """A step of this process, without synchronization."""
-        self._losses.append(statistics.loss)
-        self._accuracies.append(statistics.accuracy)
-        self._l2.append(l2)
+        self._steps.append((*statistics, l2))
 
     def read(self) -> bool:
         """Read the new losses, as means over all processes; whether one of them has diverged."""
         losses = self.result.losses
-        unseen = self._losses[len(losses) :]
+        unseen = [loss for loss, _, _ in self._steps[len(losses) :]]
         if not unseen:
             return False
         values: list[float] = mean_of_processes(self._fabric, torch.stack(unseen)).tolist()
@@ -92,11 +88,10 @@ class _Record:
 
     def average(self) -> None:
         """Take the means over the epoch's steps."""
-        losses = torch.stack(self._losses)
-        l2 = torch.stack(self._l2).to(losses.device)
+        losses, accuracies, l2 = (torch.stack(values) for values in zip(*self._steps, strict=True))
         self.result.loss = self._mean(losses)
-        self.result.loss_with_l2 = self._mean(losses + l2)
-        self.result.accuracy = self._mean(torch.stack(self._accuracies))
+        self.result.loss_with_l2 = self._mean(losses + l2.to(losses.device))
+        self.result.accuracy = self._mean(accuracies)
 
     def _mean(self, values: Tensor) -> float:
         metric = mean_metric(self._fabric)

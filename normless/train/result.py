@@ -11,7 +11,18 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from normless.train.outcome import Outcome
 
 
-class Row(ABC):
+class Scored(ABC):
+    """Base of the frozen dataclasses with a score."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    @abstractmethod
+    def score(self) -> str:
+        """The quality of the network, in a few words, as the progress bar shows it."""
+
+
+class Row(Scored):
     """Base of the frozen dataclasses of numbers about one finished epoch.
 
     Attributes:
@@ -22,18 +33,11 @@ class Row(ABC):
         seconds: wall time of the epoch's training, without evaluating and saving.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
     epoch: int
     rate: float
     training_loss: float
     training_accuracy: float
     seconds: float
-
-    @property
-    @abstractmethod
-    def score(self) -> str:
-        """The quality of the network, in a few words."""
 
 
 SomeRow = TypeVar("SomeRow", bound=Row)
@@ -63,7 +67,7 @@ class EpochRow(Row):
 
     @property
     def score(self) -> str:
-        """What the progress bar shows."""
+        """See `Scored.score`."""
         return f"test accuracy {self.test_accuracy:.2%}"
 
 
@@ -88,12 +92,12 @@ class TranslationRow(Row):
 
     @property
     def score(self) -> str:
-        """What the progress bar shows."""
+        """See `Scored.score`."""
         bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
         return f"validation loss {self.validation_loss:.3f}{bleu}"
 
 
-class Report(ABC):
+class Report(Scored):
     """Base of the frozen dataclasses that say how a run ended; each has `epochs`, a tuple of rows.
 
     Attributes:
@@ -102,14 +106,8 @@ class Report(ABC):
     """
 
     ROW: ClassVar[type[Row]]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     outcome: Outcome
-
-    @property
-    @abstractmethod
-    def score(self) -> str:
-        """The quality of the network, in a few words."""
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data, ready for JSON; a number that is not finite becomes its name as text."""
@@ -170,11 +168,7 @@ class TrainingResult(Report, Generic[SomeRow]):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationResult(TrainingResult[EpochRow]):
-    """How a run of classification ended.
-
-    Attributes:
-        test_accuracy_top5: test accuracy among the five largest logits; None with five classes or fewer.
-    """
+    """How a run of classification ended, with the accuracies that `EpochRow` describes."""
 
     ROW = EpochRow
 
@@ -182,7 +176,7 @@ class ClassificationResult(TrainingResult[EpochRow]):
 
     @property
     def score(self) -> str:
-        """What the progress bar shows."""
+        """See `EpochRow.score`."""
         return f"test accuracy {self.test_accuracy:.2%}"
 
     def metrics_in_words(self) -> dict[str, str]:
@@ -209,7 +203,7 @@ class RunResult(ClassificationResult):
 
 @dataclass(frozen=True, kw_only=True)
 class _OfText:
-    """What results of runs on text have besides.
+    """The further fields of runs on text.
 
     Attributes:
         vocabulary: number of tokens.
@@ -250,7 +244,7 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
 
     @property
     def score(self) -> str:
-        """What the progress bar shows."""
+        """See `Scored.score`."""
         return f"test BLEU {self.test_bleu_beam:.1f}"
 
     def metrics_in_words(self) -> dict[str, str]:

@@ -10,13 +10,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
-from normless_papers.understanding_bn.random_matrices import draw_singular_values
 
 from normless.plots import lines, save_png, series_ink
 from normless.plots.grammars.frame import power
 from normless_papers.fixup.updates import SCALAR_STEPS
 from normless_papers.understanding_bn.condition_numbers import CONDITION, LARGEST
 from normless_papers.understanding_bn.limiting_density import DENSITY, PARAMETRIZATION
+from normless_papers.understanding_bn.matrix_products import draw_singular_values
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, mon
     real = loop._Record.read
 
     def later(record: loop._Record) -> bool:
-        return len(record._losses) == 22 and real(record)
+        return len(record._steps) == 22 and real(record)
 
     monkeypatch.setattr(loop._Record, "read", later)
     together = train(config, tmp_path / "together")

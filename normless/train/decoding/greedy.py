@@ -15,20 +15,11 @@ def greedy_search(
 ) -> list[Hypothesis]:
     """Append the most probable token until it is the end, for all sentences, in eval mode without gradients.
 
-    Args:
-        network: with ``encode`` and ``decode``, see `normless.train.decoding.prefixes.EncoderDecoder`.
-        source: int64 [B, S], padded.
-        longer_by: largest number of tokens by which a translation may exceed its source (Vaswani et al. 2017, section
-            6.1).
-        use_cache: decode each token once, with the network's cache.
+    Arguments and errors are those of `beam_search`; 50 for `longer_by` is of Vaswani et al. (2017, section 6.1).
 
     Returns:
         One hypothesis for each of the B sentences, scored by its log probability. A NaN logit ends a sentence, with
         log probability −∞.
-
-    Raises:
-        TypeError: the network cannot encode and decode.
-        ValueError: `longer_by` is negative.
     """
     hypotheses: dict[int, Hypothesis] = {}
     with evaluating(network):

@@ -41,13 +41,7 @@ class EncoderDecoder(Protocol):
 class Prefixes:
     """N prefixes of target sentences, initially the start token of each.
 
-    Args:
-        network: a module with ``encode`` and ``decode``, see `EncoderDecoder`.
-        source: int64 [N, S].
-        use_cache: decode the last token alone, with the network's cache; else every token anew.
-
-    Raises:
-        TypeError: the network lacks one of these methods.
+    The cache decodes the last token alone. A network that is no `EncoderDecoder` is a TypeError.
     """
 
     def __init__(self, network: nn.Module, source: Tensor, *, use_cache: bool = True) -> None:
@@ -93,11 +87,7 @@ class Prefixes:
 
 
 def length_limits(source: Tensor, longer_by: int) -> Tensor:
-    """The largest number of tokens [N] of each translation, without its end: that of source [N, S] plus `longer_by`.
-
-    Raises:
-        ValueError: `longer_by` is negative.
-    """
+    """The largest number of tokens [N] of each translation, without its end: of source [N, S] plus `longer_by`."""
     if longer_by < 0:
         raise ValueError(f"A translation may be longer than its source by 0 or more tokens, not by {longer_by}.")
     return (source != SPECIAL_TOKENS.padding).sum(1) + longer_by

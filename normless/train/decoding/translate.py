@@ -33,8 +33,7 @@ def translate(
         data: with the vocabulary the network was trained on.
         name: "train", "validation" or "test".
         width: of the beam; 1 for greedy search.
-        penalty: strength of the beam's length penalty.
-        longer_by: largest number of tokens by which a translation may exceed its source.
+        penalty, longer_by: see `beam_search`.
         max_tokens: of a batch with its padding, times the width of the beam.
         device: of the network.
         rank: of this process, which translates some of the batches.
