@@ -39,7 +39,7 @@ def reason_of(id: str) -> str:  # noqa: A002 - as in the index
 
 @cache
 def budget_table() -> Mapping[str, Mapping[str, Any]]:
-    """The file: for each artefact `why`, and its settings at each budget as plain data."""
+    """The file: for each artefact `why`, `remarks` on every result, and its settings at each budget as plain data."""
     text = files("normless_papers").joinpath("budgets.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     # Only there to be referenced.

@@ -88,12 +88,6 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
             "draws": draws,
         },
         draw=lambda: _panels(branch),
-        remarks=(
-            "The paper argues and observes this; it publishes no figure. The relative rate is α²η/‖W‖², the "
-            "effective rate of a branch's weight, over η.",
-            "As α ∂l/∂α = ⟨∂l/∂W, W⟩, the gradient changes α² and ‖W‖² alike and decay takes from ‖W‖² alone: α² - "
-            "‖W‖² grows by 2ηλ‖W‖² a step, before the drop as after it.",
-        ),
     )
 
 

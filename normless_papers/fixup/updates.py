@@ -94,7 +94,6 @@ def theorem_3(
         },
         on=("quantity",),
         draw=lambda: TRACES(trace),
-        remarks=("Branches of equal scale have the gain 0.1, small enough for the signal not to grow on its way.",),
     )
 
 
