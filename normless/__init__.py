@@ -5,6 +5,7 @@ The public names are listed in ``__init__.pyi``; each is imported from its file 
 """
 
 from normless.deprecated import with_moved
+from normless.former_packages import install
 from normless.lazy import attach_stub
 
 __version__ = "0.1.0"
@@ -12,3 +13,5 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 __getattr__ = with_moved(__name__, __getattr__)
 __all__ += ["__version__"]
+
+install()

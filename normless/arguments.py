@@ -18,10 +18,6 @@ def forward_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments of a function that takes them one by one or as `example_inputs=`.
 
-    Args:
-        inputs, kwargs: one by one.
-        example_inputs: a tensor, a tuple of positional or a dictionary of keyword arguments; None for none.
-
     Raises:
         ValueError: they came both ways.
     """

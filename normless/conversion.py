@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
@@ -51,8 +50,8 @@ def convert(
     """
     chosen = _applicable(model, scheme)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
-    surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
+    found = residual_map or find_residual_map(model, *inputs, **kwargs)
+    surgery = _operate(Surgery(deepcopy(model), found, inputs, kwargs), chosen)
     if inputs or kwargs:
         verify(surgery)
     setattr(surgery.model, MARK, chosen.text)
@@ -75,15 +74,16 @@ def plan(
     """
     chosen = _applicable(model, scheme)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    found = find_residual_map(model, *inputs, **kwargs) if residual_map is None else residual_map
+    found = residual_map or find_residual_map(model, *inputs, **kwargs)
+    withheld = not any(parameter.is_meta for parameter in model.parameters())
     try:
         unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(_without_values(model), found, unread, {}, chosen, values_withheld=not _is_meta(model))
+        surgery = _operate(Surgery(_without_values(model), found, unread, values_withheld=withheld), chosen)
     except RuntimeError as error:
         # torch names the device where an operation needs the values of a tensor on it.
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
-        surgery = _operate(deepcopy(model), found, inputs, kwargs, chosen)
+        surgery = _operate(Surgery(deepcopy(model), found, inputs, kwargs), chosen)
     return tuple(surgery.changes)
 
 
@@ -105,31 +105,18 @@ def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
     return chosen
 
 
-def _operate(
-    model: nn.Module,
-    found: ResidualMap,
-    inputs: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    scheme: Scheme,
-    *,
-    values_withheld: bool = False,
-) -> Surgery:
-    """Carry out the scheme's edits on `model` itself."""
-    never_fuse(model)
-    surgery = Surgery(model, found, inputs, kwargs, values_withheld=values_withheld)
+def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
+    """Carry out the scheme's edits."""
+    never_fuse(surgery.model)
     for edit in scheme.edits:
         surgery.run(edit)
     return surgery
 
 
-def _is_meta(model: nn.Module) -> bool:
-    return any(parameter.is_meta for parameter in model.parameters())
-
-
 class _Unread(tuple[Any, ...]):
-    """Stands for the example inputs beside weights without values: an edit that looks at them needs the values.
+    """Replaces the example inputs where weights have no values: an edit that looks at them needs the values.
 
-    torch reads memory that is not there, and says nothing, where a convolution of `meta` meets real inputs.
+    torch reads memory that is not there, without an error, where a convolution of `meta` meets real inputs.
     """
 
     def _refuse(self, *_: object) -> NoReturn:

@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-GROUPS = (
-    "weights",
-    "gamma_last",
-    "gamma_down",
-    "gamma_stem",
-    "gamma_other",
-    "gains",
-    "layer_scale",
-    "biases",
-    "scalars",
-    "rest",
-)
+GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
+GROUPS = ("weights", *GAMMAS, "gains", "layer_scale", "biases", "scalars", "rest")
 
 POLICIES: Mapping[str, frozenset[str]] = {
     # The guidelines 1 to 4: decay weights, γ_last and γ_others; neither γ_down nor γ_0, nor β, biases and scalars.
@@ -32,7 +22,7 @@ POLICIES: Mapping[str, frozenset[str]] = {
 }
 
 # The roles of a γ as the residual map names them.
-SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GROUPS if name.startswith("gamma_")}
+SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GAMMAS}
 
 Policy = str | Mapping[str, bool | float]
 
@@ -55,21 +45,20 @@ class Decays:
 
 
 def decays_of(policy: Policy, weight_decay: float) -> Decays:
-    """What a policy makes of one λ.
+    """What a policy makes of one λ; what it does not name does not decay.
 
     Args:
         policy: terms joined by ``+``, each a key of `POLICIES`, a name in `GROUPS`, a role of γ (``last``, ``down``,
-            ``stem``, ``other``), or a pattern of parameters' names, which has a dot or an asterisk in it, such as
-            ``*.feed_forward.norm.weight``; all of them decay by λ, the columns of Kim et al., table 2, are
-            ``weights``, ``weights+last`` and so on. Or a mapping from groups, roles and patterns to whether they
-            decay, or to a λ of their own. What is not named does not decay.
+            ``stem``, ``other``), or a pattern of parameters' names with a dot or an asterisk in it, such as
+            ``*.feed_forward.norm.weight``; the columns of Kim et al., table 2, are ``weights``, ``weights+last`` and
+            so on. Or a mapping from groups, roles and patterns to whether they decay, or to a λ of their own.
         weight_decay: λ.
 
     Raises:
         ValueError: there is no such policy, group or role, one is named twice, or a λ is negative.
     """
     if isinstance(policy, str):
-        return _of_terms(policy, weight_decay)
+        policy = _named_by(policy)
     unknown = sorted(name for name in policy if name not in GROUPS and name not in SHORT and not _is_pattern(name))
     if unknown:
         raise ValueError(
@@ -89,17 +78,15 @@ def decays_of(policy: Policy, weight_decay: float) -> Decays:
     return Decays(groups, patterns)
 
 
-def _of_terms(policy: str, weight_decay: float) -> Decays:
-    named: set[str] = set()
-    patterns: dict[str, float] = {}
+def _named_by(policy: str) -> dict[str, bool]:
+    """The groups and patterns that the terms of a policy name."""
+    named: dict[str, bool] = {}
     terms = [term.strip() for term in policy.split("+")]
     for term in terms:
         if term in POLICIES:
-            named |= POLICIES[term]
-        elif term in GROUPS or term in SHORT:
-            named.add(SHORT.get(term, term))
-        elif _is_pattern(term):
-            patterns[term] = weight_decay
+            named |= dict.fromkeys(POLICIES[term], True)
+        elif term in GROUPS or term in SHORT or _is_pattern(term):
+            named[SHORT.get(term, term)] = True
         else:
             which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
             raise ValueError(
@@ -107,8 +94,8 @@ def _of_terms(policy: str, weight_decay: float) -> Decays:
                 f"{', '.join(GROUPS)}, of {', '.join(SHORT)} for those of γ, and of patterns of parameters' names, "
                 "as in weights+last."
             )
-    return Decays(dict.fromkeys((name for name in GROUPS if name in named), weight_decay), patterns)
+    return named
 
 
 def _is_pattern(term: str) -> bool:
-    return bool(set(term) & set(".*?"))
+    return not set(".*?").isdisjoint(term)

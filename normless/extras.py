@@ -14,11 +14,8 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
 
     Args:
         extra: of ``pyproject.toml``: ``"train"``.
-        what: that needs them, as the subject of a sentence: ``"Training"``.
+        what: the subject of the sentence, ``"Training"``.
         modules: names of importable modules.
-
-    Raises:
-        MissingExtraError: one of them is not installed.
     """
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
@@ -29,10 +26,6 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
 
 
 def import_extra(extra: str, what: str, module: str) -> Any:
-    """The module of an extra, imported.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """The module of an extra, imported; errors as in `require_extra`."""
     require_extra(extra, what, module.partition(".")[0])
     return import_module(module)

@@ -24,14 +24,7 @@ def initialize(network: nn.Module, kind: Kind | None) -> None:
     """Draw the weight of every convolution and linear layer, the classifier's included, and set their biases to 0.
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal;
-    `orthogonal` has orthonormal rows or columns.
-
-    Args:
-        network: changed in place, by torch's global generator.
-        kind: a key of `INITIALIZATIONS`, or None, which leaves the network as it is.
-
-    Raises:
-        ValueError: there is no such kind.
+    `orthogonal` has orthonormal rows or columns. None leaves the network as it is.
     """
     if kind is None:
         return

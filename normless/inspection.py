@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from normless.arguments import arguments_of, forward_arguments
 from normless.conversion import plan
@@ -91,11 +91,8 @@ def inspect_network(
 
     Args:
         model: the network, in the mode it is to be looked at in; it is left as it is.
-        inputs, kwargs: example inputs, by position and by name; needed where the network must be traced, and by
-            schemes that calibrate on a batch. A single tuple or dictionary is `example_inputs`.
+        inputs, kwargs, example_inputs: as in `convert`; a single tuple or dictionary is `example_inputs` too.
         schemes: texts of the schemes to plan; all of `SCHEMES` if left out.
-        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
-            keyword arguments.
 
     Raises:
         UnresolvedStructureError: the network must be traced and cannot be.
@@ -106,26 +103,16 @@ def inspect_network(
         inputs, kwargs = arguments_of(inputs[0])
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     found = residual_map(model, *inputs, **kwargs)
+    groups = param_groups(model, lr=1.0, weight_decay=1.0, residual_map=found)
+    members = [(group["name"], group["params"], group["weight_decay"] > 0) for group in groups]
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    if frozen:
+        members.append(("frozen", frozen, False))
     return Inspection(
         map=found,
-        groups=_group_sizes(model, found),
+        groups=tuple(GroupSize(name, len(of), sum(map(Tensor.numel, of)), decayed) for name, of, decayed in members),
         schemes=tuple(_planned(model, scheme, found, inputs, kwargs) for scheme in chosen),
     )
-
-
-def _group_sizes(model: nn.Module, found: ResidualMap) -> tuple[GroupSize, ...]:
-    """The groups of the guidelines, and what no optimizer gets as `frozen`."""
-    groups = param_groups(model, lr=1.0, weight_decay=1.0, residual_map=found)
-    sizes = [
-        GroupSize(group["name"], len(group["params"]), _count(group["params"]), group["weight_decay"] > 0)
-        for group in groups
-    ]
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    return (*sizes, GroupSize("frozen", len(frozen), _count(frozen), False)) if frozen else tuple(sizes)
-
-
-def _count(parameters: list[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
 
 
 def _planned(
@@ -134,11 +121,9 @@ def _planned(
     try:
         return SchemePlan(scheme.text, plan(model, scheme, *inputs, residual_map=found, **kwargs))
     except NormlessError as error:
-        return SchemePlan(scheme.text, reason=str(error))
+        reason = str(error)
     except Exception as error:
         # The other schemes and the map are still valid.
-        return SchemePlan(
-            scheme.text,
-            reason=f"An edit of {scheme.text} fails on this {type(model).__name__} without a reason of its own: "
-            f"{type(error).__name__}: {error}",
-        )
+        reason = f"An edit of {scheme.text} fails on this {type(model).__name__} without a reason of its own: "
+        reason += f"{type(error).__name__}: {error}"
+    return SchemePlan(scheme.text, reason=reason)

@@ -15,10 +15,6 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable
 
     The stub is what type checkers read too, so that each name is written once: ``from .conversion import convert as
     convert``.
-
-    Args:
-        package: the package's ``__name__``.
-        file: its ``__file__``.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {

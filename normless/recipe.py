@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,7 @@ class Recipe:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe in a folder.
-
-    Raises:
-        RecipeError: there is none, it is of a later version, or it is no recipe.
-    """
+    """The recipe in a folder; RecipeError where there is none, or none that this version reads."""
     path = folder / RECIPE_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -63,8 +59,8 @@ def read_recipe(folder: Path) -> Recipe:
         raise RecipeError(f"{path} is no recipe of a network: it states no format.")
     if values.pop("format") > FORMAT:
         raise RecipeError(f"{path} was written by a later normless than this one; update normless to read it.")
-    names = {field.name for field in fields(Recipe)}
-    wrong = sorted(names ^ set(values)) or [name for name in names if not isinstance(values[name], kinds[name])]
+    wrong = sorted(kinds.keys() ^ values.keys())
+    wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     if wrong:
         raise RecipeError(f"{path} is no recipe of a network: {', '.join(wrong)} is not as normless writes it.")
     return Recipe(**values)
@@ -83,11 +79,7 @@ def versions_with(model: str | None) -> dict[str, str]:
 
 
 def described(inputs: Any) -> Any:
-    """Example inputs as JSON: a tensor as its shape and dtype, the containers and plain values around it as they are.
-
-    Raises:
-        RecipeError: something in them is neither; says of which type it is.
-    """
+    """Example inputs as JSON: a tensor as its shape and dtype, containers and plain values as they are."""
     if isinstance(inputs, Tensor):
         return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
     if isinstance(inputs, (tuple, list)):
@@ -103,13 +95,9 @@ def described(inputs: Any) -> Any:
 
 
 def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
-    """Example inputs of the described shapes, always the same.
+    """Example inputs of the shapes that `described` returned, for a network with these parameters; always the same.
 
     Floating tensors are normal and of the dtype of the first parameter, whole numbers 0, truth values True.
-
-    Args:
-        description: what `described` returned; its lists become tuples.
-        parameters: the parameters of the network that is to take the inputs.
     """
     floating = next((one.dtype for one in parameters if one.is_floating_point()), torch.get_default_dtype())
     return _example(description, floating, torch.Generator().manual_seed(0))

@@ -50,12 +50,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._own: dict[str, Entry] = {}
 
     def register(self, name: str | None = None) -> Callable[[Entry], Entry]:
-        """A decorator that adds a function or class under a name, by default its own.
+        """A decorator that adds a function or class under a name, by default its own; ValueError if it is taken.
 
         A definition that is executed again, as in a notebook, replaces itself.
-
-        Raises:
-            ValueError: the name is taken.
         """
 
         def add(entry: Entry) -> Entry:
@@ -105,40 +102,28 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return len(list(iter(self)))
 
     def find(self, name: str) -> Entry:
-        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it.
-
-        Raises:
-            ValueError: there is no such entry, file, module or name in it.
-        """
+        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it."""
         if name in self:
             return self[name]
-        if ":" in name:
-            return self._outside(*(part.strip() for part in name.rsplit(":", 1)))
-        raise ValueError(
-            f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
-            "one of your own is FILE.py:NAME or MODULE:NAME."
-        )
-
-    def _outside(self, source: str, name: str) -> Entry:
-        if source.endswith(".py"):
-            module = module_of_file(source)
-        else:
-            try:
-                module = import_module(source)
-            except ModuleNotFoundError as error:
-                raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
-        entry = getattr(module, name, None)
-        if not callable(entry):
+        if ":" not in name:
+            raise ValueError(
+                f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
+                "one of your own is FILE.py:NAME or MODULE:NAME."
+            )
+        source, name = (part.strip() for part in name.rsplit(":", 1))
+        try:
+            module = module_of_file(source) if source.endswith(".py") else import_module(source)
+        except ModuleNotFoundError as error:
+            if source.endswith(".py"):
+                raise
+            raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
+        if not callable(getattr(module, name, None)):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
-        found: Entry = entry
-        return found
+        entry: Entry = getattr(module, name)
+        return entry
 
     def make(self, text: str, **given: Any) -> Any:
-        """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given.
-
-        Raises:
-            ValueError: see `find`; or the entry does not take an argument or its value.
-        """
+        """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given."""
         name, arguments = parse_call(text)
         entry = self.find(name)
         assert callable(entry)
@@ -159,17 +144,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def describe(self) -> tuple[Description, ...]:
         """Every entry with the first line of its docstring and the distribution it comes from."""
-        return tuple(Description(name, self._summary(name), self._origin(name)) for name in self)
+        return tuple(self._described(name, self._points.get(name)) for name in self)
 
-    def _summary(self, name: str) -> str:
+    def _described(self, name: str, point: EntryPoint | None) -> Description:
         try:
-            return summary_of(self[name])
+            summary = (inspect.getdoc(self[name]) or "").partition("\n")[0]
         except MissingExtraError as error:
-            return str(error)
-
-    def _origin(self, name: str) -> str:
-        point = self._points.get(name)
-        return self[name].__module__.partition(".")[0] if point is None else _distribution(point)
+            summary = str(error)
+        origin = self[name].__module__.partition(".")[0] if point is None else _distribution(point)
+        return Description(name, summary, origin)
 
 
 def _distribution(point: EntryPoint) -> str:
@@ -184,11 +167,7 @@ def _same_definition(one: Any, other: Any) -> bool:
 
 
 def module_of_file(path: str | Path) -> ModuleType:
-    """The module of a Python file, executed once per version of the file.
-
-    Raises:
-        ValueError: there is no such file.
-    """
+    """The module of a Python file, executed once per version of the file."""
     file = Path(path).resolve()
     if not file.is_file():
         raise ValueError(f"There is no file {path}.")
@@ -210,25 +189,13 @@ def module_of_file(path: str | Path) -> ModuleType:
     return sys.modules[name]
 
 
-def summary_of(entry: Any) -> str:
-    """The first line of a docstring; empty where there is none of its own."""
-    text = inspect.getdoc(entry) or ""
-    return text.partition("\n")[0]
-
-
 def check_arguments(
     what: str, arguments: Mapping[str, Any], function: Callable[..., Any], *, given: Mapping[str, Any] | None = None
 ) -> None:
     """Refuse arguments that a function does not take, or whose value is of another type than annotated.
 
-    Args:
-        what: kind and name of the function, for messages: ``"scheme fixup"``.
-        arguments: as read from text.
-        function: what they are for.
-        given: arguments that do not come from the text and are not checked.
-
-    Raises:
-        ValueError: says what the function takes.
+    `what` is the kind and name of the function, for messages; `arguments` are read from text, and those in `given`
+    are not checked.
     """
     given = given or {}
     signature = inspect.signature(function).parameters

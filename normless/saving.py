@@ -82,8 +82,7 @@ def load(
         example_inputs: in place of those in the recipe; as in `save`.
 
     Raises:
-        RecipeError: the folder holds no saved network, no text names the network and none was given, or the weights
-            do not fit it.
+        RecipeError: the folder holds no saved network, nothing names the network, or the weights do not fit it.
         ValueError, ModuleNotFoundError: the recipe's model or scheme is unknown, or its library is not installed.
     """
     return load_with_inputs(path, model, example_inputs=example_inputs)[0]
@@ -120,11 +119,7 @@ def load_with_inputs(
 def model_with_inputs(
     spec: str, *, classes: int | None = None, image_shape: Shape | None = None
 ) -> tuple[nn.Module, Inputs | None]:
-    """What `build_with_inputs` builds, or where the text is a folder that `save` wrote, the network saved there.
-
-    Raises:
-        ValueError: a number of classes is given with a saved network; else as `build_with_inputs` and `load` do.
-    """
+    """What `build_with_inputs` builds, or where the text is a folder that `save` wrote, the network saved there."""
     if not (Path(spec) / RECIPE_FILE).is_file():
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)
     if classes is not None:
@@ -144,9 +139,8 @@ def _scheme_text(net: nn.Module) -> str:
     try:
         return parse_scheme(text).text
     except ValueError as error:
-        raise RecipeError(
-            f"The recipe could not name the scheme {text!r} of this {type(net).__name__}: {error}"
-        ) from error
+        what = f"the scheme {text!r} of this {type(net).__name__}"
+        raise RecipeError(f"The recipe could not name {what}: {error}") from error
 
 
 def _absolute(model: str) -> str:
@@ -172,22 +166,15 @@ def _fill(net: nn.Module, folder: Path, recipe: Recipe) -> None:
     """Give the network the saved weights, each in the dtype it was saved in."""
     stored = _stored(folder / WEIGHTS_FILE)
     state = net.state_dict(keep_vars=True)
-    lacking, left = [name for name in state if name not in stored], [name for name in stored if name not in state]
-    unlike = [name for name in state if name in stored and state[name].shape != stored[name].shape]
-    problems = [
-        f"{len(names)} {what}, the first {names[0]}"
-        for names, what in (
-            (lacking, "are not in the file"),
-            (left, "are not in the network"),
-            (unlike, "differ in shape"),
-        )
-        if names
-    ]
+    differing = {
+        "are not in the file": [name for name in state if name not in stored],
+        "are not in the network": [name for name in stored if name not in state],
+        "differ in shape": [name for name in state if name in stored and state[name].shape != stored[name].shape],
+    }
+    problems = [f"{len(names)} {what}, the first {names[0]}" for what, names in differing.items() if names]
     if problems:
-        now = versions_with(recipe.model)
-        changed = [
-            f"{name} {old} (now {now.get(name)})" for name, old in recipe.versions.items() if now.get(name) != old
-        ]
+        now, then = versions_with(recipe.model), recipe.versions
+        changed = [f"{name} {old} (now {now.get(name)})" for name, old in then.items() if now.get(name) != old]
         raise RecipeError(
             f"The weights in {folder} do not fit {recipe.model or 'the network given'} converted by {recipe.scheme}: "
             f"{'; '.join(problems)}. " + (f"It was saved with {', '.join(changed)}." if changed else "Is it another?")

@@ -11,35 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from normless.edits import (
-    EDITS,
-    LSUV,
-    BiasAfterSum,
-    BranchMultiplier,
-    ChannelBiases,
-    DeepNorm,
-    Edit,
-    HeadDropout,
-    KeepLayerNorms,
-    KeepScale,
-    LayerScale,
-    NormOnSkip,
-    OnlyFinalNorm,
-    OnlyTopNorm,
-    PredictedVariance,
-    Reinitialize,
-    RemoveBranches,
-    RemoveNorms,
-    ReplaceNorms,
-    RescaleBranches,
-    ScalarBiases,
-    ScaleSums,
-    StandardizeWeights,
-    TFixup,
-    ZeroBranchEnds,
-    ZeroClassifier,
-    ZeroLastGamma,
-)
+from normless import edits
+from normless.edits import EDITS, Edit
 from normless.initialization import Kind
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
@@ -125,100 +98,100 @@ def as_written() -> Edits:
 @SCHEMES.register()
 def batch_norm(initialization: Kind | None = None) -> Edits:
     """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), on request with weights drawn anew."""
-    return () if initialization is None else (Reinitialize(initialization),)
+    return () if initialization is None else (edits.Reinitialize(initialization),)
 
 
 @SCHEMES.register()
 def ghost_batch_norm(size: int = 64) -> Edits:
     """Batch normalization over parts of a batch (Hoffer et al. 2017; De & Smith, appendix A)."""
-    return (ReplaceNorms("ghost", (("ghost_size", size),)),)
+    return (edits.ReplaceNorms("ghost", (("ghost_size", size),)),)
 
 
 @SCHEMES.register()
 def partial_batch_norm(mean: bool = True, variance: bool = True, gamma: bool = True, beta: bool = True) -> Edits:
     """Batch normalization with a subset of its parts (Bjorck et al., equation 1 and appendix H)."""
     parts = (("mean", mean), ("variance", variance), ("gamma", gamma), ("beta", beta))
-    return (ReplaceNorms("partial", parts),)
+    return (edits.ReplaceNorms("partial", parts),)
 
 
 @SCHEMES.register()
 def alternating_batch_norm() -> Edits:
     """Batch statistics of every other batch (Bjorck et al., section 3.4 and appendix J)."""
-    return (ReplaceNorms("alternating"),)
+    return (edits.ReplaceNorms("alternating"),)
 
 
 @SCHEMES.register()
 def group_norm(groups: int = 32) -> Edits:
     """Group normalization (Wu & He 2018, equation 7)."""
-    return (ReplaceNorms("group", (("groups", groups),)),)
+    return (edits.ReplaceNorms("group", (("groups", groups),)),)
 
 
 @SCHEMES.register()
 def zero_gamma() -> Edits:
     """Branches that start at zero by their last γ (Goyal et al. 2017, section 5.1)."""
-    return (ZeroLastGamma(),)
+    return (edits.ZeroLastGamma(),)
 
 
 @SCHEMES.register()
 def batch_norm_sqrt2() -> Edits:
     """Batch normalization with every residual sum divided by √2 (De & Smith, table 4)."""
-    return (ScaleSums(),)
+    return (edits.ScaleSums(),)
 
 
 @SCHEMES.register()
 def norm_on_skip(place: Literal["after_sum", "skip_path"] = "after_sum") -> Edits:
     """A further batch normalization on the residual stream (De & Smith, table 4)."""
-    return (NormOnSkip(place),)
+    return (edits.NormOnSkip(place),)
 
 
 @SCHEMES.register()
 def only_final_norm() -> Edits:
     """One batch normalization, before the classifier (De & Smith, table 4 and appendix D.2)."""
-    return (OnlyFinalNorm(),)
+    return (edits.OnlyFinalNorm(),)
 
 
 @SCHEMES.register()
 def only_top_norm() -> Edits:
     """One batch normalization, after the last block (Bjorck et al., section 3.1 and appendix G)."""
-    return (OnlyTopNorm(),)
+    return (edits.OnlyTopNorm(),)
 
 
 @SCHEMES.register()
 def layer_scale(init: float = 1e-4) -> Edits:
     """A factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2)."""
-    return (LayerScale(init),)
+    return (edits.LayerScale(init),)
 
 
 @SCHEMES.register()
 def none(keep_scale: KeepingScale = True) -> Edits:
     """No norms, at the scale that they gave (He et al. 2015, section 2.2); see `KeepScale`."""
     if keep_scale is False:
-        return (RemoveNorms(),)
-    return (KeepScale("fresh" if keep_scale is True else keep_scale), RemoveNorms())
+        return (edits.RemoveNorms(),)
+    return (edits.KeepScale("fresh" if keep_scale is True else keep_scale), edits.RemoveNorms())
 
 
 @SCHEMES.register()
 def xavier() -> Edits:
     """No norms, Xavier's normal weights (Glorot & Bengio 2010, equation 12; the baseline of Fixup's table 2)."""
-    return (RemoveNorms(), Reinitialize("xavier"))
+    return (edits.RemoveNorms(), edits.Reinitialize("xavier"))
 
 
 @SCHEMES.register()
 def sqrt2(keep_scale: KeepingScale = True) -> Edits:
     """No norms, every residual sum divided by √2 (Fixup, section 4.1; De & Smith, table 3)."""
-    return (*none(keep_scale), ScaleSums())
+    return (*none(keep_scale), edits.ScaleSums())
 
 
 @SCHEMES.register()
 def lsuv() -> Edits:
     """No norms, layers of unit variance on a batch (Mishkin & Matas 2015, algorithm 1; Fixup, section 4.1)."""
-    return (RemoveNorms(), LSUV())
+    return (edits.RemoveNorms(), edits.LSUV())
 
 
 @SCHEMES.register()
 def skipinit(alpha: float | str = 0.0, keep_scale: KeepingScale = True) -> Edits:
     """No norms, a multiplier α on every branch (De & Smith, SkipInit, appendix G): 0, a number or 1/sqrt(L)."""
-    return (*none(keep_scale), BranchMultiplier(alpha))
+    return (*none(keep_scale), edits.BranchMultiplier(alpha))
 
 
 @SCHEMES.register("regularized_skipinit")
@@ -227,18 +200,18 @@ def zeroinit(
     multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: KeepingScale = True
 ) -> Edits:
     """Multipliers from zero, biases and dropout in the place of norms (ZeroInit, section 4)."""
-    edits = none(keep_scale)
+    chosen = none(keep_scale)
     if biases:
-        edits += (ChannelBiases(),)
+        chosen += (edits.ChannelBiases(),)
     if multiplier:
-        edits += (BranchMultiplier(0.0),)
-    return edits if dropout == 0 else (*edits, HeadDropout(dropout))
+        chosen += (edits.BranchMultiplier(0.0),)
+    return chosen if dropout == 0 else (*chosen, edits.HeadDropout(dropout))
 
 
 @SCHEMES.register()
 def zeroinit_v1(dropout: float = 0.6, keep_scale: KeepingScale = True) -> Edits:
     """ZeroInit with a bias after every sum, for ResNet-V1 (ZeroInit, section 5)."""
-    return (*zeroinit(dropout=dropout, keep_scale=keep_scale), BiasAfterSum())
+    return (*zeroinit(dropout=dropout, keep_scale=keep_scale), edits.BiasAfterSum())
 
 
 @SCHEMES.register()
@@ -246,51 +219,51 @@ def fixup(
     gain: float = 1.0, rescale: bool = True, zero: bool = True, multiplier: bool = True, biases: bool = True
 ) -> Edits:
     """Scaled branches, zero ends, multipliers and biases (Zhang et al. 2019, section 3, rules 1 to 3, equation 5)."""
-    edits: Edits = (RemoveNorms(),)
+    chosen: Edits = (edits.RemoveNorms(),)
     if rescale:
-        edits += (RescaleBranches(gain),)
+        chosen += (edits.RescaleBranches(gain),)
     if zero:
-        edits += (ZeroBranchEnds(), ZeroClassifier())
+        chosen += (edits.ZeroBranchEnds(), edits.ZeroClassifier())
     if multiplier:
-        edits += (BranchMultiplier(1.0),)
-    return (*edits, ScalarBiases()) if biases else edits
+        chosen += (edits.BranchMultiplier(1.0),)
+    return (*chosen, edits.ScalarBiases()) if biases else chosen
 
 
 @SCHEMES.register()
 def remove_branches(keep_scale: KeepingScale = True) -> Edits:
     """No norms and no residual branches (Fixup, figure 4: `no residual`)."""
-    return (*none(keep_scale), RemoveBranches())
+    return (*none(keep_scale), edits.RemoveBranches())
 
 
 @SCHEMES.register()
 def nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) -> Edits:
     """Standardized weights and a predicted variance (Brock et al. 2021, equation 1 and section 3)."""
-    edits: Edits = (RemoveNorms(),)
+    chosen: Edits = (edits.RemoveNorms(),)
     if biases:
-        edits += (ChannelBiases(),)
-    edits += (StandardizeWeights(), PredictedVariance(alpha))
-    return (*edits, BranchMultiplier(0.0)) if multiplier else edits
+        chosen += (edits.ChannelBiases(),)
+    chosen += (edits.StandardizeWeights(), edits.PredictedVariance(alpha))
+    return (*chosen, edits.BranchMultiplier(0.0)) if multiplier else chosen
 
 
 @SCHEMES.register()
 def layer_norm() -> Edits:
     """A transformer as it is written, with layer normalization (Vaswani et al. 2017, section 3.1)."""
-    return (KeepLayerNorms(),)
+    return (edits.KeepLayerNorms(),)
 
 
 @SCHEMES.register()
 def deepnorm() -> Edits:
     """Post-norm transformers with scaled skip paths (Wang et al. 2022, DeepNet, table 2)."""
-    return (DeepNorm(),)
+    return (edits.DeepNorm(),)
 
 
 @SCHEMES.register()
 def t_fixup() -> Edits:
     """Transformers without norms or warm-up (Huang et al. 2020, T-Fixup, section 3.2)."""
-    return (RemoveNorms(), TFixup())
+    return (edits.RemoveNorms(), edits.TFixup())
 
 
 @SCHEMES.register()
 def rezero(keep_scale: KeepingScale = True) -> Edits:
     """No norms, a multiplier from zero on every branch (Bachlechner et al. 2020, ReZero, equation 2)."""
-    return (*none(keep_scale), BranchMultiplier(0.0))
+    return (*none(keep_scale), edits.BranchMultiplier(0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,10 @@ _OF_FILE = re.compile(r"(.*\.py):(\s*\w+\s*(?:\(.*\))?)\s*", re.DOTALL)
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``name`` or ``name(key=value, …)`` into the name and its keyword arguments.
+    """Split ``name`` or ``name(key=value, …)`` into name and keyword arguments; ValueError for any other form.
 
-    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, stays part of it.
-
-    Values are Python literals; anything else (``1/sqrt(L)``, ``weight``) is kept as a string without spaces.
-    Nothing is ever evaluated.
-
-    Raises:
-        ValueError: the text is not of that form.
+    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, stays part of it. Values are
+    Python literals; anything else (``1/sqrt(L)``, ``weight``) stays a string without spaces. Nothing is evaluated.
     """
     problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
     source, call = _split_source(text)
@@ -38,14 +34,12 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def format_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """The text that `parse_call` reads as this name and these arguments.
-
-    Raises:
-        ValueError: a value is no Python literal.
-    """
+    """The text that `parse_call` reads as this name and these arguments, whose values are Python literals."""
     for key, value in arguments.items():
-        if not _is_literal(value):
-            raise ValueError(f"Expected a number, a text, True, False, None or a tuple as {key}, got {value!r}.")
+        with suppress(ValueError, SyntaxError):
+            if ast.literal_eval(repr(value)) == value:
+                continue
+        raise ValueError(f"Expected a number, a text, True, False, None or a tuple as {key}, got {value!r}.")
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})" if arguments else name
 
 
@@ -82,13 +76,6 @@ def _split_source(text: str) -> tuple[str, str]:
     head, opening, rest = text.strip().partition("(")
     source, colon, name = head.rpartition(":")
     return source + colon, f"{name.strip()}{opening}{rest}"
-
-
-def _is_literal(value: Any) -> bool:
-    try:
-        return bool(ast.literal_eval(repr(value)) == value)
-    except (ValueError, SyntaxError):
-        return False
 
 
 def _value(node: ast.expr) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -55,11 +55,11 @@ def deviation(measured: Tensor, expected: Tensor) -> float:
         raise ValueError(
             f"Expected two tensors of one shape, got {tuple(measured.shape)} and {tuple(expected.shape)}."
         )
-    one, other = measured.detach().double(), expected.detach().double()
-    if not one.numel():
+    if not measured.numel():
         return 0.0
-    size = other.abs().max()
-    return float((one - other).abs().max() / torch.where(size > 0, size, 1.0))
+    expected = expected.detach().double()
+    size = expected.abs().max()
+    return float((measured.detach().double() - expected).abs().max() / torch.where(size > 0, size, 1.0))
 
 
 def agreement(quantity: str, measured: Tensor, expected: Tensor, tolerance: float = 0.0) -> Agreement:
@@ -70,6 +70,14 @@ def agreement(quantity: str, measured: Tensor, expected: Tensor, tolerance: floa
 def worst_agreement(quantity: str, pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float = 0.0) -> Agreement:
     """The largest deviation over pairs of measured and expected values."""
     return Agreement(quantity, max((deviation(*pair) for pair in pairs), default=0.0), tolerance)
+
+
+def unscaled_weights(original: nn.Module, network: nn.Module) -> Agreement:
+    """Whether a converted network has the weights of the original, so that none is rescaled."""
+    parameters = dict(network.named_parameters())
+    pairs = [(parameters[name], one) for name, one in original.named_parameters() if one.dim() > 1]
+    ours, theirs = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
+    return agreement("Weights are those of the standard initialization", ours, theirs)
 
 
 @torch.no_grad()
@@ -92,4 +100,4 @@ def observed(network: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> 
 
 def agreement_table(agreements: Sequence[Agreement]) -> pd.DataFrame:
     """A row per quantity: `quantity`, `deviation`, `tolerance`."""
-    return pd.DataFrame([asdict(one) for one in agreements], columns=["quantity", "deviation", "tolerance"])
+    return pd.DataFrame(agreements, columns=["quantity", "deviation", "tolerance"])

@@ -21,6 +21,7 @@ from normless_papers.budgets import budget_table, typed
 from normless_papers.claims import Basis, Check, qualified
 from normless_papers.evidence import Evidence as Evidence
 from normless_papers.published import Published, UnknownArtefactError, published, published_as
+from normless_papers.stated_claims import Tests, checks_by
 
 if TYPE_CHECKING:
     from normless.sweeps import Laboratory
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """What an artefact's function is given besides its settings.
+    """The arguments of an artefact's function besides its settings.
 
     Attributes:
         budget: which of the budgets its settings are.
         lab: carries out runs and whole sweeps; finished ones are not run again.
-        directory: for files of the artefact's own; exists.
-        data: the data set that the user asks for instead of the budget's, as text such as cifar10; or None.
+        directory: for files of the artefact; exists.
+        data: the user's data set in place of the budget's, as text such as cifar10; or None.
         data_root: folder of the data sets; the usual place if None.
         seed: the first seed; replicates count up from it.
     """
@@ -74,8 +75,8 @@ class Artefact:
     budgets: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        names = ("__module__", "__name__", "__qualname__", "__doc__")
-        vars(self).update({name: getattr(self.function, name, None) for name in names})
+        names = {name: getattr(self.function, name, None) for name in ("__module__", "__name__", "__qualname__")}
+        vars(self).update(names, __doc__=self.function.__doc__ or self.published.claim)
 
     def __call__(self, context: Context, **settings: Any) -> Evidence:
         """Measure."""
@@ -155,7 +156,7 @@ def artefact(
     id: str,  # noqa: A002 - what the papers' index calls it
     *,
     basis: Basis,
-    checks: Callable[[Any], Sequence[Check]],
+    checks: Callable[[Any], Sequence[Check] | Tests],
     entry: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
     """Register the function that measures an artefact.
@@ -167,7 +168,7 @@ def artefact(
     Args:
         id: `PAPER/NAME`.
         basis: what the checks rest on.
-        checks: of the claim, given the function's `Evidence.facts`.
+        checks: of the claim, or the tests of its parts, given the function's `Evidence.facts`.
         entry: of an artefact of another paper; read from the file's YAML namesake, by id, if None.
 
     Raises:
@@ -177,12 +178,10 @@ def artefact(
 
     def register(function: Callable[..., Evidence]) -> Artefact:
         if id in published():
-            made = Artefact(published_as(id), basis, function, checks)
-        else:
-            own = entry or _entry_beside(function, id)
-            made = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks, own["budgets"])
-        ARTEFACTS.register(id)(made)
-        return made
+            return ARTEFACTS.register(id)(Artefact(published_as(id), basis, function, checks_by(checks)))
+        own = entry or _entry_beside(function, id)
+        other = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks_by(checks), own["budgets"])
+        return ARTEFACTS.register(id)(other)
 
     return register
 

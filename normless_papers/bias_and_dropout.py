@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,17 +12,19 @@ from normless import residual_map
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
 from normless_papers.claims import Check, Estimate, check, over_draws
+from normless_papers.de_smith import built_wide_resnet
+from normless_papers.multiplier_agreements import blocks_at_start, placement
 
 
 @dataclass(frozen=True)
 class RegularizedFacts:
-    """What was measured of a network converted by ZeroInit, by either of its names.
+    """Measurements of a network converted by ZeroInit, by either of its names.
 
     Attributes:
         layers: convolutions and linear layers of the original network.
         with_bias: how many of them have a bias in the converted one.
         agreements: of the converted network with the formula.
-        shares: of the classifier's features that are dropped, by what they are dropped for.
+        shares: of the classifier's features that are dropped, by name of the scheme.
     """
 
     layers: int
@@ -31,39 +33,64 @@ class RegularizedFacts:
     shares: Mapping[str, Estimate]
 
     def checks(self, drops: Mapping[str, float]) -> list[Check]:
-        """That everything is there as the papers define it, with these drop probabilities."""
-        biased = check(
-            "All convolutions and linear layers have a bias.",
-            self.with_bias == self.layers > 0,
-            layers=self.layers,
-            with_bias=self.with_bias,
-        )
+        """That the network is as the papers define it, with these drop probabilities."""
+        counts = {"layers": self.layers, "with_bias": self.with_bias}
+        biased = check("All convolutions and linear layers have a bias.", self.with_bias == self.layers > 0, **counts)
         dropped = [drop_check(name, drop, self.shares[name]) for name, drop in drops.items()]
         return [biased, *(one.check() for one in self.agreements), *dropped]
 
 
+def regularized_facts(
+    scheme: str,
+    depth: int,
+    width: int,
+    draws: int,
+    dropouts: Mapping[str, str],
+    compare: Callable[[nn.Module, nn.Module, Tensor], Agreement],
+) -> RegularizedFacts:
+    """Measure a Wide-ResNet converted by a scheme.
+
+    Args:
+        scheme: one of the names of ZeroInit.
+        depth: of the network.
+        width: factor of the network.
+        draws: of dropout.
+        dropouts: schemes by the name of their drop probability.
+        compare: another agreement, of the original network, the converted one and images.
+    """
+    original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+    network = convert(original, scheme)
+    layers, with_bias, zero = biases(original, network)
+    agreements = (
+        zero,
+        compare(original, network, images),
+        *blocks_at_start(network, images),
+        *placement(convert(original, f"{scheme}(dropout=0)"), images),
+    )
+    shares = {name: dropped_share(original, one, draws) for name, one in dropouts.items()}
+    return RegularizedFacts(layers, with_bias, agreements, shares)
+
+
 def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
     """How many convolutions and linear layers there are, how many have a bias, and that each bias starts at zero."""
-    kinds = (nn.Conv2d, nn.Linear)
-    layers = [name for name, module in original.named_modules() if isinstance(module, kinds)]
-    found = [dict(network.get_submodule(name).named_parameters(recurse=False)).get("bias") for name in layers]
-    values = torch.cat([torch.zeros(1), *(one for one in found if one is not None)])
+    layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+    parameters = [dict(network.get_submodule(name).named_parameters(recurse=False)).get("bias") for name in layers]
+    values = torch.cat([torch.zeros(1), *(one for one in parameters if one is not None)])
     zero = agreement("All biases, the classifier's included, start at 0", values, torch.zeros_like(values))
-    return len(layers), sum(one is not None for one in found), zero
+    return len(layers), sum(one is not None for one in parameters), zero
 
 
 def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
     """The share of the classifier's features that a scheme drops in training, over some draws."""
     network = convert(original, scheme).train()
     classifier = network.get_submodule(residual_map(network).classifier or "")
-    before = classifier.get_submodule("before")
-    features = int(classifier.get_parameter("weight").shape[1])
-    kept: Tensor = before(torch.ones(draws, features))
-    return over_draws((kept == 0).double().mean(1).tolist())
+    features = torch.ones(draws, int(classifier.get_parameter("weight").shape[1]))
+    outputs: Tensor = classifier.get_submodule("before")(features)
+    return over_draws((outputs == 0).double().mean(1).tolist())
 
 
 def drop_check(name: str, drop: float, share: Estimate) -> Check:
-    """The mean share dropped within four standard errors of the probability."""
+    """Whether the mean share dropped lies within four standard errors of the probability."""
     error = share.deviation / share.n**0.5
     return check(
         f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors.",

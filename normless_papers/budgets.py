@@ -24,17 +24,10 @@ def typed(function: Callable[..., Any], settings: Mapping[str, Any]) -> Mapping[
     from pydantic import TypeAdapter
 
     kinds = get_type_hints(function)
+    adapters = {name: TypeAdapter(kinds.get(name, Any)) for name in settings}
     return MappingProxyType(
-        {
-            name: TypeAdapter(kinds.get(name, Any)).validate_python(_immutable(value))
-            for name, value in settings.items()
-        }
+        {name: adapters[name].validate_python(_immutable(value)) for name, value in settings.items()}
     )
-
-
-def reason_of(id: str) -> str:  # noqa: A002 - as in the index
-    """Why an artefact's smoke and small budgets are what they are."""
-    return str(budget_table()[id]["why"])
 
 
 @cache

@@ -39,15 +39,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over replicates; an exact quantity is `Estimate(value)`.
+    """Mean, sample standard deviation and number of replicates; an exact quantity is `Estimate(value)`.
 
-    Attributes:
-        mean: of the replicates.
-        deviation: their sample standard deviation; 0 of an exact quantity, NaN of a single replicate.
-        n: how many there are.
-        by_seed: each replicate's number by its seed; empty where they have none. Estimates with the same seeds are
-            compared seed by seed.
-        name: of what is estimated, for the numbers of a check.
+    The deviation of a single replicate is NaN. Estimates with the same seeds in `by_seed` are compared seed by seed;
+    `name` is for the numbers of a check.
     """
 
     mean: float
@@ -111,17 +106,10 @@ def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) ->
         squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
         counts = [first.n, second.n]
     named = len({first.name, second.name, ""}) == 3
-    return check(
-        claim,
-        above_zero(first.mean - second.mean - by, squared, counts),
-        **{
-            first.name if named else "first": first.mean,
-            second.name if named else "second": second.mean,
-            "needed_difference": by,
-            "standard_error": math.sqrt(sum(squared)),
-            "pairs": gap.n if paired else 0,
-        },
-    )
+    names = (first.name, second.name) if named else ("first", "second")
+    numbers = {"needed_difference": by, "standard_error": math.sqrt(sum(squared)), "pairs": gap.n if paired else 0}
+    holds = above_zero(first.mean - second.mean - by, squared, counts)
+    return check(claim, holds, **{names[0]: first.mean, names[1]: second.mean}, **numbers)
 
 
 def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
@@ -194,12 +182,9 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
 
 
 def above_zero(gap: float, squared_errors: Sequence[float], counts: Sequence[int]) -> bool | None:
-    """Whether a mean, or a difference of means, is above 0 at 95 %; None where that is undecided, or NaN.
+    """Whether a mean, or a difference of means with deviations s²/n and counts n, is above 0 at 95 %.
 
-    Args:
-        gap: the mean or difference.
-        squared_errors: deviation²/n of each mean.
-        counts: n of each.
+    None where that is undecided, or NaN.
     """
     error = math.sqrt(sum(squared_errors))
     if math.isnan(gap) or math.isnan(error) or abs(gap) <= _quantile(squared_errors, counts) * error:
@@ -236,17 +221,7 @@ def decades_over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Est
 
 
 def replicates(values: pd.Series, best: int | None = None, *, minimized: bool = False, name: str = "") -> Estimate:
-    """Mean and deviation of the best replicates, or of all.
-
-    Args:
-        values: a number per replicate, indexed by seed.
-        best: how many of them count; all if None.
-        minimized: whether less is better.
-        name: of what is estimated.
-
-    Returns:
-        The estimate, by seed if every replicate counts.
-    """
+    """Mean and deviation of the best replicates, or of all and then by seed; `values` are indexed by seed."""
     chosen = values.sort_values(ascending=minimized).iloc[: best or len(values)]
     estimate = replace(over_draws(chosen.to_numpy(dtype=float)), name=name)
     if len(chosen) < len(values):
@@ -256,10 +231,7 @@ def replicates(values: pd.Series, best: int | None = None, *, minimized: bool = 
 
 
 def single_run(value: float) -> Estimate:
-    """A single run of ResNet-50 on ImageNet, in percent, with the known deviation of such runs.
-
-    A comparison of two of them is decided where they differ by more than 1.96 · √2 · 0.12 = 0.33 points.
-    """
+    """A single run of ResNet-50 on ImageNet, in percent; two differ where 1.96 · √2 · 0.12 = 0.33 points apart."""
     return Estimate(value, IMAGENET_DEVIATION, 1)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import linear_regression
 from typing import Any
 
 import pandas as pd
@@ -92,15 +93,16 @@ class Comparison:
         metric: str = "",
     ) -> list[Check]:
         """Whether one method is above another by so much, at each size, which ends the sentence of the claim."""
-        return [
-            larger(
-                f"{claim} {self.at(size)}.",
-                self.reached(first, size, metric),
-                self.reached(second, size, metric),
-                by=by,
-            )
-            for size in (self.sizes if sizes is None else sizes)
-        ]
+        sizes = self.sizes if sizes is None else sizes
+        pairs = [(self.reached(first, size, metric), self.reached(second, size, metric)) for size in sizes]
+        return [larger(f"{claim} {self.at(size)}.", *pair, by=by) for size, pair in zip(sizes, pairs, strict=True)]
+
+    def exceeds(
+        self, claim: str, first: tuple[str, int], second: tuple[str, int] | float, *, by: float = 0.0
+    ) -> Check:
+        """Whether a method at a size is above another, or above a number, by so much."""
+        other = self.reached(*second) if isinstance(second, tuple) else Estimate(second)
+        return larger(claim, self.reached(*first), other, by=by)
 
     def agree(self, first: str, second: str, sizes: Sequence[int]) -> list[Check]:
         """Whether the means of two methods are no further apart than the larger deviation, at each size.
@@ -142,7 +144,7 @@ class Comparison:
         saturated = max(inside, key=lambda size: (inside[size], -size), default=math.nan)
         rising = {size: exponent for size, exponent in inside.items() if size <= saturated}
         points = inside if len(rising) < 2 else rising
-        slope = _slope(points) if len(points) >= 3 else math.nan
+        slope = linear_regression(list(points), list(points.values())).slope if len(points) >= 3 else math.nan
         words = f"up to batch size {max(sizes)}" if sizes else "at small batch sizes"
         return check(
             f"By {metric.replace('_', ' ')} the optimal learning rate of {method} is proportional to the batch size "
@@ -215,6 +217,7 @@ class Comparison:
         rates: bool = False,
         measured: pd.DataFrame | None = None,
         on: tuple[str, ...] = (),
+        quantity: tuple[str, Any] | None = None,
         remarks: Sequence[str] = (),
     ) -> Evidence:
         """The comparison as evidence, with a panel per metric.
@@ -224,6 +227,7 @@ class Comparison:
             rates: draw the optimal learning rates instead of what is reached at them.
             measured: the table, where it is not that of all optima.
             on: see `Evidence`.
+            quantity: name and value of a single published number, the first row of the table.
             remarks: see `Evidence`; those on the runs follow.
         """
         labels = {label: own for sweep in self.runs.sweeps for label, own in sweep.axes[self.column].items()}
@@ -245,6 +249,8 @@ class Comparison:
             return axes[0]
 
         table = self.table() if measured is None else measured
+        if quantity:
+            table, on = with_quantity(*quantity, table.assign(quantity="optimum")), ("quantity",)
         remarks = (*remarks, *self.runs.remarks(*self.metrics))
         return self.runs.evidence(table, draw, facts=self, on=on, remarks=remarks)
 
@@ -256,12 +262,10 @@ class Comparison:
         )
 
 
+def with_quantity(quantity: str, value: Any, *tables: pd.DataFrame) -> pd.DataFrame:
+    """Tables of optima after a first row with a single quantity and its value."""
+    return pd.concat([pd.DataFrame([{"quantity": quantity, "value": value}]), *tables], ignore_index=True)
+
+
 def _unit(metric: str, *, short: bool = False) -> str:
     return ("%" if short else "percent") if "accuracy" in metric else "nats"
-
-
-def _slope(points: Mapping[float, float]) -> float:
-    """Of the least-squares line through (x, y)."""
-    x, y = list(points), list(points.values())
-    middle, height = math.fsum(x) / len(x), math.fsum(y) / len(y)
-    return math.fsum((a - middle) * (b - height) for a, b in points.items()) / math.fsum((a - middle) ** 2 for a in x)

@@ -7,14 +7,15 @@ convolution and the classification layer", and so the networks that it is compar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log2
 from types import MappingProxyType
 from typing import Any
 
 from normless.models import WideResNet, wide_resnet
 from normless.sweeps import RateGrid, Sweep, axis_of
-from normless_papers.artefact import Context
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check
 from normless_papers.comparison import Comparison
 from normless_papers.effort import Effort
 from normless_papers.runs import carry_out
@@ -91,20 +92,13 @@ def over_depths(
     depths: Sequence[int],
     width: int,
     effort: Effort,
-    metric: str = ACCURACY,
     *,
+    metric: str = ACCURACY,
     column: str = "method",
 ) -> Comparison:
-    """Wide-ResNets of one width at some depths, batch size 64, by each method; axes `column` and `depth`.
+    """Run Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods) and `depth`.
 
-    Args:
-        context: of the artefact.
-        methods: keys of `METHODS`.
-        depths: numbers of layers, 6b + 4.
-        width: width factor.
-        effort: how much of the protocol.
-        metric: for whose optima the learning rates are extended.
-        column: what the published rows call the methods.
+    The learning rates are extended for the optima by `metric`.
     """
     axes = {
         column: {method: dict(METHODS[method]) for method in methods},
@@ -114,6 +108,21 @@ def over_depths(
     reduction = effort.reduction(context)
     runs = carry_out(context, sweep, metrics=(metric,), reduction=reduction, control={column: "batch_norm"})
     return Comparison(runs, effort.step, "depth", column, (metric,))
+
+
+def table_over_depths(
+    id: str,  # noqa: A002 - as in `artefact`
+    checks: Callable[[Comparison], Sequence[Check]],
+    methods: Iterable[str],
+    title: str,
+    remarks: Sequence[str] = (),
+    **options: str,
+) -> None:
+    """Register the artefact that is a table of optima of some methods over depth; options as in `over_depths`."""
+
+    @artefact(id, basis="training", checks=checks)
+    def measure(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
+        return over_depths(context, methods, depths, width, effort, **options).by_depth(title, remarks)
 
 
 def batch_sweeps(
@@ -126,12 +135,12 @@ def batch_sweeps(
     model: str,
     ghost: int | None,
 ) -> list[Sweep]:
-    """One network at some batch sizes by each method, a sweep per batch size; axes `method` and `batch_size`.
+    """One network at batch sizes that are powers of two, a sweep for each; axes `method` and `batch_size`.
 
     Args:
         context: of the artefact.
         name: of the sweeps.
-        methods: keys of `METHODS`, or what each method sets by its name.
+        methods: keys of `METHODS`, or the settings of each method by its name.
         batch_sizes: powers of two.
         effort: how much of the protocol.
         model: the network as text.
@@ -164,3 +173,40 @@ def over_batch_sizes(
     control = {"method": "batch_norm"}
     runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
     return Comparison(runs, effort.step, "batch_size", "method", metrics)
+
+
+def figure_over_batch_sizes(
+    id: str,  # noqa: A002 - as in `artefact`
+    checks: Callable[[Comparison], Sequence[Check]],
+    methods: Iterable[str],
+    title: str,
+    *,
+    name: str,
+    ghost: int | None = None,
+    metrics: tuple[str, ...] = (ACCURACY, LOSS),
+    quantity: Callable[[Comparison], tuple[str, Any]] | None = None,
+    rates: bool = False,
+    remarks: Sequence[str] = (),
+) -> None:
+    """Register the artefact that is a figure of optima over batch sizes, or of their learning rates.
+
+    Args:
+        id: of the artefact, as its checks and the methods.
+        checks: of the claim.
+        methods: keys of `METHODS`.
+        title: of the figure.
+        name: of the sweeps, as the other options in `batch_sweeps` and `Comparison.evidence`.
+        ghost: examples that share batch-norm statistics.
+        metrics: for whose optima the learning rates are extended.
+        quantity: name and value of the single published number.
+        rates: draw the rates of the optima.
+        remarks: on all budgets.
+    """
+
+    @artefact(id, basis="training", checks=checks)
+    def measure(
+        context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
+    ) -> Evidence:
+        network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
+        facts = over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
+        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None, remarks=remarks)

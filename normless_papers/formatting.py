@@ -76,14 +76,16 @@ def table_of(one: Reproduction, most: int = MOST_ROWS) -> tuple[Table | None, st
 
 def _ordered(names: list[str]) -> list[str]:
     """Each measured column follows the published one of the same quantity."""
-    ordered = []
-    for name in names:
-        twin = name.removesuffix(_PUBLISHED) + _MEASURED
-        if name.endswith(_PUBLISHED) and twin in names:
-            ordered += [name, twin]
-        elif not (name.endswith(_MEASURED) and name.removesuffix(_MEASURED) + _PUBLISHED in names):
-            ordered.append(name)
-    return ordered
+    twins = {_twin(name): name for name in names if name.endswith(_PUBLISHED) and _twin(name) in names}
+    both = {published: [published, measured] for measured, published in twins.items()}
+    return [column for name in names if name not in twins for column in both.get(name, [name])]
+
+
+def _twin(name: str) -> str:
+    """The name of the column that has the other one of a published and a measured number."""
+    if name.endswith(_PUBLISHED):
+        return name.removesuffix(_PUBLISHED) + _MEASURED
+    return name.removesuffix(_MEASURED) + _PUBLISHED if name.endswith(_MEASURED) else ""
 
 
 def is_published(heading: str) -> bool:
@@ -92,10 +94,10 @@ def is_published(heading: str) -> bool:
 
 
 def _heading(name: str, names: list[str]) -> str:
-    for suffix, other in ((_PUBLISHED, _MEASURED), (_MEASURED, _PUBLISHED)):
-        if name.endswith(suffix) and name.removesuffix(suffix) + other in names:
-            return f"{spoken(name.removesuffix(suffix))}, {suffix[1:]}"
-    return spoken(name)
+    if _twin(name) not in names:
+        return spoken(name)
+    quantity, _, side = name.rpartition("_")
+    return f"{spoken(quantity)}, {side}"
 
 
 def _cell(name: str, value: Any, *, as_printed: bool) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from normless_papers.artefact import Context, Evidence
+from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     IMAGENET_DEVIATION,
     UNKNOWN,
     Check,
     Estimate,
     difference,
-    larger,
     single_run,
     within,
 )
@@ -89,24 +88,18 @@ class ImageNetComparison(Comparison):
     def flat(self, method: str, points: float) -> list[Check]:
         """Whether a method loses less than so many points from the smallest batch size to any other of the papers."""
         first, *others = self.sizes
+        claim = f"is less than {points:g} points below that at {first}."
         return [
             self.as_printed(
-                larger(
-                    f"{method} {self.at(size)} is less than {points:g} points below that at {first}.",
-                    self.reached(method, size),
-                    self.reached(method, first),
-                    by=-points,
-                )
+                self.exceeds(f"{method} {self.at(size)} {claim}", (method, size), (method, first), by=-points)
             )
             for size in others
         ]
 
     def without_identity(self, unbiased: str, biased: str) -> list[Check]:
-        """The claims of both papers on ResNet-50-V1, whose skip path has ReLUs: a scalar bias mostly makes up for it.
+        """The claims of both papers on ResNet-50-V1: a scalar bias mostly makes up for the ReLUs on its skip path.
 
-        Args:
-            unbiased: ZeroInit, by the name of the table.
-            biased: the same with a scalar bias after the merge.
+        `unbiased` is the table's name of ZeroInit, `biased` that of ZeroInit with a scalar bias after the sum.
         """
         return [
             *self.better_by("fixup", unbiased, self.sizes),
@@ -138,25 +131,23 @@ class ImageNetComparison(Comparison):
 def on_imagenet(
     context: Context, methods: Mapping[str, str], batch_sizes: Sequence[int], *, model: str, effort: Effort
 ) -> ImageNetComparison:
-    """Carry out the runs of a table.
-
-    Args:
-        context: of the artefact.
-        methods: the scheme of each method, by its name in the table.
-        batch_sizes: of the table's rows.
-        model: the network as text, with options.
-        effort: how much of it, and with how many channels.
-    """
+    """Carry out the runs of a table: the scheme of each method by its name, of a network given as text."""
     settings = {method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} for method, scheme in methods.items()}
     channels = "" if effort.channels is None else f", channels={effort.channels}"
-    found = over_batch_sizes(
-        context,
-        "imagenet",
-        settings,
-        batch_sizes,
-        effort,
-        model=f"{model.removesuffix(')')}{channels})",
-        ghost=GHOST_BATCH_SIZE,
-        metrics=(ACCURACY,),
-    )
-    return ImageNetComparison(**vars(found))
+    network: dict[str, Any] = {"model": f"{model.removesuffix(')')}{channels})", "ghost": GHOST_BATCH_SIZE}
+    runs = over_batch_sizes(context, "imagenet", settings, batch_sizes, effort, metrics=(ACCURACY,), **network)
+    return ImageNetComparison(**vars(runs))
+
+
+def imagenet_table(
+    id: str,  # noqa: A002 - as in `artefact`
+    checks: Callable[[ImageNetComparison], Sequence[Check]],
+    methods: Mapping[str, str],
+    model: str,
+    title: str,
+) -> None:
+    """Register the artefact that is a table of accuracies by method and batch size; see `on_imagenet`."""
+
+    @artefact(id, basis="training", checks=checks)
+    def measure(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
+        return on_imagenet(context, methods, batch_sizes, model=model, effort=effort).accuracies(title)

@@ -12,15 +12,15 @@ from normless_papers.reference_forward import disturbed, gradients, wide_resnet_
 
 def blocks_at_start(network: nn.Module, images: Tensor) -> list[Agreement]:
     """Every sum is its skip path, bit for bit, and logits do not change when all branch weights are drawn anew."""
-    found = residual_map(network)
-    sums = [network.get_submodule(block.sum) for block in found.blocks if block.sum is not None]
-    if len(sums) < len(found.blocks):
+    blocks = residual_map(network).blocks
+    sums = [network.get_submodule(block.sum) for block in blocks if block.sum is not None]
+    if len(sums) < len(blocks):
         raise ValueError(
             "Expected every block's sum to be a module of its own; compare one of normless' own networks."
         )
     calls, before = observed(network.eval(), sums, images)
     with torch.no_grad():
-        for block in found.blocks:
+        for block in blocks:
             for path in block.branch:
                 weight = network.get_submodule(path).get_parameter("weight")
                 weight.copy_(10 * weight.std() * torch.randn_like(weight))
@@ -35,15 +35,10 @@ def placement(network: nn.Module, images: Tensor) -> list[Agreement]:
     disturbed(network).eval()
     x = images.double()
     ours, formula = network(x), wide_resnet_with_multipliers(network, x)
-    multipliers = [name for name, _ in network.named_parameters() if name.endswith("multiplier")]
+    names = [name for name, _ in network.named_parameters() if name.endswith("multiplier")]
+    slopes = [gradients(network, logits, names) for logits in (ours, formula)]
+    claim = "α multiplies the last convolution with its bias: logits are the formula's"
     return [
-        agreement(
-            "α multiplies the last convolution with its bias: logits are the formula's", ours, formula, ROUNDING
-        ),
-        agreement(
-            "So are the gradients of all α",
-            gradients(network, ours, multipliers),
-            gradients(network, formula, multipliers),
-            ROUNDING,
-        ),
+        agreement(claim, ours, formula, ROUNDING),
+        agreement("So are the gradients of all α", *slopes, ROUNDING),
     ]

@@ -26,7 +26,7 @@ from normless_papers.storage import FIGURE, folder_of, stored
 TITLE = "Five papers on normalization, carried out"
 CAUTION = (
     "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
-    "checked by numbers. A verdict speaks of the budget at which it was found and of nothing larger: smoke is some "
+    "checked by numbers. A verdict holds for the budget at which it was reached, not for larger ones: smoke is some "
     "seconds on tiny data and shows at most a direction; paper is the published setup. A failing claim is reported "
     "as failing, and inconclusive means that the numbers cannot decide. Checks of formulas, measurements and "
     "training runs are counted separately."
@@ -42,19 +42,14 @@ def write_page_of(out: Path, path: Path | None = None) -> Path:
     Raises:
         ResultError: there are no results, or one of them cannot be read.
     """
-    found = list(stored(out))
-    if not found:
+    results = list(stored(out))
+    if not results:
         raise ResultError(f"{out} holds no results; normless reproduce --all --out {out} makes them.")
-    return write_artefacts(page_of(found, out), path or out / PAGE)
+    return write_artefacts(page_of(results, out), path or out / PAGE)
 
 
 def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
-    """The page of results whose figures lie in a folder.
-
-    Args:
-        results: in the order of the papers and the budgets.
-        out: the folder they are stored in.
-    """
+    """The page of results, in the order of the papers and the budgets, of a folder with their figures."""
     by_id: dict[str, list[Reproduction]] = defaultdict(list)
     for result in results:
         by_id[result.id].append(result)

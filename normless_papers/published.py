@@ -63,19 +63,18 @@ class Published:
         """The key of the paper, the part of the id before the slash."""
         return self.id.partition("/")[0]
 
+    @property
+    def quantities(self) -> dict[str, Any]:
+        """The single quantities that are published, by name."""
+        return {row["quantity"]: row["value"] for row in self.rows}
+
     @classmethod
     def from_entry(cls, values: Mapping[str, Any]) -> Published:
         """Of an entry as `published.yaml` has them; only `id` and `claim` are needed."""
-        return cls(
-            id=values["id"],
-            kind=values.get("kind", "probe"),
-            title=values.get("title", values["id"]),
-            where=values.get("where", ""),
-            setup=MappingProxyType(dict(values.get("setup", {}))),
-            rows=_rows(values.get("published")),
-            claim=values["claim"],
-            note=values.get("note", ""),
-        )
+        defaults = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": ""}
+        known = {name: values.get(name, default) for name, default in defaults.items()}
+        rows = _rows(values.get("published"))
+        return cls(**known | {"id": values["id"], "claim": values["claim"], "rows": rows})
 
     def to_entry(self) -> dict[str, Any]:
         """The inverse of `from_entry`."""
@@ -107,8 +106,6 @@ def published_as(artefact: str) -> Published:
 
 
 def _rows(printed: Any) -> tuple[Mapping[str, Any], ...]:
-    if printed is None:
-        return ()
     if isinstance(printed, dict):
-        return tuple(MappingProxyType({"quantity": name, "value": value}) for name, value in printed.items())
-    return tuple(MappingProxyType(dict(row)) for row in printed)
+        printed = [{"quantity": name, "value": value} for name, value in printed.items()]
+    return tuple(MappingProxyType(dict(row)) for row in printed or ())

@@ -19,15 +19,15 @@ class Parts:
     """The parameters of one layer of a network by name; those that it does not have are None."""
 
     def __init__(self, network: nn.Module, layer: str) -> None:
-        self._held = dict(network.get_submodule(layer).named_parameters(recurse=False))
+        self._parameters = dict(network.get_submodule(layer).named_parameters(recurse=False))
 
     def __getattr__(self, name: str) -> Tensor | None:
-        return self._held.get(name)
+        return self._parameters.get(name)
 
     @property
     def matrix(self) -> Tensor:
         """The layer's weight."""
-        return self._held["weight"]
+        return self._parameters["weight"]
 
 
 def scaled(value: Tensor, factor: Tensor | None) -> Tensor:
@@ -55,12 +55,8 @@ def classified(network: nn.Module, x: Tensor) -> Tensor:
 def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
     """x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), logits after the last relu and the mean.
 
-    A pre-activation Wide-ResNet by SkipInit or ZeroInit, without dropout; a 1×1 convolution on the skip path reads
-    relu(x_l).
-
-    Args:
-        network: `wide_resnet` converted by skipinit or zeroinit.
-        x: images, shape (B, C, H, W).
+    A `wide_resnet` by SkipInit or ZeroInit, without dropout, of images (B, C, H, W); a 1×1 convolution on the skip
+    path reads relu(x_l).
     """
     x = convolved(Parts(network, "stem"), x)
     for name, block in network.get_submodule("blocks").named_children():
@@ -76,15 +72,12 @@ def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
 def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
     """x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄), Fixup's figure 1, right.
 
-    Args:
-        network: `resnet_cifar` converted by fixup.
-        x: images, shape (B, C, H, W).
+    A `resnet_cifar` by Fixup, of images (B, C, H, W).
     """
     stem = Parts(network, "stem")
     x = F.relu(shifted(convolved(stem, x), stem.output_bias))
     for name, block in network.get_submodule("blocks").named_children():
-        layers = (Parts(network, f"blocks.{name}.{layer}") for layer in ("conv1", "relu1", "conv2"))
-        first, middle, last = layers
+        first, middle, last = (Parts(network, f"blocks.{name}.{layer}") for layer in ("conv1", "relu1", "conv2"))
         stride = int(block.get_submodule("conv1").stride[0])  # type: ignore[index]
         inside = F.relu(shifted(convolved(first, shifted(x, first.input_bias), stride), first.output_bias))
         branch = convolved(last, shifted(inside, middle.output_bias))
@@ -96,10 +89,9 @@ def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def disturbed(network: nn.Module, *, size: float = 0.3) -> nn.Module:
-    """The network in float64 with everything that starts at zero or one moved off it, for a sensitive comparison.
+    """The same network in float64, with normal values added to multipliers, biases and layers that start at zero.
 
-    Multipliers, biases and layers that start at zero get normal values of this standard deviation (a layer's divided
-    by the root of its inputs) added, so that the branches carry a signal. The network itself is changed.
+    Their standard deviation is `size`, a layer's divided by the root of its inputs, so that branches carry a signal.
     """
     network.double()
     with torch.no_grad():
@@ -116,3 +108,9 @@ def gradients(network: nn.Module, outputs: Tensor, names: Iterable[str]) -> Tens
     parameters = dict(network.named_parameters())
     results = torch.autograd.grad(outputs.square().sum() / 2, [parameters[name] for name in names], retain_graph=True)
     return torch.cat([one.flatten() for one in results])
+
+
+def multipliers(network: nn.Module) -> Tensor:
+    """The scalar multipliers of a network in their order, shape (number,)."""
+    values = [one.detach() for name, one in network.named_parameters() if name.endswith("multiplier")]
+    return torch.cat([torch.zeros(0), *values])

@@ -73,13 +73,13 @@ def reproduce(
             nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
             _own_folder(out, id, budget) as own,
         ):
-            made, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
+            result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
     except Exception as error:
-        made, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
-    unpublished = None if id in published() else entry
-    made = replace(made, entry=unpublished, seconds=round(time.perf_counter() - started, 3), provenance=provenance())
-    save(made, axes, out)
-    return made
+        result, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
+    seconds, other = round(time.perf_counter() - started, 3), None if id in published() else entry
+    result = replace(result, entry=other, seconds=seconds, provenance=provenance())
+    save(result, axes, out)
+    return result
 
 
 def laboratory_in(out: Path, workers: int | None = None, listener: LaboratoryListener | None = None) -> Laboratory:
@@ -123,7 +123,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
             axes = evidence.draw()
         except Exception as raised:
             error = f"The figure cannot be drawn: {_sentence(raised)}"
-    made = Reproduction(
+    result = Reproduction(
         artefact.published.id,
         context.budget,
         asked,
@@ -137,7 +137,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         runs=tuple(sorted(context.lab.asked)),
         figure="" if axes is None else description(axes),
     )
-    return made, axes
+    return result, axes
 
 
 def _sentence(error: Exception) -> str:

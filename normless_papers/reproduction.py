@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import pandas as pd
@@ -74,29 +74,13 @@ class Reproduction:
         return beside(self.published.rows, self.measured, self.on)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, ready for JSON, with the verdict and what is published."""
-        return {
-            "format": FORMAT,
-            "id": self.id,
-            "budget": self.budget,
-            "basis": self.basis,
-            "verdict": self.verdict,
-            "error": self.error,
-            "checks": [
-                {"claim": one.claim, "verdict": one.verdict, "numbers": plain(one.numbers)} for one in self.checks
-            ],
-            "on": list(self.on),
-            "published": plain(self.published.rows),
-            "measured": table_to_dict(self.measured),
-            "setup": plain(self.setup),
-            "remarks": list(self.remarks),
-            "figure": self.figure,
-            "asked": plain(self.asked),
-            "seconds": self.seconds,
-            "provenance": dict(self.provenance),
-            "runs": list(self.runs),
-            **({"entry": plain(self.entry.to_entry())} if self.entry else {}),
-        }
+        """All of it as plain data, ready for JSON, with the verdict and the published numbers."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values |= {"format": FORMAT, "verdict": self.verdict, "published": self.published.rows}
+        values |= {"checks": [vars(one) for one in self.checks], "measured": table_to_dict(self.measured)}
+        entry = values.pop("entry")
+        text: dict[str, Any] = plain(values | ({"entry": entry.to_entry()} if entry else {}))
+        return text
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Reproduction:
@@ -111,24 +95,16 @@ class Reproduction:
             raise ResultError("it was written by a later normless than this one; update normless to read it")
         if values["format"] < FORMAT:
             raise ResultError("it was written by an earlier normless; carry it out again with --again")
+        readers: dict[str, Callable[[Any], Any]] = {
+            "measured": table_from_dict,
+            "checks": lambda checks: tuple(map(_check, checks)),
+            "entry": Published.from_entry,
+        } | dict.fromkeys(("on", "remarks", "runs"), tuple)
+        names = [one.name for one in fields(cls) if one.name != "entry" or "entry" in values]
         try:
-            return cls(
-                id=values["id"] if "entry" in values else published_as(values["id"]).id,
-                budget=values["budget"],
-                asked=values["asked"],
-                basis=values["basis"],
-                measured=table_from_dict(values["measured"]),
-                on=tuple(values["on"]),
-                checks=tuple(_check(one) for one in values["checks"]),
-                setup=values["setup"],
-                remarks=tuple(values["remarks"]),
-                error=values["error"],
-                seconds=values["seconds"],
-                provenance=values["provenance"],
-                runs=tuple(values["runs"]),
-                figure=values["figure"],
-                entry=Published.from_entry(values["entry"]) if "entry" in values else None,
-            )
+            if "entry" not in values:
+                published_as(values["id"])
+            return cls(**{name: readers[name](values[name]) if name in readers else values[name] for name in names})
         except KeyError as error:
             raise ResultError(f"it does not say {error}, or says what this normless does not know") from error
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -131,21 +132,16 @@ class Runs:
         return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
 
     def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
-        """The optima in the columns of De & Smith's tables.
+        """The optima in the columns of De & Smith's tables, without mean and rate where nothing trained.
 
-        Returns:
-            The axes' columns; mean and deviation under the names given; `lr_log2` and `lr_log2_range`, log₂ of the
-            optimal rate and of all rates within a deviation of it; `edge`, `n`, `trainable` and the counts of runs.
-            Without mean and rate where nothing trained.
+        `lr_log2` and `lr_log2_range` are log₂ of the optimal rate and of all rates within a deviation of it.
         """
         table = self.optima(metric)
         trained = table.where(table["trainable"].astype(bool))
         columns = table[self.axes].assign(**{name: trained["mean"], deviation: trained["deviation"]})
-        columns["lr_log2"] = [_log2(rate) for rate in trained["rate"]]
-        columns["lr_log2_range"] = [
-            "" if math.isnan(low) else f"{_log2(low):g}, {_log2(high):g}"
-            for low, high in zip(trained["rate_low"], trained["rate_high"], strict=True)
-        ]
+        columns["lr_log2"] = np.log2(trained["rate"].astype(float))
+        ends = np.log2(trained[["rate_low", "rate_high"]].astype(float)).itertuples(index=False, name=None)
+        columns["lr_log2_range"] = ["" if math.isnan(low) else f"{low:g}, {high:g}" for low, high in ends]
         return columns.join(table[["edge", "n", "trainable", *_COUNTS]])
 
     def summary(self, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -241,8 +237,8 @@ def carry_out(
         context: whose laboratory runs them.
         sweeps: at least one.
         metrics: whose optima must not lie at an end of the grid, as far as it is extended.
-        reduction: what is less than the paper's training.
-        control: labels of the method that decides what trains.
+        reduction: as in `Runs`.
+        control: as in `Runs`.
     """
     results = [context.lab.run(sweep, metrics=metrics) for sweep in sweeps]
     rows = context.lab.carry_out([sweeps[0].points()[0].config])
@@ -286,12 +282,7 @@ def estimate(runs: pd.DataFrame, column: str, name: str = "") -> Estimate:
 
 
 def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """A row per combination, in the order of the table.
-
-    Args:
-        table: a row per run.
-        by: the columns that name a combination.
-        columns: numbers of each run.
+    """A row per combination of the columns `by`, in the order of the table of runs.
 
     Returns:
         The columns of `by`; each number's mean over replicates under its own name and sample standard deviation (NaN
@@ -299,23 +290,18 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
     """
     rows = []
     for labels, runs in table.groupby(list(by), sort=False):
-        row: dict[str, Any] = dict(zip(by, labels, strict=True))
+        row = dict(zip(by, labels, strict=True))
         for column in columns:
             one = estimate(runs, column)
             row |= {column: one.mean, f"{column}_deviation": one.deviation}
-        counts = runs["outcome"].value_counts()
-        rows.append(row | {"n": len(runs)} | {name: int(counts.get(name, 0)) for name in OUTCOMES})
+        rows.append(row | {"n": len(runs)} | {name: int((runs["outcome"] == name).sum()) for name in OUTCOMES})
     return pd.DataFrame(rows)
 
 
 def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
-    """The rows of a summary as `BESIDE_PUBLISHED` draws them: `name`, `measured`, `deviation`, `published`.
+    """A column of a summary beside the published numbers of an artefact, as `BESIDE_PUBLISHED` draws them.
 
-    Args:
-        name: of the artefact with the published rows.
-        measured: as `summary` gives it.
-        on: the columns that name a row.
-        column: the number.
+    `on` are the columns that name a row.
     """
     printed = {tuple(str(row[one]) for one in on): row[column] for row in published_as(name).rows}
     keys = [tuple(map(str, key)) for key in measured[list(on)].itertuples(index=False, name=None)]
@@ -326,7 +312,3 @@ def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column:
 
 def _name(labels: Mapping[str, Any]) -> str:
     return ", ".join(map(str, labels.values()))
-
-
-def _log2(rate: float) -> float:
-    return math.log2(rate) if rate > 0 else math.nan

@@ -27,14 +27,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MeasuredBatch:
-    """Training examples without augmentation, normalized as for training.
-
-    Attributes:
-        inputs: shape (B, C, H, W), float32.
-        targets: classes, shape (B,).
-        classes: of the data set.
-        provenance: of the data set, and the number of examples.
-    """
+    """Training examples without augmentation, normalized as for training: images (B, C, H, W) and classes (B,)."""
 
     inputs: Tensor
     targets: Tensor
@@ -48,14 +41,7 @@ class MeasuredBatch:
 
 
 def training_batch(context: Context, default: str, size: int, *, epoch: int = 0) -> MeasuredBatch:
-    """The first batch of an epoch of the user's data set.
-
-    Args:
-        context: whose seed shuffles the examples.
-        default: the data set as text, if the user names none.
-        size: the number of examples; all of a smaller training set.
-        epoch: another epoch is another batch.
-    """
+    """The first `size` examples of an epoch of the user's data set, or of the default one, shuffled by the seed."""
     name = context.data_or(default)
     data = load_data(name, root=context.data_root)
     count = min(size, data.train_size)

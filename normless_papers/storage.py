@@ -24,8 +24,8 @@ def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
     """Write a result in place of an older one; returns its folder.
 
-    The older result is gone before the first file is written, and `result.json` is written last and at once: what can
-    be loaded is complete and of one piece, whenever the process is killed.
+    The older result is deleted first, and `result.json` is written last and at once: a result that can be loaded is
+    complete, whenever the process is killed.
     """
     from normless.plots import save_png, save_svg
 
@@ -67,6 +67,5 @@ def stored(out: Path) -> Iterator[Reproduction]:
     others = sorted("/".join(path.parts[-4:-2]) for path in (out / "artefacts").glob(f"*/*/*/{RESULT}"))
     for name in dict.fromkeys([*published(), *others]):
         for budget in BUDGETS:
-            found = load(out, name, budget)
-            if found is not None:
-                yield found
+            if (result := load(out, name, budget)) is not None:
+                yield result

@@ -15,8 +15,8 @@ def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:
     """The test accuracy at the learning rate with the highest mean; diverged runs count as chance.
 
     Args:
-        runs: a row per run of one network: `rate`, `seed`, `outcome`, `test_accuracy` and `chance_accuracy`, in one
-            unit. Runs that failed with an error are left out.
+        runs: a row per run of one network: `rate`, `seed`, `outcome`, `test_accuracy`, `chance_accuracy`;
+            failed ones do not count.
         best: how many of the best runs at each rate count; all if None.
 
     Returns:
@@ -37,13 +37,8 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
     `larger`. A control with c - p < ½ (1 - p), half of the possible gain, decides nothing: then the check holds if
     the network has that much, and is inconclusive otherwise.
 
-    Args:
-        claim: a sentence.
-        accuracy: of the network at its best rate, in percent; see `best_accuracy`.
-        control: the same of the network that it is compared with.
-        chance: of the best constant guess, in percent.
-        least: share of the possible gain that is enough of a control, where the paper's own training is too short for
-            half of it.
+    Accuracies are in percent, those of networks as `best_accuracy` has them; `least` takes the place of that ½ where
+    the paper's own training is too short.
     """
     needed = control.scaled(SHARE, (1 - SHARE) * chance)
     numbers = {"accuracy": accuracy.mean, "control": control.mean, "chance": chance, "needed": needed.mean}
@@ -71,29 +66,22 @@ def runs_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
 ) -> Check:
     """`trains` of tables of runs, each at its best rate."""
-    return trains(claim, *_accuracies(runs, control, best), least=least)
+    chance = chance_of(pd.concat([runs, control]))
+    return trains(claim, best_accuracy(runs, best), best_accuracy(control, best), chance, least=least)
 
 
 def runs_do_not_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
 ) -> Check:
-    """`does_not_train` of tables of runs, each at its best rate."""
-    return does_not_train(claim, *_accuracies(runs, control, best), least=least)
-
-
-def _accuracies(runs: pd.DataFrame, control: pd.DataFrame, best: int | None) -> tuple[Estimate, Estimate, float]:
-    return best_accuracy(runs, best), best_accuracy(control, best), chance_of(pd.concat([runs, control]))
+    """The opposite of `runs_train`, inconclusive where that is."""
+    one = runs_train(claim, runs, control, best=best, least=least)
+    return check(claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
 
 
 def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:
     """The largest learning rate at which a network trains, by the means over replicates; 0 if it trains at none.
 
-    Args:
-        runs: of one network, in percent, as in `best_accuracy`.
-        control: see `trains`.
-
-    Returns:
-        NaN if all runs failed, or if no rate trains and the control learned too little to decide.
+    NaN if all runs failed, or if no rate trains and the control learned too little to decide.
     """
     runs = runs[runs["outcome"] != "failed"]
     if runs.empty:

@@ -22,7 +22,7 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
     {"deprecated"},
-    {"lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
+    {"former_packages", "lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
     {"extras", "machine"},
     {"registry"},
     {"nn"},

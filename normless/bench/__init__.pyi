@@ -1,10 +1,10 @@
+from .map import MapBench as MapBench
+from .map import measure_map as measure_map
 from .probes import ProbeBench as ProbeBench
 from .probes import measure_probes as measure_probes
 from .step import StepBench as StepBench
 from .step import measure_step as measure_step
-from .step import seconds_in_turns as seconds_in_turns
 from .step import training_step as training_step
-from .structure import MapBench as MapBench
-from .structure import measure_map as measure_map
 from .sweep import SweepBench as SweepBench
 from .sweep import measure_sweep as measure_sweep
+from .timing import seconds_in_turns as seconds_in_turns

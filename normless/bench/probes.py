@@ -10,14 +10,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 from types import MappingProxyType
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normless.bench.timing import ratio_table, seconds_in_turns
 from normless.conversion import convert
 from normless.models import resnet_cifar
 from normless.probes import probe
@@ -53,25 +52,6 @@ class ProbeBench:
     rounds: int = 5
 
 
-@dataclass(frozen=True)
-class _Pass:
-    network: nn.Module
-    images: Tensor
-    labels: Tensor
-
-    def of(self, probes: Sequence[str]) -> Callable[[], object]:
-        """A forward and backward pass, with probes if there are any."""
-        if not probes:
-            return self.plain
-        found = residual_map(self.network)
-        return lambda: probe(self.network, (self.images, self.labels), probes, residual_map=found)
-
-    def plain(self) -> None:
-        """A forward and backward pass; gradients are discarded."""
-        F.cross_entropy(self.network(self.images), self.labels).backward()  # type: ignore[no-untyped-call]
-        self.network.zero_grad()
-
-
 def measure_probes(bench: ProbeBench) -> pd.DataFrame:
     """Time every set of probes and the plain pass in turn; measure peak memory of each in a new process.
 
@@ -80,37 +60,28 @@ def measure_probes(bench: ProbeBench) -> pd.DataFrame:
         same round), lowest and highest of these ratios; megabytes (peak above the memory before the pass) and
         memory_ratio to the plain pass's.
     """
-    setup = _setup(bench)
-    runs = {name: setup.of(probes) for name, probes in SETS.items()}
-    for run in runs.values():
-        run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(bench.rounds):
-        for name, run in runs.items():
-            start = perf_counter()
-            run()
-            times[name].append(perf_counter() - start)
-    seconds = pd.DataFrame(times)
-    ratios = seconds.div(seconds[PLAIN], axis=0)
-    peaks = pd.Series({name: _peak_of(bench, name) for name in runs})
-    return pd.DataFrame(
-        {
-            "probes": seconds.columns,
-            "seconds": seconds.median().to_numpy(),
-            "ratio": ratios.median().to_numpy(),
-            "lowest": ratios.min().to_numpy(),
-            "highest": ratios.max().to_numpy(),
-            "megabytes": peaks.to_numpy(),
-            "memory_ratio": (peaks / peaks[PLAIN]).to_numpy(),
-        }
-    )
+    seconds = seconds_in_turns({name: _pass(bench, name) for name in SETS}, bench.rounds)
+    peaks = pd.Series({name: _peak_of(bench, name) for name in SETS})
+    table = ratio_table("probes", seconds, seconds.div(seconds[PLAIN], axis=0))
+    return table.assign(megabytes=peaks.to_numpy(), memory_ratio=(peaks / peaks[PLAIN]).to_numpy())
 
 
-def _setup(bench: ProbeBench) -> _Pass:
+def _pass(bench: ProbeBench, name: str) -> Callable[..., object]:
+    """A forward and backward pass with a set of probes, of the first `count` images; the gradients are discarded."""
     torch.manual_seed(0)
     network = convert(resnet_cifar(bench.depth), bench.scheme)
     images = torch.randn(bench.batch_size, 3, bench.image_size, bench.image_size)
-    return _Pass(network, images, torch.randint(10, (bench.batch_size,)))
+    labels = torch.randint(10, (bench.batch_size,))
+    blocks = residual_map(network)
+
+    def run(count: int | None = None) -> None:
+        if SETS[name]:
+            probe(network, (images[:count], labels[:count]), SETS[name], residual_map=blocks)
+        else:
+            F.cross_entropy(network(images[:count]), labels[:count]).backward()  # type: ignore[no-untyped-call]
+            network.zero_grad()
+
+    return run
 
 
 def _peak_of(bench: ProbeBench, name: str) -> float:
@@ -122,12 +93,11 @@ def _peak_of(bench: ProbeBench, name: str) -> float:
 def _peak(bench: ProbeBench, name: str, threads: int) -> float:
     """Megabytes at the peak of a pass above those before it."""
     torch.set_num_threads(threads)
-    setup = _setup(bench)
-    small = _Pass(setup.network, setup.images[:2], setup.labels[:2])
+    run = _pass(bench, name)
     # One-time allocations are no cost of the pass.
-    small.of(SETS[name])()
+    run(2)
     before = _resident()
-    setup.of(SETS[name])()
+    run()
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit - before
 

@@ -1,21 +1,21 @@
-"""What a training step costs under each scheme, relative to the bare network without norms and scalars."""
+"""The cost of a training step under each scheme, relative to the network without norms and scalars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
-from time import perf_counter
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.bench.baselines import HandWrittenFixup
+from normless.bench.timing import ratio_table, seconds_in_turns
 from normless.conversion import convert
-from normless.models import resnet_cifar
+from normless.models import BasicBlock, ResNetCifar, resnet_cifar
 
-BARE = "none"
+REFERENCE = "none"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class StepBench:
         batch_size: images per step.
         image_size: their height and width in pixels.
         rounds: how often every network takes a step; they take turns.
-        schemes: what is compared with the bare network, besides the hand-written Fixup.
+        schemes: compared with the network without norms, in addition to the hand-written Fixup.
     """
 
     depth: int = 110
@@ -41,45 +41,23 @@ def measure_step(bench: StepBench) -> pd.DataFrame:
     """Time forward, backward and SGD step of every network in turn.
 
     Returns:
-        A row per network: name, seconds (median of one step), ratio (median over rounds of its time to the bare
-        network's in the same round), lowest and highest of these ratios.
+        A row per network: network, seconds (median of one step), ratio (median over rounds of its time to that of
+        the network without norms in the same round), lowest and highest of these ratios.
     """
     torch.manual_seed(0)
     network = resnet_cifar(bench.depth)
     images = torch.randn(bench.batch_size, 3, bench.image_size, bench.image_size)
     labels = torch.randint(10, (bench.batch_size,))
-    networks: dict[str, nn.Module] = {scheme: convert(network, scheme) for scheme in (BARE, *bench.schemes)}
+    networks: dict[str, nn.Module] = {scheme: convert(network, scheme) for scheme in (REFERENCE, *bench.schemes)}
     networks["hand-written fixup"] = HandWrittenFixup(network)
     steps = {name: training_step(net, images, labels) for name, net in networks.items()}
     seconds = seconds_in_turns(steps, bench.rounds)
-    ratios = seconds.div(seconds[BARE], axis=0)
-    return pd.DataFrame(
-        {
-            "network": seconds.columns,
-            "seconds": seconds.median().to_numpy(),
-            "ratio": ratios.median().to_numpy(),
-            "lowest": ratios.min().to_numpy(),
-            "highest": ratios.max().to_numpy(),
-        }
-    )
-
-
-def seconds_in_turns(actions: Mapping[str, Callable[[], None]], rounds: int) -> pd.DataFrame:
-    """Time actions in turns, each once before that; a row per round and a column of seconds per action."""
-    for action in actions.values():
-        action()
-    times: dict[str, list[float]] = {name: [] for name in actions}
-    for _ in range(rounds):
-        for name, action in actions.items():
-            start = perf_counter()
-            action()
-            times[name].append(perf_counter() - start)
-    return pd.DataFrame(times)
+    return ratio_table("network", seconds, seconds.div(seconds[REFERENCE], axis=0))
 
 
 def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
-    """Forward, backward and a step of SGD with momentum, of a network on one batch; on CUDA, waited for."""
-    # A rate at which no network moves far: the arithmetic is the same at any.
+    """Forward, backward and a step of SGD with momentum, of a network on one batch; synchronized on CUDA."""
+    # So small a learning rate that no network moves far: the arithmetic is the same at any.
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-6, momentum=0.9)
 
     def step() -> None:
@@ -90,3 +68,39 @@ def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callabl
             torch.cuda.synchronize(images.device)
 
     return step
+
+
+class HandWrittenFixupBlock(nn.Module):
+    """Fixup's basic block as it is usually written: scalars added to and multiplied with the activations."""
+
+    def __init__(self, block: BasicBlock) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = block.conv1, block.conv2
+        self.shortcut = block.shortcut
+        self.bias1a, self.bias1b, self.bias2a, self.bias2b = (nn.Parameter(torch.zeros(1)) for _ in range(4))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(skip(x) + scale · conv2(relu(conv1(x + bias1a) + bias1b) + bias2a) + bias2b)."""
+        h = torch.relu(self.conv1(x + self.bias1a) + self.bias1b)
+        h = self.conv2(h + self.bias2a) * self.scale + self.bias2b
+        return torch.relu(h + self.shortcut(x))
+
+
+class HandWrittenFixup(nn.Module):
+    """A CIFAR ResNet with hand-written Fixup blocks; shapes as `ResNetCifar`."""
+
+    def __init__(self, network: ResNetCifar) -> None:
+        super().__init__()
+        network = deepcopy(network)
+        self.stem, self.pool, self.classifier = network.stem, network.pool, network.classifier
+        self.blocks = nn.Sequential(
+            *(HandWrittenFixupBlock(block) for block in network.blocks if isinstance(block, BasicBlock))
+        )
+        self.bias1, self.bias2 = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        h = self.blocks(torch.relu(self.stem(x) + self.bias1))
+        logits: Tensor = self.classifier(self.pool(h) + self.bias2)
+        return logits

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import pandas as pd
 
+from normless.bench.timing import ratio_table
 from normless.machine import available_cores
 from normless.sweeps import Laboratory, LocalExecutor
 from normless.train import TrainConfig
@@ -42,14 +43,6 @@ class SweepBench:
     rounds: int = 3
 
 
-@dataclass(frozen=True)
-class _Round:
-    """Wall time of some runs, and the mean over runs of what their training steps took."""
-
-    seconds: float
-    training: float
-
-
 def measure_sweep(bench: SweepBench) -> pd.DataFrame:
     """Let both sides carry out equal runs in turns; every process has carried out a run before.
 
@@ -65,21 +58,29 @@ def measure_sweep(bench: SweepBench) -> pd.DataFrame:
     workers = bench.workers or available_cores()
     sides = {ONE: (1, workers), SEVERAL: (workers, 1)}
     seeds = iter(range(2**31))
-    rounds: dict[str, list[_Round]] = {name: [] for name in sides}
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     with ExitStack() as stack:
         labs = {}
         for name, (processes, threads) in sides.items():
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            made = partial(LocalExecutor, processes, threads=threads)
-            labs[name] = stack.enter_context(Laboratory(Path(folder), executor=made))
+            executor = partial(LocalExecutor, processes, threads=threads)
+            labs[name] = stack.enter_context(Laboratory(Path(folder), executor=executor))
             _carry_out(labs[name], bench, processes, seeds)
         for _ in range(bench.rounds):
             for name, lab in labs.items():
                 rounds[name].append(_carry_out(lab, bench, bench.runs, seeds))
-    return pd.DataFrame([_row(name, *sides[name], rounds, bench) for name in sides])
+    seconds = pd.DataFrame({name: [whole for whole, _ in pairs] for name, pairs in rounds.items()})
+    training = pd.DataFrame({name: [steps for _, steps in pairs] for name, pairs in rounds.items()})
+    others = seconds[[SEVERAL, ONE]].set_axis([ONE, SEVERAL], axis=1)
+    table = ratio_table("executor", seconds, others / seconds)
+    for place, column in enumerate(("processes", "threads")):
+        table.insert(place + 1, column, [side[place] for side in sides.values()])
+    overhead = seconds * table["processes"].to_numpy() / bench.runs - training
+    return table.assign(training=training.mean().to_numpy(), overhead=overhead.median().to_numpy())
 
 
-def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[int]) -> _Round:
+def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[int]) -> tuple[float, float]:
+    """Wall time of some runs, and the mean over runs of the seconds of their training steps."""
     configs = [
         TrainConfig(
             model=bench.model, epochs=bench.epochs, batch_size=bench.batch_size, seed=next(seeds), device="cpu"
@@ -89,27 +90,7 @@ def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[in
     start = perf_counter()
     rows = lab.carry_out(configs)
     seconds = perf_counter() - start
-    if failed := [row.error for row in rows if row.result is None]:
-        raise RuntimeError(f"A run of the benchmark failed with {failed[0]}.")
+    if errors := [row.error for row in rows if row.result is None]:
+        raise RuntimeError(f"A run of the benchmark failed with {errors[0]}.")
     epochs = [sum(epoch["seconds"] for epoch in row.result["epochs"]) for row in rows if row.result is not None]
-    return _Round(seconds, fmean(epochs))
-
-
-def _row(
-    name: str, processes: int, threads: int, rounds: dict[str, list[_Round]], bench: SweepBench
-) -> dict[str, object]:
-    (other,) = rounds.keys() - {name}
-    seconds = pd.Series([one.seconds for one in rounds[name]])
-    ratios = pd.Series([one.seconds for one in rounds[other]]) / seconds
-    overheads = [one.seconds * processes / bench.runs - one.training for one in rounds[name]]
-    return {
-        "executor": name,
-        "processes": processes,
-        "threads": threads,
-        "seconds": float(seconds.median()),
-        "ratio": float(ratios.median()),
-        "lowest": float(ratios.min()),
-        "highest": float(ratios.max()),
-        "training": fmean(one.training for one in rounds[name]),
-        "overhead": float(pd.Series(overheads).median()),
-    }
+    return seconds, fmean(epochs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, image_shape
+from normless.cli.network import add_network_arguments, image_shape, in_words, shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,6 +43,16 @@ class Subject:
         """Inputs and targets."""
         return self.inputs, self.targets
 
+    def facts(self, namespace: Namespace) -> dict[str, Any]:
+        """What is measured, for ``--json``."""
+        network = {"model": namespace.model, "scheme": self.scheme, "input": shapes(self.inputs)}
+        return network | {"data": self.data, "seed": namespace.seed}
+
+    def heading(self, namespace: Namespace, *words: str) -> str:
+        """What is measured, as one line."""
+        network = [namespace.model, *([f"converted by {self.scheme}"] if self.scheme else [])]
+        return ", ".join([*network, in_words(self.inputs), self.data, f"seed {namespace.seed}", *words])
+
 
 def add_batch_arguments(parser: ArgumentParser) -> None:
     """Add the network, its scheme, and what the batch is made of."""
@@ -61,11 +71,7 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
 
 
 def subject_of(namespace: Namespace) -> Subject:
-    """Build the network, convert it by `--scheme`, and make the batch.
-
-    Raises:
-        ValueError: a size is below 1, or the network's output is no (…, classes).
-    """
+    """Build the network, convert it by `--scheme`, and make the batch."""
     shape = image_shape(namespace)
     if namespace.batch_size < 1:
         raise ValueError(f"Expected --batch-size to be 1 or more, got {namespace.batch_size}.")

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import (
-    add_network_arguments,
-    as_text,
-    image_shape,
-    in_words,
-    shapes,
-    table,
-    terminal_width,
-)
-from normless.output import add_json_flag, print_json
+from normless.cli.network import add_network_arguments, as_text, image_shape, in_words, shapes, table, terminal_width
+from normless.output import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from normless.edits import Change
 
 # How many different changes of one edit are printed.
@@ -52,8 +40,7 @@ def run(namespace: Namespace) -> int:
     from normless.schemes import parse_scheme
 
     scheme = parse_scheme(namespace.scheme)
-    # The output of a file's code is not part of the JSON object.
-    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+    with only_json(namespace):
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)
@@ -63,43 +50,28 @@ def run(namespace: Namespace) -> int:
         text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
-    scalars = {kind: _scalars(net, *names) for kind, names in _SCALARS.items()}
-    parameters = {"before": _count(model), "after": _count(net)}
-    if namespace.json:
-        facts = {"model": text, "scheme": scheme.text, "input": shapes(inputs), "changes": _by_edit(changes)}
-        numbers = {name.replace(" ", "_"): number for name, number in scalars.items()}
-        print_json(
-            facts
-            | {"parameters": parameters, **numbers, "norms_left": list(norms), "files": [str(path) for path in files]}
-        )
-        return 0
+    single = [name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1]
+    scalars = {kind: sum(map(single.count, names)) for kind, names in _SCALARS.items()}
+    before, after = (sum(parameter.numel() for parameter in one.parameters()) for one in (model, net))
+    facts = {"model": text, "scheme": scheme.text, "input": shapes(inputs), "changes": _by_edit(changes)}
+    facts["parameters"] = {"before": before, "after": after}
+    facts |= {name.replace(" ", "_"): number for name, number in scalars.items()}
+    facts |= {"norms_left": list(norms), "files": [str(path) for path in files]}
     counted = ", ".join(f"{number} {name}" for name, number in scalars.items())
     lines = [
         f"{text}, converted by {scheme.text}, {in_words(inputs)}",
         "",
         as_text(_change_table(changes), terminal_width()),
         "",
-        f"{parameters['before']:,} parameters before, {parameters['after']:,} after: {counted}",
+        f"{before:,} parameters before, {after:,} after: {counted}",
         f"norms left: {', '.join(norms) or 'none'}",
         "",
         *(f"wrote {path}" for path in files),
     ]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return answer(namespace, facts, "\n".join(lines))
 
 
 _SCALARS = {"multipliers": ("multiplier",), "scalar biases": ("input_bias", "output_bias")}
-
-
-def _scalars(net: nn.Module, *names: str) -> int:
-    """How many parameters of one element have one of these names; a shared one counts once."""
-    return sum(
-        parameter.numel() == 1 and path.rpartition(".")[2] in names for path, parameter in net.named_parameters()
-    )
-
-
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _by_edit(changes: tuple[Change, ...]) -> dict[str, dict[str, Any]]:

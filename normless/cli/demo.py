@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -35,27 +36,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size, help="examples per step")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of initialization, order and augmentation")
     parser.add_argument("--out", type=Path, default=defaults.out, help="folder for figures and page")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=defaults.workers,
-        help="processes that share the cores; one per core if left out",
-    )
+    workers = "processes that share the cores; one per core if left out"
+    parser.add_argument("--workers", type=int, default=defaults.workers, help=workers)
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
     """Run the demo; print its table and where its files are."""
-    settings = DemoSettings(
-        depths=tuple(namespace.depths),
-        schemes=tuple(namespace.schemes),
-        epochs=namespace.epochs,
-        rates=tuple(namespace.rates),
-        batch_size=namespace.batch_size,
-        seed=namespace.seed,
-        out=namespace.out,
-        workers=namespace.workers,
-    )
+    names = [field.name for field in fields(DemoSettings) if field.name in namespace]
+    values: dict[str, Any] = {name: getattr(namespace, name) for name in names}
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    settings = DemoSettings(**values)
     from normless.demo import run_demo
 
     result = run_demo(settings)
@@ -71,7 +62,7 @@ def _print(result: DemoResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from normless.cli.colours import OUTCOME_COLOURS
+    from normless.cli.network import OUTCOME_COLOURS
     from normless.demo import format_accuracy, format_rate
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
-from normless.cli.network import as_text, in_words, shapes, table, terminal_width
-from normless.output import add_json_flag, print_json
+from normless.cli.network import as_text, table, terminal_width
+from normless.output import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -30,15 +28,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--momentum", type=float, default=0.9, help="of SGD")
     parser.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
     parser.add_argument(
-        "--decay-policy",
-        type=str,
-        default="guidelines",
-        help="what SGD decays: guidelines, weights+last, …",
+        "--decay-policy", type=str, default="guidelines", help="what SGD decays: guidelines, weights+last, …"
     )
     parser.add_argument(
-        "--apply",
-        action="store_true",
-        help="convert by the scheme of the most severe finding and measure again",
+        "--apply", action="store_true", help="convert by the scheme of the most severe finding and measure again"
     )
     add_json_flag(parser)
 
@@ -47,8 +40,7 @@ def run(namespace: Namespace) -> int:
     """Diagnose the network; findings are no failure of the command."""
     from normless.diagnosis import diagnose, treat
 
-    # Output of user code is not part of the JSON object.
-    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+    with only_json(namespace):
         subject = subject_of(namespace)
         optimizer = _optimizer(namespace, subject)
         diagnosis = diagnose(
@@ -59,21 +51,13 @@ def run(namespace: Namespace) -> int:
             treatment = treat(
                 subject.network, subject.batch, diagnosis, original=subject.original, loss=cross_entropy
             )
-    if namespace.json:
-        header = {"model": namespace.model, "scheme": subject.scheme, "input": shapes(subject.inputs)}
-        facts: dict[str, Any] = header | {"data": subject.data, "seed": namespace.seed} | diagnosis.to_dict()
-        if namespace.apply:
-            facts["treatment"] = None if treatment is None else treatment.to_dict()
-        print_json(facts)
-        return 0
-    words = [namespace.model, *([f"converted by {subject.scheme}"] if subject.scheme else [])]
-    words += [in_words(subject.inputs), subject.data, f"seed {namespace.seed}"]
-    sys.stdout.write(f"{', '.join(words)}\n{diagnosis}\n")
-    if treatment is not None:
-        sys.stdout.write(f"\n{_side_by_side(treatment)}\n")
-    elif namespace.apply:
-        sys.stdout.write("\nnothing to apply: no scheme repairs a finding\n")
-    return 0
+    facts = subject.facts(namespace) | diagnosis.to_dict()
+    text = f"{subject.heading(namespace)}\n{diagnosis}"
+    if namespace.apply:
+        facts["treatment"] = None if treatment is None else treatment.to_dict()
+        what = "nothing to apply: no scheme repairs a finding" if treatment is None else _side_by_side(treatment)
+        text += f"\n\n{what}"
+    return answer(namespace, facts, text)
 
 
 def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import add_network_arguments, as_text, image_shape, in_words, shapes, table, terminal_width
-from normless.output import add_json_flag, print_json
+from normless.output import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,8 +50,7 @@ def run(namespace: Namespace) -> int:
     from normless.saving import model_with_inputs
     from normless.schemes import SCHEMES
 
-    # The output of a file's code is not part of the JSON object.
-    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+    with only_json(namespace):
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         if namespace.train or namespace.eval:
             model.train(namespace.train)
@@ -64,16 +61,10 @@ def run(namespace: Namespace) -> int:
     if figure is not None:
         _draw(inspection, namespace.model, figure)
     mode = "train" if model.training else "eval"
-    if namespace.json:
-        header = {"model": namespace.model, "converted_by": scheme, "input": shapes(inputs), "mode": mode}
-        print_json(header | inspection.to_dict())
-        return 0
+    header = {"model": namespace.model, "converted_by": scheme, "input": shapes(inputs), "mode": mode}
     words = [namespace.model, *([f"converted by {scheme}"] if scheme else []), in_words(inputs), f"{mode} mode"]
-    sys.stdout.write(f"{', '.join(words)}\n\n")
-    _print(inspection)
-    if figure is not None:
-        sys.stdout.write(f"\nwrote {figure}\n")
-    return 0
+    parts = [", ".join(words), *_parts(inspection), *([f"wrote {figure}"] if figure is not None else [])]
+    return answer(namespace, header | inspection.to_dict(), "\n\n".join(parts))
 
 
 def _draw(inspection: Inspection, title: str, path: Path) -> None:
@@ -92,7 +83,7 @@ def _draw(inspection: Inspection, title: str, path: Path) -> None:
         drawn.savefig(path, format="pdf", metadata={"CreationDate": None})
 
 
-def _print(inspection: Inspection) -> None:
+def _parts(inspection: Inspection) -> list[str]:
     """The blocks, the totals, the parameters, the schemes and what is left open, for a person."""
     from normless.residual import format_blocks
 
@@ -100,8 +91,7 @@ def _print(inspection: Inspection) -> None:
     tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]
     parts = [format_blocks(inspection.map, width), _totals(inspection), *(as_text(one, width) for one in tables)]
     left = [f"  {item}" for item in inspection.map.unresolved]
-    parts.append("\n".join(["unresolved", *left]) if left else "unresolved: nothing")
-    sys.stdout.write("\n\n".join(parts) + "\n")
+    return [*parts, "\n".join(["unresolved", *left]) if left else "unresolved: nothing"]
 
 
 def _totals(inspection: Inspection) -> str:

@@ -14,12 +14,7 @@ LOCAL = "local"
 
 
 def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
-    """Add where the runs in flight and the table of finished ones are.
-
-    Args:
-        parser: of the command.
-        out: the folder if none is named.
-    """
+    """Add where the runs in flight and the table of finished ones are; the folder is `out` if none is named."""
     parser.add_argument("--out", type=Path, default=out, help="folder of the runs in flight, and of the table")
     parser.add_argument(
         "--db",
@@ -61,12 +56,7 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
 
 
 def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
-    """The laboratory that the arguments describe; those of `add_executor_arguments` may be missing.
-
-    Raises:
-        ValueError: a number is out of range, or there is no such shard.
-        StateError: the table cannot be opened.
-    """
+    """The laboratory that the arguments describe; those of `add_executor_arguments` may be missing."""
     from normless.sweeps import Laboratory, Shard
 
     shard = namespace.get("shard")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import as_text, table, terminal_width
 from normless.errors import NormlessError
-from normless.output import add_json_flag, print_json
+from normless.output import add_json_flag, answer
 
 if TYPE_CHECKING:
     from normless.registry import Description, Registry
@@ -48,17 +47,14 @@ def run(namespace: Namespace) -> int:
             listed[kind] = [entry for place in REGISTRIES[kind] for entry in _registry(place).describe()]
         except ImportError as error:
             missing[kind] = f"{kind} cannot be listed: {str(error).rstrip('.')}."
-    if namespace.json:
-        entries = {kind: [asdict(entry) for entry in found] for kind, found in listed.items()}
-        print_json(entries | ({"missing": missing} if missing else {}))
-        return 0
+    entries: dict[str, Any] = {kind: [asdict(entry) for entry in found] for kind, found in listed.items()}
     width = terminal_width()
     parts = [
         as_text(table((kind, "", "from"), [(one.name, one.summary, one.origin) for one in found]), width)
         for kind, found in listed.items()
     ]
-    sys.stdout.write("\n\n".join([*parts, *missing.values()]) + "\n")
-    return 0
+    facts = entries | ({"missing": missing} if missing else {})
+    return answer(namespace, facts, "\n\n".join([*parts, *missing.values()]))
 
 
 def _registry(place: str) -> Registry[object]:

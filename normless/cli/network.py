@@ -11,6 +11,15 @@ from jsonargparse import ArgumentParser, Namespace
 if TYPE_CHECKING:
     from rich.table import Table
 
+# The colours of the outcomes of runs on a terminal.
+OUTCOME_COLOURS = {
+    "running": "cyan",
+    "trained": "green",
+    "untrained": "yellow",
+    "chance": "yellow",
+    "diverged": "red",
+    "failed": "magenta",
+}
 WIDTH = 200
 # Blanks between two columns of a table.
 GAP = 2
@@ -38,11 +47,7 @@ def add_network_arguments(parser: ArgumentParser) -> None:
 
 
 def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
-    """What ``--image`` says, or None.
-
-    Raises:
-        ValueError: a number in it is not above 0.
-    """
+    """What ``--image`` says, three numbers above 0, or None."""
     if namespace.image is None:
         return None
     channels, height, width = namespace.image

@@ -99,9 +99,7 @@ def command_parser(name: str) -> ArgumentParser:
 def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     """The function that runs the chosen command, and its arguments.
 
-    Raises:
-        CommandLineError: the command is unknown, or its arguments cannot be read.
-        SystemExit: help has been printed, on request or because a group's command is missing.
+    SystemExit says that help has been printed, on request or because a group's command is missing.
     """
     name, rest = _command(words)
     parser = command_parser(name)

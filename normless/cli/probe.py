@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
-from normless.cli.network import as_text, in_words, shapes, table, terminal_width
-from normless.output import add_json_flag, print_json
+from normless.cli.network import as_text, table, terminal_width
+from normless.output import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +46,7 @@ def run(namespace: Namespace) -> int:
 
     chosen = tuple(namespace.probes or DEFAULT_PROBES)
     stated = make_watchers(chosen)
-    # Output of user code is not part of the JSON object.
-    with redirect_stdout(sys.stderr) if namespace.json else nullcontext():
+    with only_json(namespace):
         subject = subject_of(namespace)
         measured = probe(
             subject.network,
@@ -60,21 +57,15 @@ def run(namespace: Namespace) -> int:
             training=not namespace.eval,
         )
         written = [] if namespace.out is None else _write(measured, subject, stated, namespace.out)
-    if namespace.json:
-        header = {"model": namespace.model, "scheme": subject.scheme, "input": shapes(subject.inputs)}
-        setting = {"data": subject.data, "seed": namespace.seed, "mode": "eval" if namespace.eval else "train"}
-        print_json(header | setting | measured.to_dict() | {"files": [str(path) for path in written]})
-        return 0
-    mode = "eval mode" if namespace.eval else "train mode"
-    words = [namespace.model, *([f"converted by {subject.scheme}"] if subject.scheme else [])]
-    words += [in_words(subject.inputs), subject.data, f"seed {namespace.seed}", mode, f"loss {measured.loss:.4g}"]
-    sys.stdout.write(", ".join(words) + "\n")
-    for name in measured:
-        sys.stdout.write(f"\n{name}\n{_as_text(measured[name])}\n")
-    missed = [f"  {item}" for item in measured.missed]
-    sys.stdout.write("\n".join(["", "not seen", *missed, ""]) if missed else "")
-    sys.stdout.write("".join(f"wrote {path}\n" for path in written))
-    return 0
+    mode = "eval" if namespace.eval else "train"
+    facts = (
+        subject.facts(namespace) | {"mode": mode} | measured.to_dict() | {"files": [str(path) for path in written]}
+    )
+    lines = [subject.heading(namespace, f"{mode} mode", f"loss {measured.loss:.4g}")]
+    lines += [f"\n{name}\n{_as_text(measured[name])}" for name in measured]
+    if measured.missed:
+        lines += ["\nnot seen", *(f"  {item}" for item in measured.missed)]
+    return answer(namespace, facts, "\n".join([*lines, *(f"wrote {path}" for path in written)]))
 
 
 def _as_text(measured: pd.DataFrame) -> str:

@@ -40,12 +40,7 @@ def _add_sweep(parser: ArgumentParser) -> None:
 
 
 def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
-    """The sweep of a file.
-
-    Raises:
-        SweepError: the file does not describe one.
-        ValueError: a metric is no column of the table of runs.
-    """
+    """The sweep of a file, with metrics that are columns of the table of runs."""
     from normless.sweeps import METRICS, Sweep
 
     unknown = [name for name in namespace.metrics if name not in METRICS]

@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from normless.cli.colours import OUTCOME_COLOURS
-from normless.cli.network import as_text, table, terminal_width
+from normless.cli.network import OUTCOME_COLOURS, as_text, table, terminal_width
 from normless.sweeps import OUTCOMES, SweepStatus
 
 # Runs in flight and errors that are listed.

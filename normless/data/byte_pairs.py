@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,10 @@ class BytePairs:
     """Subwords, built by repeatedly merging the most frequent adjacent pair.
 
     Text is split into words, numbers and punctuation, and these into bytes, from which merging starts.
-    Decoding is exact, but for bytes that no training text had and white space around the text.
+    Decoding is exact except for bytes that no training text had and for white space around the text.
 
     Args:
-        tokenizer: as `train` or `load` made it.
+        tokenizer: from `train` or `load`.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -106,16 +107,12 @@ class BytePairs:
 
     def decode(self, sentences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sentence of tokens: up to its end, without start and padding, unknown ones as "<unk>"."""
-        kept = [self._between(sentence) for sentence in sentences]
-        return [text.strip() for text in self._tokenizer.decode_batch(kept, skip_special_tokens=False)]
-
-    def _between(self, sentence: Sequence[int]) -> list[int]:
-        tokens = list(sentence)
-        if SPECIAL_TOKENS.end in tokens:
-            tokens = tokens[: tokens.index(SPECIAL_TOKENS.end)]
-        return [token for token in tokens if token not in (SPECIAL_TOKENS.padding, SPECIAL_TOKENS.start)]
+        outer = (SPECIAL_TOKENS.padding, SPECIAL_TOKENS.start)
+        whole = (takewhile(lambda token: token != SPECIAL_TOKENS.end, sentence) for sentence in sentences)
+        inner = [[token for token in sentence if token not in outer] for sentence in whole]
+        return [text.strip() for text in self._tokenizer.decode_batch(inner, skip_special_tokens=False)]
 
 
 def stored_byte_pairs(path: Path) -> BytePairs | None:
-    """The byte pairs that a run left in a file, or None where there is none."""
+    """The byte pairs that a run saved in a file, or None if there is no file."""
     return BytePairs.load(path) if path.exists() else None

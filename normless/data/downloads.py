@@ -4,50 +4,67 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from normless.errors import DataNotFoundError
 from normless.extras import MissingExtraError, import_extra
+
+Data = TypeVar("Data")
 
 # Address, file name, MD5 in hexadecimal.
 Download = tuple[str, str, str]
 
 
-def fetch_missing(looked: str, by_hand: str, fetch: Callable[[], None], *, download: bool) -> None:
-    """Download a data set that is not there.
+def find_or_fetch(
+    name: str,
+    root: Path,
+    find: Callable[[Sequence[Path]], Data | None],
+    fetch: Callable[[Path], None],
+    *,
+    layout: str,
+    download: bool,
+    other_names: Sequence[str] = (),
+) -> Data:
+    """A data set that is in ``root/name`` or `root`, or is downloaded into ``root/name``.
 
     Args:
-        looked: where it was looked for and in what form, as a sentence without its full stop.
-        by_hand: what to do without a download, as a sentence.
-        fetch: downloads it.
-        download: whether it may.
+        name: of the data set.
+        root: the folder of data sets, or the set's own.
+        find: reads the set from the first of some folders that has it; None where none has.
+        fetch: downloads it into a folder.
+        layout: its files, in words.
+        download: whether it may be downloaded.
+        other_names: further folders of the root to look in.
 
     Raises:
-        DataNotFoundError: it may not, or the download failed; says both sentences.
+        DataNotFoundError: it is not there and could not, or should not, be downloaded.
     """
+    folder = root / name
+    folders = [folder, *(root / other for other in other_names), root]
+    data = find(folders)
+    if data is not None:
+        return data
+    missing = f"The data set {name} is not in {' or '.join(map(str, folders))}: expected {layout}"
+    by_hand = f"Put them by hand into {folder}, or name the folder that holds them with root."
     if not download:
-        raise DataNotFoundError(f"{looked}, and downloading is switched off. {by_hand}")
+        raise DataNotFoundError(f"{missing}, and downloading is switched off. {by_hand}")
     try:
-        fetch()
+        fetch(folder)
     except (DataNotFoundError, MissingExtraError) as error:
-        raise DataNotFoundError(f"{looked}. {error} {by_hand}") from error
+        raise DataNotFoundError(f"{missing}. {error} {by_hand}") from error
+    data = find([folder])
+    if data is None:
+        raise DataNotFoundError(f"The download of {name} into {folder} lacks {layout}. {by_hand}")
+    return data
 
 
 def fetch_images(folder: Path, files: Callable[[ModuleType], Iterable[Download]]) -> None:
-    """Download files and unpack archives into a folder.
-
-    Args:
-        folder: where the content goes.
-        files: given ``torchvision.datasets``, which knows the addresses of many sets, what to download.
-
-    Raises:
-        MissingExtraError: torchvision is not installed.
-        DataNotFoundError: a download failed; nothing of that file is left.
-    """
+    """Download the `files` that ``torchvision.datasets`` lists into a folder, and unpack archives there."""
     datasets = import_extra("zoo", "Downloading", "torchvision.datasets")
     from torchvision.datasets.utils import download_and_extract_archive, download_url
 
@@ -60,22 +77,12 @@ def fetch_images(folder: Path, files: Callable[[ModuleType], Iterable[Download]]
 
 
 def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
-    """Download the files of one address into a folder.
-
-    Args:
-        folder: where they go.
-        address: what precedes each name.
-        digests: for each file's name its SHA-256, in hexadecimal.
-
-    Raises:
-        DataNotFoundError: a download failed or has another digest; nothing of that file is left.
-    """
+    """Download the files below an address into a folder; `digests` has the SHA-256 of each by name."""
     from torch.hub import download_url_to_file
 
     for name, digest in digests.items():
-        url = address + name
-        with _staged(folder, url) as staging:
-            download_url_to_file(url, str(staging / name), hash_prefix=digest, progress=False)
+        with _staged(folder, address + name) as staging:
+            download_url_to_file(address + name, str(staging / name), hash_prefix=digest, progress=False)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from normless.data.images.augmentation import Augmentation
 
 @dataclass(frozen=True)
 class Draws:
-    """The random choices of N examples; None where the augmentation asks for none.
+    """The random choices of N examples; None where the augmentation has none.
 
     Attributes:
         order: [N] int64, which example of the training set comes at each position.
@@ -50,12 +50,9 @@ class Draws:
 
 
 def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
-    """What all random choices of an epoch (from 0) of a run come from: `SeedSequence(seed, spawn_key=(epoch,))`.
+    """The source of all random choices of an epoch (from 0) of a run: `SeedSequence(seed, spawn_key=(epoch,))`.
 
-    It mixes the two numbers, so that (0, 1) and (1, 0) have nothing in common.
-
-    Raises:
-        ValueError: seed or epoch is negative.
+    It mixes the two numbers, so that (0, 1) and (1, 0) are independent.
     """
     if seed < 0 or epoch < 0:
         raise ValueError(f"seed and epoch must not be negative, got seed={seed}, epoch={epoch}.")
@@ -65,13 +62,7 @@ def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
 def draw_epoch(
     seed: int, epoch: int, *, examples: int, image_shape: tuple[int, ...], augmentation: Augmentation
 ) -> Draws:
-    """Draw one epoch: a pure function of its arguments.
-
-    The streams are the children of `epoch_sequence`.
-
-    Raises:
-        ValueError: seed or epoch is negative.
-    """
+    """Draw one epoch, a pure function of the arguments; the streams are the children of `epoch_sequence`."""
     children = epoch_sequence(seed, epoch).spawn(6)
     order, seeds, shift, flip, hole, weight = (np.random.default_rng(child) for child in children)
     draws = Draws(

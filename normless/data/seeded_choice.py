@@ -29,17 +29,7 @@ class SeededChoice:
 def distinct(
     draw: Callable[[int], tuple[str, ...]], size: int, taken: set[str], words: set[str] | None = None
 ) -> list[tuple[str, ...]]:
-    """Draw examples, each a tuple of sentences none of which is taken; they are taken afterwards.
-
-    Args:
-        draw: given the number of the example, draws it.
-        size: number of examples.
-        taken: sentences that occur already; extended in place.
-        words: the only words that may occur; any if None.
-
-    Raises:
-        ValueError: the words do not suffice.
-    """
+    """Draw examples, each a tuple of sentences none of which is taken; they are taken afterwards."""
     examples: list[tuple[str, ...]] = []
     refused = 0
     while len(examples) < size:

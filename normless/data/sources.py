@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
-from normless.data.images.cifar import cifar10, cifar100
 from normless.data.images.digits import digits
 from normless.data.images.generated import correlated, gaussian
 from normless.data.images.image_data import ImageData
-from normless.data.images.image_folder import image_folder
-from normless.data.images.pets import pets
-from normless.data.images.svhn import svhn
+from normless.data.images.image_folder import image_folder, pets
+from normless.data.images.small_images import cifar10, cifar100, svhn
 from normless.data.parallel.grammar import grammar
 from normless.data.parallel.multi30k import multi30k
 from normless.data.parallel.parallel_folder import parallel_text
-from normless.data.parallel.parallel_text import ParallelText
-from normless.data.registry import DATA as DATA
-from normless.data.registry import load_by_name
 from normless.data.text.labelled_tables import labelled_text, sst2
-from normless.data.text.labelled_text import LabelledText
 from normless.data.text.sentiment import sentiment
+from normless.data.text_sets import LabelledText, ParallelText
+from normless.registry import Registry
+from normless.spec import parse_call
+
+DATA: Registry[Any] = Registry("data set", "data")
+
+Data = TypeVar("Data", ImageData, LabelledText, ParallelText)
 
 for _source in (
     *(digits, cifar10, cifar100, svhn, image_folder, pets, gaussian, correlated),
@@ -29,6 +32,11 @@ for _source in (
     *(grammar, multi30k, parallel_text),
 ):
     DATA.register(_source.__name__)(_source)
+
+
+def default_root() -> Path:
+    """Where data sets lie unless a root is given: the folder NORMLESS_DATA names, or ``~/.cache/normless``."""
+    return Path(os.environ.get("NORMLESS_DATA", "~/.cache/normless")).expanduser()
 
 
 def sources_of(kind: type[Any]) -> Mapping[str, Callable[..., Any]]:
@@ -52,21 +60,52 @@ def load_data(
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    return load_by_name(name, ImageData, root=root, download=download, options=options)  # type: ignore[type-abstract]
+    return _load(name, ImageData, root=root, download=download, options=options)  # type: ignore[type-abstract]
 
 
 def load_labelled_text(
     name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
 ) -> LabelledText:
     """Load labelled sentences by name, as in ``sentiment`` or ``sst2(train=2000)``; otherwise as `load_data`."""
-    return load_by_name(name, LabelledText, root=root, download=download, options=options)
+    return _load(name, LabelledText, root=root, download=download, options=options)
 
 
 def load_parallel_text(
     name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
 ) -> ParallelText:
     """Load sentence pairs by name, as in ``grammar`` or ``multi30k(source='en')``; otherwise as `load_data`."""
-    return load_by_name(name, ParallelText, root=root, download=download, options=options)
+    return _load(name, ParallelText, root=root, download=download, options=options)
+
+
+def _load(
+    name: str,
+    kind: type[Data],
+    *,
+    root: str | os.PathLike[str] | None,
+    download: bool,
+    options: Mapping[str, Any],
+) -> Data:
+    """Read a data set by a text such as ``cifar10(train=5000)``."""
+    source, written = parse_call(name)
+    load = DATA.find(source)
+    parameters = inspect.signature(load).parameters
+    own: list[str] = [option for option in parameters if option not in ("root", "download")]
+    sizes: list[str] = [part for part in kind.parts if part not in own]
+    chosen = {**written, **options}
+    unknown = [option for option in chosen if option not in own and option not in sizes]
+    if unknown:
+        known = [*own, *sizes]
+        offer = f"its options are {', '.join(known)}" if known else "it has none"
+        raise ValueError(f"The data set {source} has no option {', '.join(unknown)}; {offer}.")
+    folder = default_root() if root is None else Path(root).expanduser()
+    place = {key: value for key, value in (("root", folder), ("download", download)) if key in parameters}
+    data = load(**place, **{option: value for option, value in chosen.items() if option in own})
+    if not isinstance(data, kind):
+        what = getattr(data, "kind", f"a {type(data).__name__}")
+        raise ValueError(f"The data set {source} is {what}; expected {kind.kind}.")
+    taken = {part: chosen[part] for part in sizes if chosen.get(part) is not None}
+    smaller: Data = data.subset(**taken) if taken else data
+    return smaller
 
 
 SOURCES = sources_of(ImageData)

@@ -13,21 +13,13 @@ import pandas as pd
 
 from normless.errors import DataFormatError
 
+# Stems of files with a validation set.
+VALIDATION_STEMS = ("val", "valid", "validation", "dev")
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
 def find_shards(folder: Path, name: str, kind: str, *, foreign: Set[str] = frozenset()) -> list[Path]:
-    """The files of one split in order, all of one family ``…train…[-00000-of-00002]….parquet``.
-
-    Args:
-        folder: where the files lie.
-        name: of the data set; files that name it are preferred.
-        kind: "train", "val" (or validation) or "test".
-        foreign: names of other data sets, whose files are ignored.
-
-    Raises:
-        DataFormatError: several families could be the split, or shards are missing.
-    """
+    """The files of one split in order, all of one family ``…train…[-00000-of-00002]….parquet``."""
     families: dict[str, list[Path]] = {}
     for file in sorted(folder.glob(f"*{kind}*.parquet")):
         if not _words(file) & (foreign - {name}) and (kind == "train" or "train" not in file.name):
@@ -53,14 +45,11 @@ def read_table(file: Path) -> pd.DataFrame:
     """The table in a file: Parquet; or text with a header, separated by tabs without quotes or by commas with them.
 
     Cells of a text file are strings without the white space around them; a file may be compressed (``.gz``).
-
-    Raises:
-        DataFormatError: the file is damaged, or a row has not as many cells as the header.
     """
     if file.suffix == ".parquet":
         try:
             parquet: pd.DataFrame = pd.read_parquet(file)
-        # pandas raises whatever its readers do.
+        # The readers of pandas raise errors of many kinds.
         except Exception as error:
             raise DataFormatError(f"{file} is not a Parquet file: {error}.") from error
         return parquet
@@ -81,9 +70,6 @@ def read_lines(path: Path) -> list[str]:
 
     Only a line feed ends a line: a Unicode line separator within a sentence must not shift all that follow it
     against their translations.
-
-    Raises:
-        DataFormatError: the file is damaged, or not such text.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

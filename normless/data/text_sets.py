@@ -1,12 +1,14 @@
-"""What labelled and parallel text have in common: parts of sentences, subsets, a checksum, a line of provenance."""
+"""Labelled and parallel text: parts of sentences, subsets, a checksum, a line of provenance."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
+
+from normless.errors import DataFormatError
 
 
 class TextSets:
@@ -27,9 +29,6 @@ class TextSets:
     name: str
     origin: str
 
-    def _part(self, name: str) -> Any:
-        return getattr(self, name)
-
     def _title(self) -> str:
         """The name, with what distinguishes versions of the text."""
         return self.name
@@ -45,7 +44,7 @@ class TextSets:
     @cached_property
     def provenance(self) -> str:
         """One line for a table of results: name, origin, sizes and checksum."""
-        sizes = " / ".join(f"{self._part(name).size} {name}" for name in self.parts)
+        sizes = " / ".join(f"{getattr(self, name).size} {name}" for name in self.parts)
         return f"{self._title()}: {self.origin}; {sizes} {self.unit}{self._details()}; sha256 {self.checksum[:12]}"
 
     @cached_property
@@ -62,15 +61,146 @@ class TextSets:
         Raises:
             ValueError: a size is below 1 or above what there is.
         """
-        chosen = {name: size for name, size in sizes.items() if size is not None}
-        for name, size in chosen.items():
-            whole = self._part(name).size
-            if not 1 <= size <= whole:
-                raise ValueError(f"A subset of {self.name} has 1 to {whole} {name} {self.unit}, not {size}.")
-        described = [f"the first {size} of {self._part(name).size} {name}" for name, size in chosen.items()]
-        origin = f"{self.origin}, {' and '.join(described)}" if described else self.origin
+        origins, parts = [], {}
+        for name, size in sizes.items():
+            if size is not None:
+                part = getattr(self, name)
+                if not 1 <= size <= part.size:
+                    raise ValueError(f"A subset of {self.name} has 1 to {part.size} {name} {self.unit}, not {size}.")
+                origins.append(f"the first {size} of {part.size} {name}")
+                parts[name] = part.first(size)
+        origin = f"{self.origin}, {' and '.join(origins)}" if origins else self.origin
         same: Any = self
-        smaller: Self = replace(
-            same, origin=origin, **{name: self._part(name).first(size) for name, size in chosen.items()}
-        )
+        smaller: Self = replace(same, origin=origin, **parts)
         return smaller
+
+
+class LabelledSentences(NamedTuple):
+    """N sentences and the number of the class of each, from 0."""
+
+    sentences: tuple[str, ...]
+    labels: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number N of sentences."""
+        return len(self.sentences)
+
+    def first(self, size: int) -> LabelledSentences:
+        """The first sentences, at most `size` of them."""
+        return LabelledSentences(self.sentences[:size], self.labels[:size])
+
+
+@dataclass(frozen=True)
+class LabelledText(TextSets):
+    """A training and a test set of labelled sentences.
+
+    The checksum is that of the classes' names and of all sentences, each after its label.
+
+    Attributes:
+        name: the name it is loaded by.
+        classes: names of the classes, in the order of their numbers.
+        origin: where the text came from, in words.
+        train: sentences to learn from.
+        test: sentences to report the accuracy on.
+    """
+
+    kind: ClassVar[str] = "labelled text"
+    parts: ClassVar[tuple[str, ...]] = ("train", "test")
+    unit: ClassVar[str] = "sentences"
+
+    name: str
+    classes: tuple[str, ...]
+    origin: str
+    train: LabelledSentences
+    test: LabelledSentences
+
+    def _details(self) -> str:
+        return f", {len(self.classes)} classes"
+
+    def _lines(self) -> Iterator[str]:
+        yield from self.classes
+        for part in (self.train, self.test):
+            for label, sentence in zip(part.labels, part.sentences, strict=True):
+                yield f"{label}\t{sentence}"
+
+
+class Pairs(NamedTuple):
+    """N sentences to translate (source), and the translation of each (target)."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """The number N of pairs."""
+        return len(self.source)
+
+    @property
+    def swapped(self) -> Pairs:
+        """The same pairs in the other direction."""
+        return Pairs(self.target, self.source)
+
+    def first(self, size: int) -> Pairs:
+        """The first pairs, at most `size` of them."""
+        return Pairs(self.source[:size], self.target[:size])
+
+    def take(self, chosen: Sequence[bool]) -> Pairs:
+        """The pairs that are chosen, of N choices."""
+        return Pairs(*(tuple(line for line, take in zip(side, chosen, strict=True) if take) for side in self))
+
+    def without_empty(self) -> Pairs:
+        """The pairs of which neither side is empty."""
+        return self.take([bool(source and target) for source, target in zip(*self, strict=True)])
+
+
+@dataclass(frozen=True)
+class ParallelText(TextSets):
+    """A training, a validation and a test set of sentence pairs.
+
+    Attributes:
+        name: the name it is loaded by.
+        languages: short names of the source and the target language, such as ("de", "en").
+        origin: where the text came from, in words.
+        train: pairs to learn from.
+        validation: pairs to choose settings by.
+        test: pairs to report BLEU on.
+    """
+
+    kind: ClassVar[str] = "parallel text"
+    parts: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    unit: ClassVar[str] = "pairs"
+
+    name: str
+    languages: tuple[str, str]
+    origin: str
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+
+    def _title(self) -> str:
+        return f"{self.name}, {' to '.join(self.languages)}"
+
+    def _lines(self) -> Iterator[str]:
+        for pairs in (self.train, self.validation, self.test):
+            yield from pairs.source
+            yield from pairs.target
+
+
+class PairSets(NamedTuple):
+    """In words what the files were, and the three sets read from them."""
+
+    kind: str
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+
+
+def checked_pairs(origin: str, source: Sequence[str], target: Sequence[str]) -> Pairs:
+    """Make pairs of sentences read from files (the origin), without the white space around them."""
+    if len(source) != len(target) or not source:
+        raise DataFormatError(
+            f"{origin} hold {len(source)} and {len(target)} sentences; expected as many translations as sentences, "
+            "line by line."
+        )
+    return Pairs(tuple(line.strip() for line in source), tuple(line.strip() for line in target))

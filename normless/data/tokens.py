@@ -71,9 +71,6 @@ def token_buckets(lengths: NDArray[Any], max_tokens: int) -> list[slice]:
 
     A batch of B sentences, padded to its longest, has B · max(length) ≤ max_tokens tokens; none could take the next
     sentence too. The number of batches depends on the lengths alone.
-
-    Raises:
-        ValueError: a sentence alone is longer.
     """
     if len(lengths) and lengths[-1] > max_tokens:
         raise ValueError(
@@ -94,9 +91,6 @@ def bucket_epoch(lengths: NDArray[Any], max_tokens: int, *, seed: int, epoch: in
     """The rows [B] of each batch of one epoch in random order: a pure function of the arguments.
 
     Sentences of the same length are shuffled, so an epoch has other batches than the one before.
-
-    Raises:
-        ValueError: seed or epoch is negative, or a sentence is longer than a batch.
     """
     generator = np.random.default_rng(epoch_sequence(seed, epoch))
     order = generator.permutation(len(lengths))

@@ -83,9 +83,6 @@ def train_networks(lab: Laboratory, settings: DemoSettings) -> tuple[SweepResult
 
     Returns:
         The runs after one epoch, and those that were resumed at their end.
-
-    Raises:
-        DemoError: a run failed.
     """
     first = settings.first_epochs()
     tried = _carried_out(lab, first)

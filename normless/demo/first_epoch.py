@@ -12,11 +12,7 @@ from normless.train import EpochRow, Outcome, Report, RunListener, RunResult, Ru
 
 @dataclass(frozen=True)
 class FirstEpochConfig(TrainConfig):
-    """The first epochs of a training run; its folder is that of the whole run, interrupted.
-
-    Args:
-        stop_after: number of epochs, of the run's `epochs`.
-    """
+    """The first epochs of a training run; its folder is that of the whole run, interrupted."""
 
     COMMAND: ClassVar[str] = "normless.demo.first_epoch:FIRST_EPOCH"
 
@@ -47,7 +43,7 @@ class FirstEpochResult(Report):
 
 
 class _StopTrainingError(Exception):
-    """The epochs are finished."""
+    """Raised by a listener to end the training."""
 
 
 class _StopAfter(RunListener[EpochRow, RunResult]):

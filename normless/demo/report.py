@@ -33,11 +33,6 @@ def write_demo_report(
 ) -> tuple[tuple[Path, ...], Path]:
     """Write ``accuracy`` and ``skip-variance`` as SVG and PNG, and ``index.html``, to the settings' folder.
 
-    Args:
-        settings: of the demo.
-        runs, tried, signal: as in `DemoResult`.
-        chance: accuracy of the best constant guess.
-
     Returns:
         The paths of the figures and the path of the page.
     """
@@ -49,13 +44,12 @@ def write_demo_report(
         "accuracy": accuracy_against_depth(runs, chance=chance),
         "skip-variance": skip_variance_against_block(signal, laws={name: law.text for name, law in LAWS.items()}),
     }
-    captions = {"accuracy": _accuracy_caption(settings), "skip-variance": _signal_caption(signal)}
-    paths = []
-    for name, axes in drawn.items():
-        paths += [
-            save_svg(axes, settings.out / f"{name}.svg"),
-            save_png(axes, settings.out / f"{name}.png"),
-        ]
+    captions = _captions(settings, signal)
+    paths = [
+        save(axes, settings.out / f"{name}.{kind}")
+        for name, axes in drawn.items()
+        for kind, save in (("svg", save_svg), ("png", save_png))
+    ]
     page = Page(
         title="Depth with and without normalization",
         finding=finding(runs),
@@ -76,16 +70,11 @@ def finding(runs: pd.DataFrame) -> str:
     phrases = {"trained": "trained", "untrained": "did not train", "diverged": "diverged at every rate"}
     parts = []
     for outcome, phrase in phrases.items():
-        rows = deepest[deepest["outcome"] == outcome].to_dict("records")
-        names = [
+        names = []
+        for row in deepest[deepest["outcome"] == outcome].to_dict("records"):
             # "none diverged" would mean the opposite.
-            "the network without normalization" if row["scheme"] == "none" else row["scheme"]
-            for row in rows
-        ]
-        if outcome != "diverged":
-            names = [
-                f"{name} ({format_accuracy(row['test_accuracy'])})" for name, row in zip(names, rows, strict=True)
-            ]
+            name = "the network without normalization" if row["scheme"] == "none" else str(row["scheme"])
+            names.append(name if outcome == "diverged" else f"{name} ({format_accuracy(row['test_accuracy'])})")
         if names:
             parts.append(f"{_and(names)} {phrase}")
     return f"At {runs['depth'].max()} layers, each scheme at its best learning rate, {'; '.join(parts)}."
@@ -114,20 +103,17 @@ def _caution(settings: DemoSettings, train_size: int, image_shape: tuple[int, ..
     )
 
 
-def _accuracy_caption(settings: DemoSettings) -> str:
-    return (
-        f"Test accuracy after {settings.epochs} epochs against depth, each scheme at its best of the rates "
-        f"{_rates(settings)}, chosen by training loss. A hollow marker is a network that did not train."
-    )
-
-
-def _signal_caption(signal: pd.DataFrame) -> str:
-    return (
-        f"Variance on the skip path against the block d at initialization, depth {signal['depth'].max()}. Points "
-        "are measured, lines predicted from the weights, with padding and small images. Dotted is the "
-        "law of the infinite-width limit without padding: 2ᵈ without normalization, d with batch norm (which "
-        "starts again where a convolution on the skip path changes the resolution), 1 with skipinit and fixup."
-    )
+def _captions(settings: DemoSettings, signal: pd.DataFrame) -> dict[str, str]:
+    """By figure."""
+    return {
+        "accuracy": f"Test accuracy after {settings.epochs} epochs against depth, each scheme at its best of the "
+        f"rates {_rates(settings)}, chosen by training loss. A hollow marker is a network that did not train.",
+        "skip-variance": f"Variance on the skip path against the block d at initialization, depth "
+        f"{signal['depth'].max()}. Points are measured, lines predicted from the weights, with padding and small "
+        "images. Dotted is the law of the infinite-width limit without padding: 2ᵈ without normalization, d with "
+        "batch norm (which starts again where a convolution on the skip path changes the resolution), 1 with "
+        "skipinit and fixup.",
+    }
 
 
 def _runs_table(runs: pd.DataFrame) -> Table:
@@ -135,12 +121,8 @@ def _runs_table(runs: pd.DataFrame) -> Table:
         caption="Each scheme at its best rate. A network is trained if it has at least half of batch norm’s gain "
         "over chance; a dash is one that diverged at every rate, with the accuracy at the lowest",
         columns=[
-            Column("depth", numeric=True),
-            Column("scheme"),
-            Column("best rate", numeric=True),
-            Column("outcome"),
-            Column("test accuracy", numeric=True),
-            Column("seconds per epoch", numeric=True),
+            Column(name, numeric=name not in ("scheme", "outcome"))
+            for name in ("depth", "scheme", "best rate", "outcome", "test accuracy", "seconds per epoch")
         ],
         rows=[
             [
@@ -180,31 +162,23 @@ def _loss(loss: float) -> str:
 
 def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
     workers = settings.workers or available_cores()
-    return [
-        ("Data set", provenance),
-        (
-            "Networks",
-            f"Wide-ResNets of width {settings.width}, depths {', '.join(map(str, sorted(settings.depths)))}",
-        ),
-        ("Schemes", ", ".join(settings.schemes)),
-        (
-            "Budget",
-            f"{settings.epochs} epochs per run, batch size {settings.batch_size}, a rate that falls linearly to 0",
-        ),
-        (
-            "Rates",
-            f"{_rates(settings)}: an epoch at each; the run with the lowest training loss then goes on to the end",
-        ),
-        ("Seed", f"{settings.seed}, the same for every run"),
-        ("Versions", f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}"),
-        (
-            "Machine",
-            f"{platform.machine()}, {available_cores()} cores shared by {workers} processes, "
-            "so seconds per epoch are those of a run that shares the machine; those of a diverged run are "
-            "extrapolated from the steps it took",
-        ),
-        ("Date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
-    ]
+    depths = ", ".join(map(str, sorted(settings.depths)))
+    facts = {
+        "Data set": provenance,
+        "Networks": f"Wide-ResNets of width {settings.width}, depths {depths}",
+        "Schemes": ", ".join(settings.schemes),
+        "Budget": f"{settings.epochs} epochs per run, batch size {settings.batch_size}, "
+        "a rate that falls linearly to 0",
+        "Rates": f"{_rates(settings)}: an epoch at each; the run with the lowest training loss is then trained "
+        "to the end",
+        "Seed": f"{settings.seed}, the same for every run",
+        "Versions": f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}",
+        "Machine": f"{platform.machine()}, {available_cores()} cores shared by {workers} processes, so seconds per "
+        "epoch are those of a run that shares the machine; those of a diverged run are extrapolated from the steps "
+        "it took",
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+    return list(facts.items())
 
 
 def _rates(settings: DemoSettings) -> str:

@@ -24,28 +24,18 @@ class Law:
     variance: Callable[[float, pd.Series], pd.Series]
 
 
-def _constant(first: float, block: pd.Series) -> pd.Series:
-    return first + 0.0 * block
-
-
+_CONSTANT = Law("∼ 1", lambda first, block: first + 0.0 * block)
 LAWS = MappingProxyType(
     {
         "none": Law("∼ 2ᵈ", lambda first, block: first * 2.0 ** (block - 1)),
         "batch_norm": Law("∼ d", lambda first, block: first + block - 1),
-        "sqrt2": Law("∼ 1", _constant),
-        "skipinit": Law("∼ 1", _constant),
-        "fixup": Law("∼ 1", _constant),
+        **dict.fromkeys(("sqrt2", "skipinit", "fixup"), _CONSTANT),
     }
 )
 
 
 def law_skip_variance(scheme: str, signal: pd.DataFrame) -> pd.Series:
-    """The law of a scheme, from the measured variance of the first block on; NaN for a scheme without one.
-
-    Args:
-        scheme: its name.
-        signal: the rows of one network, with ``block`` (1..L) and ``skip_variance``.
-    """
+    """The law of a scheme, from the measured variance of the first block on; NaN for a scheme without one."""
     if scheme not in LAWS:
         return pd.Series(float("nan"), index=signal.index)
     return LAWS[scheme].variance(float(signal["skip_variance"].iloc[0]), signal["block"].astype(float))

@@ -49,7 +49,7 @@ def _gradients(examination: Examination) -> dict[str, float]:
     e = examination
     sum_gradients = e.measured.backward["gradient_norm"].dropna()
     if e.map.classifier is None or sum_gradients.empty or sum_gradients.iloc[-1] != 0:
-        return e.gradients
+        return gradient_norms(e.measured)
     copied = deepcopy(e.model)
     weight = copied.get_submodule(e.map.classifier).get_parameter("weight")
     with torch.no_grad():

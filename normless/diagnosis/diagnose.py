@@ -13,16 +13,15 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.conversion import convert
-from normless.diagnosis.backward import check_backward
+from normless.diagnosis.batch import check_classes, check_statistics
 from normless.diagnosis.branches import check_branches
-from normless.diagnosis.classes import check_classes
-from normless.diagnosis.examination import examine
+from normless.diagnosis.examination import PROBES, BatchNormSizes, Examination
 from normless.diagnosis.finding import Check, Finding
-from normless.diagnosis.growth import check_growth
 from normless.diagnosis.optimizer import check_first_steps, check_optimizer
-from normless.diagnosis.statistics import check_statistics
-from normless.probes import Loss, split_batch
+from normless.diagnosis.skip_path import check_backward, check_growth
+from normless.probes import Loss, probe, split_batch
 from normless.residual import ResidualMap, Unresolved
+from normless.residual import residual_map as find_residual_map
 
 CHECKS = (check_growth, check_backward, check_classes, check_statistics, check_branches, check_optimizer)
 _WIDTH = 110
@@ -108,9 +107,11 @@ def diagnose(
         UnresolvedStructureError: the network must be traced and cannot be.
     """
     inputs, targets = split_batch(batch)
-    examination = examine(model, inputs, targets, loss=loss, optimizer=optimizer, residual_map=residual_map)
+    residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
+    measured = probe(model, batch, (*PROBES, BatchNormSizes()), loss=loss, residual_map=residual_map)
+    examination = Examination(model, residual_map, inputs, targets, loss, optimizer, measured)
     checks = [check(examination) for check in CHECKS]
-    return Diagnosis((*checks, check_first_steps(examination, trial_steps)), examination.measured.missed)
+    return Diagnosis((*checks, check_first_steps(examination, trial_steps)), measured.missed)
 
 
 def _short(value: float | int | str) -> str:
@@ -129,17 +130,9 @@ class Treatment:
     @property
     def table(self) -> pd.DataFrame:
         """A row per check: its summary before and after, and whether that is fine, wrong, or was not asked."""
-        rows = [
-            {
-                "check": before.name,
-                "before": before.summary,
-                "verdict_before": _verdict(before),
-                "after": after.summary,
-                "verdict_after": _verdict(after),
-            }
-            for before, after in zip(self.before.checks, self.after.checks, strict=True)
-        ]
-        return pd.DataFrame(rows)
+        pairs = zip(self.before.checks, self.after.checks, strict=True)
+        rows = [(one.name, one.summary, _verdict(one), two.summary, _verdict(two)) for one, two in pairs]
+        return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
 
     def to_dict(self) -> dict[str, Any]:
         """The treatment as data ready for JSON."""

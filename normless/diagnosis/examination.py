@@ -1,14 +1,12 @@
-"""The measurements of a diagnosis: one forward and backward pass."""
+"""What the checks of a diagnosis read: its arguments and the measurements of one forward and backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
@@ -17,9 +15,8 @@ from normless.arguments import arguments_of
 from normless.conversion import plan, scheme_of
 from normless.diagnosis.finding import Cure
 from normless.errors import NormlessError
-from normless.probes import Loss, Measurements, Watcher, channel_axis, probe
+from normless.probes import Loss, Measurements, Watcher, channel_axis
 from normless.residual import Layer, ResidualMap
-from normless.residual import residual_map as find_residual_map
 
 
 @dataclass
@@ -43,14 +40,12 @@ class BatchNormSizes(Watcher):
         return pd.DataFrame.from_dict(self.rows, orient="index", columns=["examples", "values"])
 
 
+PROBES = ("signal", "backward", "logits", "gradients")
+
+
 @dataclass(frozen=True)
 class Examination:
-    """A network, the setting it is diagnosed in, and the measurements of one pass.
-
-    Attributes:
-        model, map, inputs, targets, loss, optimizer: the arguments of the diagnosis.
-        measured: tables of the probes `signal`, `backward`, `logits` and `gradients`, and of `BatchNormSizes`.
-    """
+    """The arguments of a diagnosis, and the measurements of one pass in training mode by `PROBES`."""
 
     model: nn.Module
     map: ResidualMap
@@ -59,11 +54,6 @@ class Examination:
     loss: Loss
     optimizer: Optimizer | None
     measured: Measurements
-
-    @cached_property
-    def gradients(self) -> dict[str, float]:
-        """The norm of every parameter's gradient, by qualified name."""
-        return gradient_norms(self.measured)
 
     def observed(self, probe: str) -> pd.DataFrame:
         """The rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
@@ -85,24 +75,6 @@ class Examination:
         except NormlessError:
             return False
         return True
-
-
-def examine(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any,
-    *,
-    loss: Loss = F.cross_entropy,
-    optimizer: Optimizer | None = None,
-    residual_map: ResidualMap | None = None,
-) -> Examination:
-    """Measure a network on one batch in training mode; its state is restored. Errors are those of `probe`."""
-    if residual_map is None:
-        positional, named = arguments_of(inputs)
-        residual_map = find_residual_map(model, *positional, **named)
-    probes = ("signal", "backward", "logits", "gradients", BatchNormSizes())
-    measured = probe(model, (inputs, targets), probes, loss=loss, residual_map=residual_map)
-    return Examination(model, residual_map, inputs, targets, loss, optimizer, measured)
 
 
 def gradient_norms(measured: Measurements) -> dict[str, float]:

@@ -14,12 +14,12 @@ from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
 from normless.edits.edit import Surgery as Surgery
+from normless.edits.initialization import LSUV as LSUV
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.initialization import ZeroClassifier as ZeroClassifier
 from normless.edits.initialization import ZeroLastGamma as ZeroLastGamma
 from normless.edits.keep_scale import KeepScale as KeepScale
-from normless.edits.lsuv import LSUV as LSUV
 from normless.edits.normalizer_free import PredictedVariance as PredictedVariance
 from normless.edits.normalizer_free import StandardizeWeights as StandardizeWeights
 from normless.edits.norms import HeadDropout as HeadDropout
@@ -28,4 +28,4 @@ from normless.edits.norms import NormOnSkip as NormOnSkip
 from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import RemoveNorms as RemoveNorms
-from normless.edits.replace_norms import ReplaceNorms as ReplaceNorms
+from normless.edits.norms import ReplaceNorms as ReplaceNorms

@@ -22,7 +22,6 @@ class ChannelBiases(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Add the missing biases and set those of convolutions and the classifier to zero."""
         trained = surgery.trained_norm() is not None
         for layer in surgery.weight_layers():
             module = surgery.get(layer.path) if ":" not in layer.path else None
@@ -51,15 +50,12 @@ class ScalarBiases(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Add every bias."""
         self._sequence(surgery, surgery.map.stem_layers, owned=())
         for block in surgery.blocks():
             self._sequence(surgery, block.shared_layers, owned=())
             self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
             self._skip(surgery, block)
-            after = _activation_after_sum(block)
-            if after is not None:
-                _bias_before_sum_activation(surgery, block, after)
+            _bias_after_sum(surgery, block)
         self._sequence(surgery, surgery.map.trunk_layers, owned=())
         self._sequence(surgery, surgery.map.head_layers, owned=())
 
@@ -102,32 +98,22 @@ class ScalarBiases(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class BiasAfterSum(Edit):
-    """A scalar bias, zero, between every residual sum and the activation after it (ZeroInit, section 5).
-
-    For ResNet-V1, in which that activation is on the skip path.
-    """
+    """A scalar bias, zero, before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one bias per block that has an activation after its sum."""
-        places = {block: layer for block in surgery.blocks() if (layer := _activation_after_sum(block)) is not None}
-        if not places:
+        if all(block.activation_after_sum is None for block in surgery.blocks()):
             raise surgery.unsupported("", "no residual sum is followed by an activation, as in ResNet-V1")
-        for block, layer in places.items():
-            _bias_before_sum_activation(surgery, block, layer)
+        for block in surgery.blocks():
+            _bias_after_sum(surgery, block)
 
 
-def _activation_after_sum(block: ResidualBlock) -> Layer | None:
-    return next((layer for layer in block.after_sum if layer.kind == "activation"), None)
-
-
-def _bias_before_sum_activation(surgery: Surgery, block: ResidualBlock, activation: Layer) -> None:
-    """Add b in relu(x + f(x) + b): to the bias of the branch's last weight layer, which costs nothing.
-
-    Where the sum is scaled or normalized it is added before the activation.
-    """
+def _bias_after_sum(surgery: Surgery, block: ResidualBlock) -> None:
+    """Add b in relu(x + f(x) + b), if there is a ReLU, to the branch's last weight layer where the sum is plain."""
+    activation = next((layer for layer in block.after_sum if layer.kind == "activation"), None)
+    if activation is None:
+        return
     end = surgery.branch_end(block)
-    normalized = any(layer.kind == "norm" and surgery.is_left(layer) for layer in block.after_sum)
-    plain = not normalized and surgery.adds_plainly(block)
+    plain = not surgery.left(block.after_sum, "norm") and surgery.adds_plainly(block)
     if plain and end is not None and end.kind == "weight" and surgery.can_fold(end):
         surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:

@@ -7,6 +7,7 @@ from math import sqrt
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.transformer import passing_rows
@@ -20,8 +21,8 @@ from normless.residual import ResidualBlock
 class BranchMultiplier(Edit):
     """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
 
-    It multiplies the branch's last weight layer, bias included, by way of the weight. Where a branch ends in a
-    norm, an activation or something that is no layer, it multiplies the branch in the residual sum.
+    It multiplies the weight and bias of the branch's last weight layer, or the branch in the residual sum where that
+    ends in something else.
 
     Args:
         init: the starting value of α, a number, or the text `1/sqrt(L)` with L the number of blocks.
@@ -30,7 +31,6 @@ class BranchMultiplier(Edit):
     init: float | str = 0.0
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one multiplier per block."""
         blocks = surgery.blocks()
         value = self.value(len(blocks), surgery)
         for block in blocks:
@@ -49,16 +49,11 @@ class BranchMultiplier(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class LayerScale(Edit):
-    """A learnable factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2).
-
-    Args:
-        init: the starting value of all of them.
-    """
+    """A learnable factor per channel at the end of every branch, initially `init` (Touvron et al. 2021, CaiT)."""
 
     init: float = 1e-4
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one vector per block."""
         for block in surgery.blocks():
             last = surgery.map.by_path[surgery.last_weight(block)]
             channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
@@ -81,7 +76,6 @@ class RescaleBranches(Edit):
     gain: float = 1.0
 
     def apply(self, surgery: Surgery) -> None:
-        """Scale every weight layer on every branch."""
         blocks = surgery.blocks()
         for block in blocks:
             if block.m < 2:
@@ -115,7 +109,6 @@ class RemoveBranches(Edit):
     """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Remove every layer of every branch, and the branch from every sum."""
         for block in surgery.blocks():
             if len(surgery.sums(block)) > 1 or block.inner:
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
@@ -137,15 +130,11 @@ class ScaleSums(Edit):
     """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
 
     With 1/√2 the variance stays constant over depth, but branch and skip path contribute equally.
-
-    Args:
-        factor: the constant.
     """
 
     factor: float = 1 / sqrt(2)
 
     def apply(self, surgery: Surgery) -> None:
-        """Set the factor of every sum."""
         for block in surgery.blocks():
             surgery.sum(block).factor *= self.factor
             surgery.record(block.name, f"sum × {self.factor:.4g}")
@@ -154,8 +143,7 @@ class ScaleSums(Edit):
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
     """Put a multiplier, or one per channel, at the end of every branch of a block.
 
-    It becomes part of the branch's last weight layer where only factors lie between that and the sum, else of the
-    sum, where its gradient at 0 is the branch's output.
+    It is part of the branch's last weight layer where only factors follow that, else of the sum.
     """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")
@@ -164,7 +152,7 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) 
         if last is not None and last.kind == "weight" and surgery.can_fold(last):
             surgery.add_scalar(last.path, part, value.clone())
             continue
-        if part == "layer_scale" and not surgery.is_channels_first(block):
+        if part == "layer_scale" and not isinstance(surgery.get(surgery.last_weight(block)), _ConvNd):
             raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
         total = surgery.sums(block)[position]
         if total.multiplier is not None:

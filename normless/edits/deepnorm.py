@@ -9,10 +9,10 @@ from torch import nn
 
 from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.queries import embedding_weights
-from normless.edits.transformer import Matrix, biases, draw, encoder_and_decoder, matrices
+from normless.edits.transformer import Matrix, biases, encoder_and_decoder, matrices
 from normless.residual import ResidualBlock
 
-_READS_INPUT = ("query", "key")
+MatricesOf = dict[ResidualBlock, list[Matrix]]
 
 
 @EDITS.register()
@@ -37,12 +37,10 @@ class DeepNorm(Edit):
     decoder: str = "decoder"
 
     def apply(self, surgery: Surgery) -> None:
-        """Scale the skip paths and draw the branches' weights."""
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
         for block in (*encoder, *decoder):
             _check_post_norm(surgery, block)
-        uses = {block: matrices(surgery, block) for block in (*encoder, *decoder)}
-        _need_attention(surgery, uses)
+        uses = _matrices_of(surgery, (*encoder, *decoder))
         if not decoder:
             self._stack(surgery, encoder, uses, len(encoder) ** 0.25, (4 * len(encoder)) ** -0.25)
             return
@@ -51,18 +49,12 @@ class DeepNorm(Edit):
         self._stack(surgery, decoder, uses, (3 * m) ** 0.25, (12 * m) ** -0.25)
 
     def _stack(
-        self,
-        surgery: Surgery,
-        blocks: tuple[ResidualBlock, ...],
-        uses: dict[ResidualBlock, list[Matrix]],
-        alpha: float,
-        beta: float,
+        self, surgery: Surgery, blocks: tuple[ResidualBlock, ...], uses: MatricesOf, alpha: float, beta: float
     ) -> None:
         for block in blocks:
             surgery.sum(block).skip_factor *= alpha
             surgery.record(block.name, f"skip path × {alpha:.4g}")
-            for matrix in uses[block]:
-                draw(surgery, matrix, 1.0 if matrix.use in _READS_INPUT else beta)
+            _draw(surgery, uses[block], beta)
             for bias in biases(surgery, block):
                 nn.init.zeros_(bias)
 
@@ -86,28 +78,27 @@ class TFixup(Edit):
     decoder: str = "decoder"
 
     def apply(self, surgery: Surgery) -> None:
-        """Draw every weight and scale those the paper names."""
         surgery.need_no_norms()
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
-        uses = {block: matrices(surgery, block) for block in (*encoder, *decoder)}
-        _need_attention(surgery, uses)
+        uses = _matrices_of(surgery, (*encoder, *decoder))
         n, m = len(encoder) / 2, len(decoder) // 3
         _draw_outside(surgery, uses)
         for blocks, gain in ((encoder, 0.67 * n**-0.25), (decoder, (9 * max(m, 1)) ** -0.25)):
             for block in blocks:
-                for matrix in uses[block]:
-                    draw(surgery, matrix, 1.0 if matrix.use in _READS_INPUT else gain)
+                _draw(surgery, uses[block], gain)
         for path, module in surgery.model.named_modules():
             if isinstance(module, nn.Embedding):
-                layers = m if decoder and self.decoder in path.split(".") else n
-                _draw_embedding(surgery, path, module, (9 * layers) ** -0.25)
+                factor = (9 * (m if decoder and self.decoder in path.split(".") else n)) ** -0.25
+                nn.init.normal_(module.weight, std=module.embedding_dim**-0.5 * factor)
+                if module.padding_idx is not None:
+                    module.weight.detach()[module.padding_idx].zero_()
+                surgery.record(path, f"embedding normal, × {factor:.4g}")
 
 
 def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
-    inside = [layer for layer in block.shared_layers + block.branch_layers if layer.kind == "norm"]
-    left = [layer.path for layer in inside if not layer.gating and surgery.is_left(layer)]
-    after = [layer for layer in block.after_sum if layer.kind == "norm" and surgery.is_left(layer)]
-    if left or not after:
+    inside = surgery.left(block.shared_layers + block.branch_layers, "norm")
+    left = [layer.path for layer in inside if not layer.gating]
+    if left or not surgery.left(block.after_sum, "norm"):
         reason = f"its branch has one, {left[0]}" if left else "it has none there"
         raise surgery.unsupported(
             block.name,
@@ -115,14 +106,27 @@ def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
         )
 
 
-def _need_attention(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> None:
+def _matrices_of(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> MatricesOf:
+    """The weight matrices on every branch; a network without queries and keys is refused."""
+    uses = {block: matrices(surgery, block) for block in blocks}
     if not any(matrix.use == "query" for found in uses.values() for matrix in found):
         raise surgery.unsupported(
             "", "it is for transformers, and no branch has layers that are named as queries and keys"
         )
+    return uses
 
 
-def _draw_outside(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> None:
+@torch.no_grad()
+def _draw(surgery: Surgery, matrices: list[Matrix], gain: float) -> None:
+    """Draw matrices with Xavier's variance 2·gain² / (fan-in + fan-out), queries and keys with gain 1."""
+    for matrix in matrices:
+        own = 1.0 if matrix.use in ("query", "key") else gain
+        nn.init.xavier_normal_(matrix.rows(surgery), gain=own)
+        what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"
+        surgery.record(matrix.path, f"{what}: weight from xavier × {own:.4g}")
+
+
+def _draw_outside(surgery: Surgery, uses: MatricesOf) -> None:
     """Draw the weights that lie on no branch, but for those that an embedding shares; every bias becomes zero."""
     drawn = {matrix.parameter for found in uses.values() for matrix in found}
     tables = embedding_weights(surgery.model)
@@ -136,11 +140,3 @@ def _draw_outside(surgery: Surgery, uses: dict[ResidualBlock, list[Matrix]]) -> 
                 surgery.record(layer.path, "weight from xavier")
             elif "bias" in name.rpartition(".")[2]:
                 nn.init.zeros_(parameter)
-
-
-@torch.no_grad()
-def _draw_embedding(surgery: Surgery, path: str, module: nn.Embedding, factor: float) -> None:
-    nn.init.normal_(module.weight, std=module.embedding_dim**-0.5 * factor)
-    if module.padding_idx is not None:
-        module.weight[module.padding_idx].zero_()
-    surgery.record(path, f"embedding normal, × {factor:.4g}")

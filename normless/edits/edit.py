@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -38,10 +38,8 @@ class Edit(ABC):
     @property
     def text(self) -> str:
         """How the edit is written in the text of a scheme."""
-        values: dict[str, Any] = {}
-        if is_dataclass(self):
-            values = {one.name: getattr(self, one.name) for one in fields(self)}
-        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        members: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        arguments = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in members)
         return f"{EDITS.text_of(type(self))}({arguments})"
 
     @abstractmethod
@@ -59,7 +57,7 @@ EDITS = Registry[type[Edit]]("edit")
 
 @dataclass
 class Surgery(Queries):
-    """A network under conversion: what edits read of it, and how they change it.
+    """A network under conversion: what edits read of it, and how they change it; errors are those of `Queries`.
 
     Attributes (besides those of `Queries`):
         changes: what the edits did, in order.
@@ -102,11 +100,7 @@ class Surgery(Queries):
                 setattr(module, "inplace", False)  # noqa: B010 - no attribute that nn.Module knows
 
     def affine(self, path: str) -> ScalarAffine:
-        """The weight layer at `path`, made able to take scalar parts.
-
-        Raises:
-            UnsupportedEditError: scalars cannot be folded into it, or it runs at several places.
-        """
+        """The weight layer at `path`, which runs once, made able to take scalar parts."""
         found = self.map.by_path.get(path)
         if ":" in path or (found is not None and not found.called):
             raise self.unsupported(path, "forward code uses its weight without calling a module that owns it")
@@ -118,19 +112,15 @@ class Surgery(Queries):
         return scalar
 
     def add_scalar(self, path: str, part: str, value: Tensor) -> None:
-        """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter.
-
-        Raises:
-            UnsupportedEditError: the layer cannot take it, or has it already.
-        """
+        """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter."""
         layer = self._attention(path) or self.affine(path)
         with self.refusing_at(path):
             layer.add_part(part, value)
 
     def _attention(self, path: str) -> TakesInputBias | None:
-        """torch's attention at `path`, or the output projection of one, made able to take an input bias.
+        """torch's attention at `path`, or the output projection of one, made able to take an input bias, or None.
 
-        None for a layer of any other kind. torch's code reads the weights; no module runs for each of them.
+        torch's code reads the weights; no module runs for each of them.
         """
         if ":" in path:
             return None
@@ -147,28 +137,15 @@ class Surgery(Queries):
             self.replace(path, biased)
         return biased
 
-    def activation(self, layer: Layer) -> ShiftedActivation:
-        """An activation made able to take biases around it; a function, or one call of a shared module, becomes one.
-
-        Raises:
-            UnsupportedEditError: its place in the forward code cannot be made a module.
-        """
+    def add_shift(self, layer: Layer, part: str) -> None:
+        """Give an activation, which may be a function, a zero scalar bias: `input_bias` or `output_bias`."""
         path = self.own_path(layer)
         module = self.get(path)
         if not isinstance(module, ShiftedActivation):
             module = ShiftedActivation(module)
             self.replace(path, module)
-        return module
-
-    def add_shift(self, layer: Layer, part: str) -> None:
-        """Give an activation a zero scalar bias, `input_bias` or `output_bias`.
-
-        Raises:
-            UnsupportedEditError: the activation cannot take it, or has it already.
-        """
-        activation = self.activation(layer)
         with self.refusing_at(layer.path):
-            activation.add_part(part, next(self.model.parameters()))
+            module.add_part(part, next(self.model.parameters()))
 
     def own_path(self, layer: Layer) -> str:
         """The path of a module that is this layer and no other."""
@@ -178,30 +155,20 @@ class Surgery(Queries):
             return self._lifted.module_of(layer)
 
     def remove_function(self, layer: Layer) -> None:
-        """Remove a norm that is a function in forward code, and the parameters that only it reads.
-
-        Raises:
-            UnsupportedEditError: it is written out in several operations, or its forward code cannot be rewritten.
-        """
+        """Remove a norm that is a function in forward code, and the parameters that only it reads."""
         with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
             self._lifted.drop(layer)
         self.removed.add(layer.path)
 
     def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
-        """The modules that add the branches of a block, one for each; operators in forward code become modules.
-
-        Raises:
-            UnsupportedEditError: the sum is something else, or its forward code cannot be rewritten.
-        """
+        """The modules that add the branches of a block, one for each; operators in forward code become modules."""
         with self.refusing_at(
             block.name,
             "its residual sum is an operator in the forward code and cannot be made a module: {} "
             "(normless.nn.ResidualSum adds as a module)",
         ):
             paths = (block.sum,) if block.sum is not None else self._lifted.sums_of(block)
-        found = tuple(self.get(path) for path in paths)
-        assert all(isinstance(module, ResidualSum) for module in found)
-        return cast(tuple[ResidualSum, ...], found)
+        return tuple(cast(ResidualSum, self.get(path)) for path in paths)
 
     def sum(self, block: ResidualBlock) -> ResidualSum:
         """The module whose output is a block's sum; of several additions the last."""
@@ -209,9 +176,8 @@ class Surgery(Queries):
 
     def adds_plainly(self, block: ResidualBlock) -> bool:
         """Whether a block's sum is skip path plus branch and nothing else."""
-        if block.sum is None and not self._lifted.has_lifted(block):
-            return True
-        return all(total.is_plain for total in self.sums(block))
+        is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
+        return is_operator or all(total.is_plain for total in self.sums(block))
 
     def replace_sum(self, block: ResidualBlock, total: ResidualSum) -> None:
         """Put another sum in the place of a block's only one."""

@@ -1,8 +1,10 @@
-"""Edits of initial values: weights drawn anew, branch ends and logits that start at zero."""
+"""Edits of initial values: weights drawn anew or calibrated, branch ends and logits that start at zero."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,7 +12,10 @@ from normless.edits.edit import EDITS, Edit, Surgery
 from normless.edits.transformer import parts_of
 from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.initialization import Kind as Kind
+from normless.lifting import evaluating
 from normless.residual import Layer, ResidualBlock
+
+_TIED = "weight stays, since it embeds the input too"
 
 
 @EDITS.register()
@@ -39,9 +44,7 @@ class Reinitialize(Edit):
             for name in layer.parameters:
                 if name.endswith("bias"):
                     nn.init.zeros_(surgery.model.get_parameter(name))
-            surgery.record(
-                layer.path, f"weight {'stays, since it embeds the input too' if tied else f'from {self.kind}'}"
-            )
+            surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 
 def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
@@ -56,13 +59,9 @@ class ZeroBranchEnds(Edit):
     """The last weight layer of every branch starts at zero, its bias too (Fixup, rule 1)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Zero one layer per block."""
         for block in surgery.blocks():
             for branch in block.branches:
-                weights = [layer for layer in branch if layer.kind == "weight" and not layer.gating]
-                if not weights:
-                    raise surgery.unsupported(block.name, "its branch has no weight layer")
-                _zero(surgery, weights[-1].path)
+                _zero(surgery, surgery.last_weight(block, branch))
 
 
 @EDITS.register()
@@ -74,13 +73,12 @@ class ZeroClassifier(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Zero the classifier's weight and bias."""
         path = surgery.classifier()
         if path in surgery.tied_layers():
             bias = getattr(surgery.get(path), "bias", None)
             if isinstance(bias, Tensor):
                 nn.init.zeros_(bias)
-            surgery.record(path, "weight stays, since it embeds the input too")
+            surgery.record(path, _TIED)
         else:
             _zero(surgery, path)
 
@@ -91,35 +89,29 @@ class ZeroLastGamma(Edit):
     """γ of the norm at the end of every branch starts at zero (Goyal et al. 2017, section 5.1)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Zero γ at every branch end; refuse branches that do not end in a norm."""
-        ends = []
         for block in surgery.blocks():
             end = surgery.branch_end(block)
             if end is None or end.kind != "norm":
                 raise surgery.unsupported(block.name, _why_not(surgery, block, end))
-            ends.append(end.path)
-        for path in ends:
-            gamma = surgery.get(path).weight
+            gamma = surgery.get(end.path).weight
             if not isinstance(gamma, Tensor):
-                raise surgery.unsupported(path, "the norm has no γ")
+                raise surgery.unsupported(end.path, "the norm has no γ")
             nn.init.zeros_(gamma)
-            surgery.record(path, "γ = 0")
+            surgery.record(end.path, "γ = 0")
 
 
 def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
-    norms = [layer for layer in block.branch_layers if layer.kind == "norm" and surgery.is_left(layer)]
+    norms = surgery.left(block.branch_layers, "norm")
     if not norms:
         return "its branch has no norm"
     if end is None:
         return f"an operation that is no layer follows the last norm of its branch, {norms[-1].path}"
     rest = block.branch_layers[block.branch_layers.index(norms[-1]) :]
     followed = f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}"
-    if any(layer.kind == "activation" for layer in rest):
-        return (
-            f"{followed}: at γ = 0 the activation between them passes no gradient, "
-            "and the branch would stay at zero for good"
-        )
-    return f"{followed}, so the branch does not end in γ"
+    if not any(layer.kind == "activation" for layer in rest):
+        return f"{followed}, so the branch does not end in γ"
+    stays = "at γ = 0 the activation between them passes no gradient, and the branch would stay at zero for good"
+    return f"{followed}: {stays}"
 
 
 def _zero(surgery: Surgery, path: str) -> None:
@@ -129,3 +121,71 @@ def _zero(surgery: Surgery, path: str) -> None:
         if isinstance(parameter, Tensor):
             nn.init.zeros_(parameter)
     surgery.record(path, "weight = 0")
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class LSUV(Edit):
+    """The output of every weight layer gets unit variance on a batch (Mishkin & Matas 2015, algorithm 1).
+
+    Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch,
+    channels and positions until that is 1 within `tolerance`. One forward pass does it: a layer is corrected
+    the moment it runs, before any later layer sees its output. The batch is the example input of `convert`. A weight
+    that embeds the input too stays as it is.
+
+    Args:
+        tolerance: the largest accepted |variance − 1|.
+        most_steps: corrections of one layer before it counts as not converging.
+    """
+
+    tolerance: float = 0.02
+    most_steps: int = 10
+
+    def apply(self, surgery: Surgery) -> None:
+        if not (surgery.inputs or surgery.kwargs):
+            raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
+        tied = surgery.tied_layers()
+        layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
+        for layer in layers:
+            module = surgery.get(layer.path) if ":" not in layer.path and layer.called else None
+            if not isinstance(getattr(module, "weight", None), Tensor):
+                raise surgery.unsupported(layer.path, "it is no layer with one weight and one output, to be scaled")
+        Reinitialize("orthogonal").apply(surgery)
+        pending = {layer.path for layer in layers}
+        hooks = [
+            surgery.get(path).register_forward_hook(partial(self._calibrate, surgery, pending, path))
+            for path in sorted(pending)
+        ]
+        try:
+            # Dropout must not disturb the variances, nor batch norm move its statistics.
+            with evaluating(surgery.model):
+                surgery.model(*surgery.inputs, **surgery.kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if pending:
+            raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
+
+    def _calibrate(
+        self,
+        surgery: Surgery,
+        pending: set[str],
+        path: str,
+        layer: nn.Module,
+        inputs: tuple[Any, ...],
+        output: Tensor,
+    ) -> Tensor | None:
+        if path not in pending:
+            return None
+        pending.discard(path)
+        assert isinstance(layer.weight, Tensor)
+        for _ in range(self.most_steps):
+            variance = float(output.var(correction=0))
+            if abs(variance - 1) <= self.tolerance:
+                surgery.record(path, f"output variance {variance:.3f}")
+                return output
+            if not variance > 0 or variance == float("inf"):
+                break
+            layer.weight.div_(variance**0.5)
+            output = layer.forward(*inputs)
+        raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")

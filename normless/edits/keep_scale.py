@@ -48,7 +48,6 @@ class KeepScale(Edit):
     weights: Weights = "fresh"
 
     def apply(self, surgery: Surgery) -> None:
-        """Multiply the weights and record every factor."""
         if self.weights not in ("fresh", "all"):
             raise surgery.unsupported("", f"the weights are fresh or all, not {self.weights!r}")
         norms = [layer for layer in surgery.map.layers() if layer.kind == "norm"]

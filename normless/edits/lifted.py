@@ -17,10 +17,8 @@ from normless.residual import Layer, ResidualBlock, ResidualMap, Site
 class Lifted:
     """Sums, activations and norms of one network that are operators in its forward code.
 
-    All sums of a module are lifted together, since each changes where the others are found.
-
-    Raises (every method):
-        LiftError: the place cannot be made a module; says why, and in which module.
+    All sums of a module are lifted together, since each changes where the others are found. Every method raises
+    LiftError where the place cannot be made a module, with the reason and the module.
     """
 
     def __init__(
@@ -41,10 +39,6 @@ class Lifted:
             if site not in self.sums:
                 self._lift_sums(site.module)
         return tuple(self.sums[site] for site in block.sites)
-
-    def has_lifted(self, block: ResidualBlock) -> bool:
-        """Whether the sum of a block was made a module."""
-        return any(site in self.sums for site in block.sites)
 
     def _lift_sums(self, path: str) -> None:
         sites = {site for block in self.map.walk() for site in block.sites if site.module == path}
@@ -96,17 +90,14 @@ class Lifted:
         """Where a layer that is a function is called: module path, function, the module's code and the node in it."""
         path, _, name = layer.path.partition(":")
         function, index = _numbered(name)
-        at = index - self._earlier(path, function, index)
+        # Earlier calls of the function that were lifted or dropped are no longer in the code.
+        done = [_numbered(name) for home, _, name in (key.partition(":") for key, _ in self.moved) if home == path]
+        at = index - sum(known == function and before < index for known, before in done)
         lifter = self._lifter(path)
         found = lifter.functions(function)
         if not 0 <= at < len(found):
             raise LiftError(f"no call of {function} was found in the forward code of {path or 'the network'}")
         return path, function, lifter, found[at]
-
-    def _earlier(self, path: str, function: str, index: int) -> int:
-        """How many earlier calls of a function in a module's code were lifted or dropped."""
-        done = [_numbered(name) for home, _, name in (key.partition(":") for key, _ in self.moved) if home == path]
-        return sum(found == function and before < index for found, before in done)
 
     def _one_call(self, layer: Layer) -> str:
         """A copy of a module for one of its calls; only where it holds nothing that the calls would share."""

@@ -28,7 +28,6 @@ class StandardizeWeights(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Standardize the weight layers and record the gain of each."""
         _check_removed(surgery)
         for path, ahead in _paths(surgery.map):
             # Of the path so far: one module may be an activation here and, further on, of the residual stream.
@@ -99,7 +98,6 @@ class PredictedVariance(Edit):
     alpha: float = 0.2
 
     def apply(self, surgery: Surgery) -> None:
-        """Scale the input and the end of every branch."""
         if not self.alpha > 0:
             raise surgery.unsupported("", f"α is a number above 0, got {self.alpha}")
         blocks = surgery.blocks()

@@ -1,17 +1,27 @@
-"""Edits that remove normalizations, or put them and dropout elsewhere."""
+"""Edits that remove or replace normalizations, or put them and dropout elsewhere."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal
+from math import gcd
+from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import EDITS, Edit, Surgery
-from normless.nn import ScalarAffine
+from normless.errors import UnsupportedEditError
+from normless.nn import ScalarAffine, batch_norms
 from normless.residual.classify import describe
+
+Family = Literal["ghost", "partial", "alternating", "group"]
+
+FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
+    "ghost": (batch_norms.GhostBatchNorm1d, batch_norms.GhostBatchNorm2d),
+    "partial": (batch_norms.PartialBatchNorm1d, batch_norms.PartialBatchNorm2d),
+    "alternating": (batch_norms.AlternatingBatchNorm1d, batch_norms.AlternatingBatchNorm2d),
+}
 
 
 @EDITS.register()
@@ -20,9 +30,7 @@ class RemoveNorms(Edit):
     """Every normalization is removed, with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Put an identity in the place of every norm."""
-        for path in surgery.map.norms:
-            _remove(surgery, path)
+        _remove_norms(surgery)
 
 
 @EDITS.register()
@@ -31,7 +39,6 @@ class KeepLayerNorms(Edit):
     """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Check every norm."""
         for path in surgery.map.norms:
             norm = surgery.get(path) if ":" not in path else None
             if isinstance(norm, _BatchNorm):
@@ -49,14 +56,12 @@ class NormOnSkip(Edit):
     """A further batch normalization in every block (De & Smith, table 4).
 
     Args:
-        place: `after_sum`: after the addition, as the table's heading says;
-            `skip_path`: on the skip path before the addition, the text's other reading.
+        place: `after_sum`, as the table's heading says, or `skip_path`, the text's other reading.
     """
 
     place: Literal["after_sum", "skip_path"] = "after_sum"
 
     def apply(self, surgery: Surgery) -> None:
-        """Add one norm per block to its sum."""
         if self.place not in ("after_sum", "skip_path"):
             raise surgery.unsupported("", f"the place is after_sum or skip_path, not {self.place!r}")
         for block in surgery.blocks():
@@ -76,10 +81,8 @@ class OnlyFinalNorm(Edit):
     """All norms are removed, one batch normalization is put before the classifier (De & Smith, table 4 and D.2)."""
 
     def apply(self, surgery: Surgery) -> None:
-        """Remove every norm; put one on the features that the classifier reads."""
         path = surgery.classifier()
-        for norm in surgery.map.norms:
-            _remove(surgery, norm)
+        _remove_norms(surgery)
         classifier = surgery.affine(path)
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
@@ -91,16 +94,11 @@ class OnlyFinalNorm(Edit):
 @EDITS.register()
 @dataclass(frozen=True)
 class HeadDropout(Edit):
-    """Dropout on the features that the classifier reads (ZeroInit, part 3).
-
-    Args:
-        probability: the share of features dropped; 0.6 by default, 0.2 in the papers on ImageNet.
-    """
+    """Dropout before the classifier (ZeroInit, part 3): a share of 0.6, on ImageNet 0.2 in the papers."""
 
     probability: float = 0.6
 
     def apply(self, surgery: Surgery) -> None:
-        """Put the dropout in front of the classifier."""
         path = surgery.classifier()
         if not 0 <= self.probability < 1:
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
@@ -119,12 +117,9 @@ class OnlyTopNorm(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        """Remove every norm but that one, or put it there."""
         last = surgery.blocks()[-1]
         kept = next((layer.path for layer in surgery.map.head_layers if layer.kind == "norm"), None)
-        for path in surgery.map.norms:
-            if path != kept:
-                _remove(surgery, path)
+        _remove_norms(surgery, kept)
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")
             return
@@ -142,6 +137,12 @@ def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
     """Let the classifier's input pass a module, after those that it passes already."""
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
+
+
+def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
+    for path in surgery.map.norms:
+        if path != kept:
+            _remove(surgery, path)
 
 
 def _remove(surgery: Surgery, path: str) -> None:
@@ -167,14 +168,73 @@ def _remove(surgery: Surgery, path: str) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    norms = {
-        nn.Linear: nn.BatchNorm1d,
-        nn.Conv1d: nn.BatchNorm1d,
-        nn.Conv2d: nn.BatchNorm2d,
-        nn.Conv3d: nn.BatchNorm3d,
-    }
-    for kind, norm in norms.items():
-        if isinstance(layer, kind):
-            assert isinstance(layer.weight, Tensor)
+    linear = (nn.Linear, nn.Conv1d)
+    for kinds, norm in ((linear, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d), (nn.Conv3d, nn.BatchNorm3d)):
+        if isinstance(layer, kinds):
             return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
     raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+
+
+@EDITS.register()
+@dataclass(frozen=True)
+class ReplaceNorms(Edit):
+    """Batch norms become ghost (Hoffer et al. 2017), partial or alternating ones (Bjorck et al.), or group norms.
+
+    The new layers keep γ, β, ε and the running statistics.
+
+    Args:
+        family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`, or
+            `group` (groups: the most groups a layer has; gcd(groups, channels) are used).
+        options: keyword arguments of the new layers, as a tuple of pairs.
+    """
+
+    family: Family
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def apply(self, surgery: Surgery) -> None:
+        if not surgery.map.norms:
+            raise surgery.unsupported("", "it has no normalization to replace")
+        for path in surgery.map.norms:
+            old = surgery.get(path)
+            if not isinstance(old, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch norm of vectors or images")
+            with surgery.refusing_at(path):
+                new = self._variant(old)
+            _take_over(old, new)
+            surgery.replace(path, new)
+            surgery.record(path, f"{describe(old)} → {describe(new)}")
+
+    def _variant(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+        options = dict(self.options)
+        if self.family == "group":
+            return _group_norm(old, **options)
+        if self.family == "partial" and not old.affine:
+            options |= {"gamma": False, "beta": False}
+        kept = {name: getattr(old, name) for name in ("eps", "momentum", "affine", "track_running_stats")}
+        return FAMILIES[self.family][isinstance(old, nn.BatchNorm2d)](old.num_features, **kept, **options)
+
+
+def _group_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> nn.GroupNorm:
+    if groups < 1:
+        raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
+    used = gcd(groups, old.num_features)
+    if isinstance(old, nn.BatchNorm1d) and used == old.num_features:
+        raise UnsupportedEditError(
+            f"with groups={groups} each of its {old.num_features} features would be a group of its own, "
+            "and a group of one value is normalized to nothing; take fewer groups"
+        )
+    return nn.GroupNorm(used, old.num_features, eps=old.eps, affine=old.affine)
+
+
+def _take_over(old: nn.Module, new: nn.Module) -> None:
+    """Give the new layer what both have under one name, in the old one's dtype, on its device, frozen if it was."""
+    state = old.state_dict()
+    reference = next((value for value in state.values() if value.is_floating_point()), None)
+    if reference is not None:
+        new.to(device=reference.device, dtype=reference.dtype)
+    known = new.state_dict()
+    new.load_state_dict({name: state.get(name, value) for name, value in known.items()})
+    parameters = dict(new.named_parameters())
+    for name, parameter in old.named_parameters():
+        if name in parameters:
+            parameters[name].requires_grad_(parameter.requires_grad)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn.affine import takes_scalars
@@ -27,6 +26,9 @@ class Queries:
         edit: the edit that is being applied, for messages.
         removed: paths of the layers that edits removed.
         values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
+
+    Raises (methods whose answer the network may not have):
+        UnsupportedEditError: names the edit, the module and the reason.
     """
 
     model: nn.Module
@@ -70,20 +72,24 @@ class Queries:
         return self.model.get_submodule(path)
 
     def once(self, path: str) -> None:
-        """Raise UnsupportedEditError where the layer at `path` runs more than once in a forward pass."""
+        """Check that the layer at `path` runs once in a forward pass."""
         if path in self.map.repeated:
             raise self.unsupported(
                 path, "this one module runs at several places of the network; give each place a module of its own"
             )
 
     def single(self, path: str) -> nn.Module:
-        """The module at `path`, which runs once; raises UnsupportedEditError where it runs more often."""
+        """The module at `path`, which runs once."""
         self.once(path)
         return self.get(path)
 
     def is_left(self, layer: Layer) -> bool:
         """Whether no edit has removed the layer."""
         return layer.path not in self.removed
+
+    def left(self, layers: Iterable[Layer], kind: str) -> list[Layer]:
+        """The layers of a kind that no edit has removed."""
+        return [layer for layer in layers if layer.kind == kind and self.is_left(layer)]
 
     def stands_alone(self, layer: Layer) -> bool:
         """Whether a layer is a module that runs once, so that it can be changed in place."""
@@ -107,9 +113,9 @@ class Queries:
         """A layer, or where it was removed the one whose output it read unchanged."""
         return end if end is None or self.is_left(end) else self.input_of(end)
 
-    def weight_layers(self) -> Iterator[Layer]:
+    def weight_layers(self) -> list[Layer]:
         """Every weight layer that is left, in execution order."""
-        return (layer for layer in self.map.layers() if layer.kind == "weight" and self.is_left(layer))
+        return self.left(self.map.layers(), "weight")
 
     def weight_of(self, layer: Layer) -> nn.Parameter:
         """The weight of a weight layer: the largest of its parameters."""
@@ -125,7 +131,7 @@ class Queries:
         }
 
     def blocks(self) -> tuple[ResidualBlock, ...]:
-        """The residual blocks; raises UnsupportedEditError where there are none."""
+        """The residual blocks, one at least."""
         if not self.map.blocks:
             raise self.unsupported("", "it has no residual block")
         return self.map.blocks
@@ -134,29 +140,22 @@ class Queries:
         """The layer whose output the sum now adds unchanged; None where an operation that is no layer follows it."""
         return self.last_left(block.ends[0]) if block.ends_in_layer and block.ends else None
 
-    def last_weight(self, block: ResidualBlock) -> str:
-        """The path of the last weight layer of a block's branch, gates excluded.
-
-        Raises:
-            UnsupportedEditError: the branch has no weight layer.
-        """
-        weights = [layer.path for layer in block.branch_layers if layer.kind == "weight" and not layer.gating]
+    def last_weight(self, block: ResidualBlock, branch: tuple[Layer, ...] | None = None) -> str:
+        """The path of the last weight layer of a block's branch, or of one of several; gates do not count."""
+        layers = block.branch_layers if branch is None else branch
+        weights = [layer.path for layer in layers if layer.kind == "weight" and not layer.gating]
         if not weights:
             raise self.unsupported(block.name, "its branch has no weight layer")
         return weights[-1]
 
-    def is_channels_first(self, block: ResidualBlock) -> bool:
-        """Whether a block adds tensors whose second axis is the channels: those of convolutions."""
-        return isinstance(self.get(self.last_weight(block)), _ConvNd)
-
     def classifier(self) -> str:
-        """The path of the classifier; raises UnsupportedEditError where there is none."""
+        """The path of the classifier."""
         if self.map.classifier is None:
             raise self.unsupported("", "no classifier was found after its blocks")
         return self.map.classifier
 
     def need_no_norms(self) -> None:
-        """Raise UnsupportedEditError where a normalization is left."""
+        """Check that no normalization is left."""
         for path in self.map.norms:
             if self.is_left(self.map.by_path[path]):
                 raise self.unsupported(path, "this normalization is still there; RemoveNorms removes it before")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from normless.edits.edit import Surgery
@@ -34,9 +33,9 @@ _C_ATTN: dict[int, tuple[Use, ...]] = {3: ("query", "key", "value"), 2: ("key", 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of a weight that serve one use: `parameter` is its qualified name, `path` that of its layer.
+    """Rows of a weight that serve one use; columns where the axis of the outputs is 1, the weight (in, out).
 
-    `axis` is that of the outputs: 1 where the weight is (in, out), and the rows are columns.
+    `parameter` is its qualified name, `path` that of its layer.
     """
 
     path: str
@@ -55,11 +54,10 @@ class Matrix:
 def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
     """The weight matrices on a block's branch, by the names that transformers give to queries, keys and values.
 
-    Raises:
-        UnsupportedEditError: a layer's weight is no matrix, is packed in an unknown way, or there are layers side by
-            side whose names do not identify the queries and keys.
+    Layers side by side whose names do not identify the queries and keys are refused, as is what `parts_of` refuses.
     """
-    found = [part for layer in _weight_layers(block) for part in parts_of(surgery, layer)]
+    layers = surgery.left(block.branch_layers, "weight")
+    found = [part for layer in layers for part in parts_of(surgery, layer)]
     if block.m < len(block.branch) and not any(
         matrix.use != "other" or _name(matrix.parameter) in _PACKED for matrix in found
     ):
@@ -74,7 +72,7 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
 def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
     """The rows of a layer's weight that the branch's end depends on; sharing its memory, without gradients.
 
-    All of them, but for the queries and keys of a weight that holds them and the values.
+    All but the queries and keys of a weight that holds them and the values.
     """
     name = max(layer.parameters, key=lambda one: surgery.model.get_parameter(one).numel())
     weight = surgery.model.get_parameter(name).detach()
@@ -86,7 +84,7 @@ def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
 
 def biases(surgery: Surgery, block: ResidualBlock) -> Iterator[Tensor]:
     """The biases of the weight layers on a block's branch; to be changed without gradients."""
-    for layer in _weight_layers(block):
+    for layer in surgery.left(block.branch_layers, "weight"):
         for name in layer.parameters:
             if "bias" in name.rpartition(".")[2]:
                 yield surgery.model.get_parameter(name).detach()
@@ -97,13 +95,8 @@ def encoder_and_decoder(
 ) -> tuple[tuple[ResidualBlock, ...], tuple[ResidualBlock, ...]]:
     """The blocks of the encoder, two for each of its layers, and of the decoder that reads it, three for each.
 
-    Args:
-        surgery: of the network.
-        decoder: the name in the paths of the decoder's blocks. Where all or none have it there is one stack, and
-            the decoder is empty.
-
-    Raises:
-        UnsupportedEditError: a stack's blocks are not whole layers.
+    `decoder` is the name in the paths of the decoder's blocks; where all or none have it there is one stack. A stack
+    whose blocks are not whole layers is refused.
     """
     blocks = surgery.blocks()
     second = tuple(block for block in blocks if decoder in re.split(r"[.#:]", block.name))
@@ -120,15 +113,12 @@ def encoder_and_decoder(
 
 
 def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
-    """The matrices that one weight layer holds.
-
-    Raises:
-        UnsupportedEditError: its weight is no matrix, or is packed in an unknown way.
-    """
-    weights = [name for name in layer.parameters if surgery.model.get_parameter(name).dim() > 1]
-    for parameter in weights:
+    """The matrices that one weight layer holds; refused where it is no matrix, or packed in an unknown way."""
+    for parameter in layer.parameters:
         shape = surgery.model.get_parameter(parameter).shape
-        if len(shape) != 2:
+        if len(shape) < 2:
+            continue
+        if len(shape) > 2:
             raise surgery.unsupported(
                 layer.path, f"it is no linear layer but a {layer.description}, and transformers have none on a branch"
             )
@@ -152,16 +142,3 @@ def _name(parameter: str) -> str:
     """What a weight is called: its module's name, or its own in a module that holds several."""
     path, _, last = parameter.rpartition(".")
     return (path.rpartition(".")[2] if last == "weight" else last.removesuffix("_weight")).lower()
-
-
-def _weight_layers(block: ResidualBlock) -> Iterator[Layer]:
-    """The weight layers of a branch, with queries and keys, which are a gate to the map."""
-    return (layer for layer in block.branch_layers if layer.kind == "weight")
-
-
-@torch.no_grad()
-def draw(surgery: Surgery, matrix: Matrix, gain: float) -> None:
-    """Draw a matrix anew, normal with Xavier's variance 2·gain² / (fan-in + fan-out), and record it."""
-    torch.nn.init.xavier_normal_(matrix.rows(surgery), gain=gain)
-    what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"
-    surgery.record(matrix.path, f"{what}: weight from xavier × {gain:.4g}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,6 @@ from normless.edits.edit import Surgery
 from normless.errors import UnsupportedEditError
 from normless.lifting import evaluating
 from normless.nn import ResidualSum, ScalarAffine
-
-Hook = Callable[..., None]
 
 
 def verify(surgery: Surgery) -> None:
@@ -28,7 +27,7 @@ def verify(surgery: Surgery) -> None:
     runs: Counter[str] = Counter()
     buffers = {name: buffer.clone() for name, buffer in surgery.model.named_buffers()}
     try:
-        with _hooked({path: surgery.get(path) for path in surgery.replaced}, lambda path: _counts(path, runs)):
+        with _hooked({path: surgery.get(path) for path in surgery.replaced}, lambda path, *_: runs.update([path])):
             _run(surgery, runs)
     finally:
         for name, buffer in surgery.model.named_buffers():
@@ -51,10 +50,24 @@ def _refuse_dead_branches(surgery: Surgery) -> None:
         and module.multiplier is not None
         and not module.multiplier.any()
     }
+    if not closed:
+        return
     dead: list[str] = []
-    if closed:
-        with _hooked(closed, lambda path: _notes_dead(path, dead)), _opened(closed.values()):
+
+    def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
+        if bool(source.any()) and not bool(branch.any()):
+            dead.append(path)
+
+    multipliers = [cast(Tensor, module.multiplier) for module in closed.values()]
+    try:
+        for multiplier in multipliers:
+            multiplier.data.fill_(1)
+        with _hooked(closed, note):
             _run_in_eval(surgery, " in evaluation mode")
+    finally:
+        for multiplier in multipliers:
+            multiplier.data.zero_()
     if dead:
         raise UnsupportedEditError(
             f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
@@ -64,45 +77,14 @@ def _refuse_dead_branches(surgery: Surgery) -> None:
 
 
 @contextmanager
-def _hooked(modules: dict[str, nn.Module], hook: Callable[[str], Hook]) -> Iterator[None]:
-    """Forward hooks on modules, each made from the module's path."""
-    handles = [module.register_forward_hook(hook(path)) for path, module in modules.items()]
+def _hooked(modules: dict[str, nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    """A forward hook on modules, which is called with the module's path first."""
+    handles = [module.register_forward_hook(partial(hook, path)) for path, module in modules.items()]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _opened(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Their multipliers at 1."""
-    multipliers = [cast(Tensor, module.multiplier) for module in modules]
-    try:
-        for multiplier in multipliers:
-            multiplier.data.fill_(1)
-        yield
-    finally:
-        for multiplier in multipliers:
-            multiplier.data.zero_()
-
-
-def _notes_dead(path: str, dead: list[str]) -> Hook:
-    """A hook that notes a module whose branch is 0 where what it is added to, or computed from, is not."""
-
-    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
-        if bool(source.any()) and not bool(branch.any()):
-            dead.append(path)
-
-    return note
-
-
-def _counts(path: str, runs: Counter[str]) -> Hook:
-    def count(*_: Any) -> None:
-        runs[path] += 1
-
-    return count
 
 
 def _run(surgery: Surgery, runs: Counter[str]) -> None:

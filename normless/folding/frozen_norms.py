@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.errors import UnsupportedEditError
-from normless.folding.statistics import affine_of
-from normless.nn import FrozenAffine
+from normless.nn import FrozenAffine, PartialBatchNorm1d, PartialBatchNorm2d
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -45,6 +44,34 @@ def freeze(model: Model) -> Model:
         return frozen[copied]  # type: ignore[return-value]
     replace_modules(copied, frozen)
     return copied
+
+
+@torch.no_grad()
+def affine_of(path: str, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """The factor and the shift of every channel, both (C,) in float64, of a batch norm in evaluation.
+
+        scale = γ / √(σ² + ε),   shift = β − μ · scale
+
+    with the running μ and σ²; parts that the norm does not have are left out.
+    """
+    if norm.running_mean is None or norm.running_var is None:
+        raise UnsupportedEditError(
+            f"{path or 'This norm'} is a {type(norm).__name__} without running statistics "
+            "(track_running_stats=False): it normalizes by each batch in evaluation too, so there is nothing to "
+            "freeze it at. Give it running statistics and let some batches pass in train mode first."
+        )
+    scale = torch.ones_like(norm.running_var, dtype=torch.float64)
+    shift = torch.zeros_like(scale)
+    partial = isinstance(norm, (PartialBatchNorm1d, PartialBatchNorm2d))
+    if not partial or norm.use_variance:
+        scale /= (norm.running_var.double() + norm.eps).sqrt()
+    if norm.weight is not None:
+        scale *= norm.weight.double()
+    if norm.bias is not None:
+        shift += norm.bias.double()
+    if not partial or norm.use_mean:
+        shift -= norm.running_mean.double() * scale
+    return scale, shift
 
 
 def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> None:

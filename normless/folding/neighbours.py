@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from normless.folding.report import Side
 from normless.nn import FrozenAffine
 from normless.residual.names import Names
+from normless.residual.reader import modules_around, operation_name
 
 _LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
 _RESHAPES_LIKE_ANOTHER = {"reshape_as", "view_as"}
@@ -37,14 +38,7 @@ class Neighbour:
 
 
 class Neighbours:
-    """The layers next to the frozen norms of a network, as one exported graph shows them.
-
-    Paths are first names, as `named_modules` lists them.
-
-    Args:
-        model: the network with its batch norms frozen.
-        program: the same network, exported in one mode.
-    """
+    """The layers next to the frozen norms of a network exported in one mode, by their first qualified names."""
 
     def __init__(self, model: nn.Module, program: ExportedProgram) -> None:
         self.names = Names(model)
@@ -60,7 +54,7 @@ class Neighbours:
             if name is not None:
                 self.parameter[node] = name
                 self.reads[id(self.names.parameters[name])] += len(_readers(node))
-            elif _name(node) == "addcmul" and isinstance(self.names.modules[_home(node)], FrozenAffine):
+            elif operation_name(node) == "addcmul" and isinstance(self.names.modules[_home(node)], FrozenAffine):
                 self.affines[self.names.canonical(_home(node))].append(node)
 
     def runs(self, path: str) -> bool:
@@ -80,7 +74,7 @@ class Neighbours:
 
     def _words(self, node: Node) -> str:
         """An operation for a sentence: its name and the module it runs in."""
-        name, home = (_name(node) or str(node.target)).rstrip("_"), _home(node)
+        name, home = operation_name(node).rstrip("_"), _home(node)
         if any(node in affines for affines in self.affines.values()):
             return f"the norm {home}"
         return f"{name} of {home}" if home else name
@@ -93,10 +87,10 @@ class Neighbours:
     def _before(self, affine: Node) -> Neighbour | str:
         node: Any = affine.args[1]
         axis = 1
-        while _name(node) not in _LAYERS:
+        while operation_name(node) not in _LAYERS:
             if node.op == "placeholder":
                 return "it reads the network's input"
-            moved = _axis_before(node, axis)
+            moved = _moved(node, axis, back=True)
             if moved is None:
                 return f"it reads {self._words(node)}"
             if len(_readers(node)) > 1:
@@ -115,11 +109,11 @@ class Neighbours:
             (reader,) = readers
             if reader.op == "output":
                 return "it is the network's output"
-            if _name(reader) in _LAYERS and reader.args[0] is node:
+            if operation_name(reader) in _LAYERS and reader.args[0] is node:
                 if _overwrites_between(affine, reader):
                     return "values are overwritten in place before it is read"
                 return self._layer(reader, axis, output=False)
-            moved = _axis_after(reader, axis)
+            moved = _moved(reader, axis, back=False)
             if moved is None:
                 return f"{self._words(reader)} reads it"
             node, axis = reader, moved
@@ -136,10 +130,10 @@ class Neighbours:
         module = self.names.modules[path]
         if not isinstance(module, (_ConvNd, nn.Linear)) or self.names.canonical(_home(node)) != path:
             return f"{self._words(node)} does not run in the layer that owns the weight {name}"
-        given = self.parameter.get(bias) if isinstance(bias, Node) else None
-        if bias is not None and given is None:
+        bias_name = self.parameter.get(bias) if isinstance(bias, Node) else None
+        if bias is not None and bias_name is None:
             return f"the bias of {path} is computed in the forward pass"
-        if (given is None) != (module.bias is None) or (given is not None and not self._alone(given)):
+        if (bias_name is None) != (module.bias is None) or (bias_name is not None and not self._alone(bias_name)):
             return f"the bias of {path} is used elsewhere"
         positions = 0 if isinstance(module, nn.Linear) else len(module.kernel_size)
         whole = _shape(node if output else node.args[0])
@@ -152,24 +146,16 @@ def _readers(node: Node) -> list[Node]:
     """The operations that read a node's values, and not only its shape."""
 
     def reads_values(user: Node) -> bool:
-        if _name(user) in _RESHAPES_LIKE_ANOTHER:
+        if operation_name(user) in _RESHAPES_LIKE_ANOTHER:
             return user.args[0] is node
-        return not _name(user).startswith(("_assert", "sym_"))
+        return not operation_name(user).startswith(("_assert", "sym_"))
 
     return [user for user in node.users if reads_values(user)]
 
 
-def _name(node: Node) -> str:
-    """The operation's name, without overload."""
-    target = node.target
-    return target._schema.name.partition("::")[2] if isinstance(target, torch._ops.OpOverload) else ""
-
-
 def _home(node: Node) -> str:
     """A qualified name of the innermost module whose forward runs a node."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [name for name, _ in stack.values()]
-    return str(paths[-1]).removeprefix("L['self']").removeprefix(".") if paths else ""
+    return modules_around(node)[-1]
 
 
 def _shape(node: Any) -> tuple[int, ...]:
@@ -196,43 +182,33 @@ def _overwrites_between(first: Node, last: Node) -> bool:
 
 def _keeps_order(node: Node) -> bool:
     """Whether the output holds the input's values in the same order: copies, reshapes, an idle dropout."""
-    if _name(node) == "dropout":
-        given: Any = node.args
-        return bool(given[1] == 0 or not given[2])
-    return _name(node) in _RESHAPES
+    if operation_name(node) == "dropout":
+        rate, active = node.args[1:3]
+        return bool(rate == 0 or not active)
+    return operation_name(node) in _RESHAPES
 
 
-def _axis_before(node: Node, axis: int) -> int | None:
-    """The axis of an operation's input that becomes this axis of its output; None where values or channels mix."""
+def _moved(node: Node, axis: int, *, back: bool) -> int | None:
+    """The axis of an operation's output that an axis of its input becomes, or back; None where channels mix."""
     order = _order(node)
     if order is not None:
-        return order[axis]
-    return _same_axis(_shape(node), axis, _shape(node.args[0])) if _keeps_order(node) else None
-
-
-def _axis_after(node: Node, axis: int) -> int | None:
-    """The axis of an operation's output that this axis of its input becomes; None where values or channels mix."""
-    order = _order(node)
-    if order is not None:
-        return order.index(axis)
-    return _same_axis(_shape(node.args[0]), axis, _shape(node)) if _keeps_order(node) else None
+        return order[axis] if back else order.index(axis)
+    if not _keeps_order(node):
+        return None
+    shape, other = (_shape(node), _shape(node.args[0])) if back else (_shape(node.args[0]), _shape(node))
+    # The axis that runs over the same values has the same length and as many values inside.
+    inner = prod(shape[axis + 1 :])
+    axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
+    return next(axes, None)
 
 
 def _order(node: Node) -> list[int] | None:
     """Which axis of its input each axis of a permutation's output is; None for other operations."""
-    if _name(node) not in ("permute", "transpose"):
+    if operation_name(node) not in ("permute", "transpose"):
         return None
     order = list(range(len(_shape(node))))
-    given: Any = node.args[1:]
-    if _name(node) == "permute":
-        return [order[axis] for axis in given[0]]
-    first, second = given
-    order[first], order[second] = order[second], order[first]
+    first, *second = cast(Any, node.args[1:])
+    if not second:
+        return [order[axis] for axis in first]
+    order[first], order[second[0]] = order[second[0]], order[first]
     return order
-
-
-def _same_axis(shape: tuple[int, ...], axis: int, other: tuple[int, ...]) -> int | None:
-    """The axis of `other`, another shape of the same values in the same order, that runs over what `axis` does."""
-    inner = prod(shape[axis + 1 :])
-    axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
-    return next(axes, None)

@@ -11,11 +11,11 @@ from torch.export import ExportedProgram
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from normless.arguments import forward_arguments
 from normless.errors import UnsupportedEditError
-from normless.folding.frozen_norms import freeze, replace_modules
+from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours
 from normless.folding.report import FoldReport, NormFate, Side
-from normless.folding.statistics import affine_of
 from normless.folding.weights import fold_into_input, fold_into_output
 from normless.nn import FrozenAffine
 from normless.residual.classify import NORMS
@@ -33,8 +33,33 @@ class Place(NamedTuple):
     side: Side
 
 
-def fold_network(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Model, FoldReport]:
-    """What `normless.fold` does."""
+def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
+    """Fold every batch norm of a trained network into the weights next to it, in a copy.
+
+    A norm that alone reads the output of a convolution or linear layer goes into that layer, with the running μ, σ²:
+
+        γ / √(σ² + ε) · (W ∗ x + b − μ) + β = (sW) ∗ x + (s(b − μ) + β),   s = γ / √(σ² + ε) per channel
+
+    and one whose output such a layer alone reads goes into that one, where that is exact: without padding with
+    zeros, or without a shift. Any other becomes a `normless.nn.FrozenAffine` in its place. Outputs in eval mode are
+    those of the original up to rounding, and no batch norm's statistics enter in train mode. Norms that are no
+    subclass of torch's batch norm are kept as they are.
+
+    Args:
+        model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
+        inputs: what its forward takes, positional; values do not matter.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
+        kwargs: what its forward takes by name.
+
+    Returns:
+        The copy, and the outcome for every norm, printable.
+
+    Raises:
+        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnresolvedStructureError: the network cannot be exported on these inputs.
+    """
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if isinstance(model, (_BatchNorm, FrozenAffine)):
         raise UnsupportedEditError(
             f"This {type(model).__name__} is a norm by itself, with no layer beside it to fold it into; "
@@ -56,7 +81,9 @@ def fold_network(model: Model, inputs: tuple[Any, ...], kwargs: dict[str, Any]) 
     fates: list[NormFate] = []
     for path, place in places.items():
         if isinstance(place, Place):
-            _fold(frozen, place, *values[path])
+            layer = frozen.get_submodule(place.layer)
+            assert isinstance(layer, (_ConvNd, nn.Linear))
+            (fold_into_output if place.side == "before" else fold_into_input)(layer, *values[path])
             fates.append(NormFate(path, "folded", place.layer, place.side))
         else:
             fates.append(NormFate(path, "affine", reason=place))
@@ -80,22 +107,23 @@ def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Place | str:
     reasons = []
     sides: tuple[Side, ...] = ("before", "after")
     for side in sides:
-        found = _neighbour(path, side, modes)
-        if isinstance(found, Neighbour) and found.sees_border and shift.any():
-            found = (
-                f"{found.layer} pads its input or is transposed, so that a shift would not reach all outputs equally"
+        neighbour = _neighbour(path, side, modes)
+        if isinstance(neighbour, Neighbour) and neighbour.sees_border and shift.any():
+            neighbour = (
+                f"{neighbour.layer} pads its input or is transposed, "
+                "so that a shift would not reach all outputs equally"
             )
-        if isinstance(found, Neighbour):
-            return Place(found.layer, side)
-        reasons.append(found)
+        if isinstance(neighbour, Neighbour):
+            return Place(neighbour.layer, side)
+        reasons.append(neighbour)
     return "; ".join(dict.fromkeys(reasons))
 
 
 def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | str:
     """The layer on one side of a norm that has it there whenever either of them runs, or why there is none."""
-    found = [mode.find(path, side) for mode in modes if mode.runs(path)]
-    first = found[0]
-    for other in found:
+    neighbours = [mode.find(path, side) for mode in modes if mode.runs(path)]
+    first = neighbours[0]
+    for other in neighbours:
         if isinstance(other, str):
             return other
         if other != first:
@@ -103,12 +131,6 @@ def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | st
     if isinstance(first, Neighbour) and any(mode.uses(first.layer) and not mode.runs(path) for mode in modes):
         return f"{first.layer} runs in a mode in which the norm does not"
     return first
-
-
-def _fold(model: nn.Module, place: Place, scale: Tensor, shift: Tensor) -> None:
-    layer = model.get_submodule(place.layer)
-    assert isinstance(layer, (_ConvNd, nn.Linear))
-    (fold_into_output if place.side == "before" else fold_into_input)(layer, scale, shift)
 
 
 def _without_affine(module: FrozenAffine) -> nn.Module:

@@ -13,9 +13,7 @@ def fold_into_output(layer: _ConvNd | nn.Linear, scale: Tensor, shift: Tensor) -
 
         W_o ← scale_o · W_o,   b_o ← scale_o · b_o + shift_o
 
-    Args:
-        layer: a convolution, transposed convolution or linear layer; it gets a bias if it has none.
-        scale, shift: shape (out,), float64.
+    `scale` and `shift` have shape (out,) and are in float64. The layer gets a bias if it has none.
     """
     weight = layer.weight
     grouped = _by_channel(layer)
@@ -33,12 +31,8 @@ def fold_into_input(layer: _ConvNd | nn.Linear, scale: Tensor, shift: Tensor) ->
 
         W_oi ← W_oi · scale_i,   b_o ← b_o + Σ_i,k W_oik · shift_i
 
-    which is exact where every output sees a whole kernel of inputs: without padding, or without a shift.
-
-    Args:
-        layer: a convolution or linear layer, or a transposed convolution where the shift is 0; it gets a bias if
-            it has none and one is needed.
-        scale, shift: shape (in,), float64.
+    which is exact where every output sees a whole kernel of inputs: without padding, or without a shift. `scale` and
+    `shift` have shape (in,) and are in float64; the shift of a transposed convolution is 0.
     """
     weight = layer.weight
     grouped = _by_channel(layer)

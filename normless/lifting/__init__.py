@@ -5,5 +5,6 @@ from normless.lifting.calls import Call as Call
 from normless.lifting.calls import captured_calls as captured_calls
 from normless.lifting.calls import evaluating as evaluating
 from normless.lifting.calls import never_fuse as never_fuse
+from normless.lifting.calls import unfused as unfused
 from normless.lifting.lift import Function as Function
 from normless.lifting.lift import Lifter as Lifter

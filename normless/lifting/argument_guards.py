@@ -10,16 +10,9 @@ from normless.errors import FixedArgumentError
 
 
 def require(kind: str, name: str, value: Any, expected: Any) -> None:
-    """Check that an argument has the value that rewritten code was traced with.
+    """Raise `FixedArgumentError` unless an argument of a `kind` of module has the value its code was traced with.
 
-    Args:
-        kind: the class of the module, for the message.
-        name: of the argument.
-        value: it.
-        expected: None, a plain value, or a tuple, list or dictionary of such.
-
-    Raises:
-        FixedArgumentError: it has another value, or one of another type that equals it, as True equals 1.
+    A value of another type that equals it, as True equals 1, is refused too.
     """
     if not _equal(value, expected):
         raise FixedArgumentError(
@@ -29,11 +22,7 @@ def require(kind: str, name: str, value: Any, expected: Any) -> None:
 
 
 def require_tensors(kind: str, name: str, value: Any) -> None:
-    """Check that an argument which was or contained a tensor in the traced call is no plain value now.
-
-    Raises:
-        FixedArgumentError: it is None, a number or a text.
-    """
+    """Raise `FixedArgumentError` if an argument that was or contained a tensor is None, a number or a text now."""
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         raise FixedArgumentError(
             f"The forward code of this {kind} was rewritten for a tensor as {name} and got {_shown(value)}. Call it "

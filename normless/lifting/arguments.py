@@ -1,8 +1,4 @@
-"""The arguments of a forward that is rewritten: those that its code passes on as tensors, and those fixed in it.
-
-A trace follows tensors. Whatever the code did with a number, a truth value or None while it was traced is done in the
-rewritten code for that value and no other, so that the code refuses others.
-"""
+"""The arguments of a forward that is rewritten: tensors, which a trace follows, and values that are fixed in it."""
 
 from __future__ import annotations
 
@@ -25,12 +21,8 @@ _LOOKING_AROUND = {"locals", "vars", "dir", "eval", "exec", "currentframe", "_ge
 class Arguments:
     """The arguments of one call of a module's forward, and how its rewritten code takes them.
 
-    Attributes:
-        tensors: those that are or hold tensors, by name, in the order of the signature; also those among the keywords
-            that the signature does not name.
-
-    Raises:
-        LiftError: the forward takes any number of tensors by position.
+    `tensors` are those that are or hold tensors, by name, in the order of the signature; also those among the
+    keywords that the signature does not name. The rewritten code refuses other values of all others.
     """
 
     def __init__(self, module: nn.Module, call: Call) -> None:
@@ -64,11 +56,7 @@ class Arguments:
         return self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
 
     def head(self) -> str:
-        """The code before the traced operations: the signature as it was, and what refuses other values.
-
-        Raises:
-            LiftError: a default, or a value that the code may read, cannot be written into code.
-        """
+        """The code before the traced operations: the signature as it was, and what refuses other values."""
         parameters = [
             one if one.default is one.empty else one.replace(default=_Code(_written(one.default, one.name)))
             for one in self._signature.parameters.values()
@@ -97,14 +85,14 @@ class Arguments:
 
     def _checks_of_rest(self, name: str, value: dict[str, Any]) -> list[str]:
         """The lines for keywords that the signature does not name: tensors become variables, the rest is fixed."""
-        given = tuple(key for key in value if key in self.tensors)
+        tensors = tuple(key for key in value if key in self.tensors)
         lines = []
-        for key in given:
+        for key in tensors:
             lines.append(f"    normless_require_tensors({self._kind!r}, {key!r}, {name}.get({key!r}))")
             lines.append(f"    {key} = {name}[{key!r}]")
         if _may_read(self._function, name):
-            plain = {key: one for key, one in value.items() if key not in given}
-            rest = f"{{key: one for key, one in {name}.items() if key not in {given!r}}}"
+            plain = {key: one for key, one in value.items() if key not in tensors}
+            rest = f"{{key: one for key, one in {name}.items() if key not in {tensors!r}}}"
             lines.append(f"    normless_require({self._kind!r}, {name!r}, {rest}, {_written(plain, name)})")
         return lines
 

@@ -27,10 +27,13 @@ def captured_calls(
 
     The inputs go to the device of the parameters.
     """
-    found: dict[str, list[Call]] = {path: [] for path in paths}
+    calls: dict[str, list[Call]] = {path: [] for path in paths}
+
+    def recorder(path: str) -> Any:
+        return lambda _, args, named: calls[path].append(Call(args, dict(named)))
+
     handles = [
-        model.get_submodule(path).register_forward_pre_hook(_recorder(calls), with_kwargs=True)
-        for path, calls in found.items()
+        model.get_submodule(path).register_forward_pre_hook(recorder(path), with_kwargs=True) for path in calls
     ]
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     moved = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, (inputs, dict(kwargs)))
@@ -40,7 +43,7 @@ def captured_calls(
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return calls
 
 
 @contextmanager
@@ -54,13 +57,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def _recorder(calls: list[Call]) -> Any:
-    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append(Call(args, dict(kwargs)))
-
-    return record
 
 
 def holds_tensors(value: Any) -> bool:

@@ -1,8 +1,4 @@
-"""One module's forward code traced, an operator in it replaced by a child module, and put back as code.
-
-The children of the module are leaves, so only its own forward is rewritten: a `BasicBlock` becomes a subclass of
-`BasicBlock` with the same parameters and children, a new child and a new forward.
-"""
+"""One module's forward code traced, an operator in it replaced by a child module, and put back as code."""
 
 from __future__ import annotations
 
@@ -63,27 +59,18 @@ class _OwnCode(fx.Tracer):
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
         """A placeholder for every argument of tensors; what is none keeps its value."""
-        found = [self.create_proxy("placeholder", name, (), {}) for name in self.arguments.tensors]
-        return self.arguments.call, [self.root, *found]
+        placeholders = [self.create_proxy("placeholder", name, (), {}) for name in self.arguments.tensors]
+        return self.arguments.call, [self.root, *placeholders]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
 
 
-class _Recorder(fx.Interpreter):
-    """Runs a traced forward and keeps every node's value."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.values: dict[Node, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        self.values[n] = super().run_node(n)
-        return self.values[n]
-
-
 class Lifter:
-    """The forward code of one module under rewriting.
+    """The forward code of one module under rewriting; its children are leaves, so only its own forward changes.
+
+    A `BasicBlock` becomes a subclass of `BasicBlock` with the same parameters and children, a new child and a new
+    forward.
 
     Args:
         module: whose code it is; changed by `finish` alone.
@@ -185,13 +172,14 @@ def _traced(module: nn.Module, arguments: Arguments) -> Graph:
 
 def _values(module: nn.Module, graph: Graph, arguments: Arguments) -> dict[Node, Any]:
     """Every node's value on the call's arguments."""
-    recorder = _Recorder(fx.GraphModule(module, graph))
+    copied = fx.GraphModule(module, graph)
+    interpreter = fx.Interpreter(copied, garbage_collect_values=False)
     try:
         with evaluating(module):
-            recorder.run(*arguments.tensors.values())
+            interpreter.run(*arguments.tensors.values())
     except Exception as error:
         raise LiftError(f"its traced forward does not run ({type(error).__name__}: {_first_line(error)})") from error
-    return recorder.values
+    return dict(zip(graph.nodes, map(interpreter.env.get, copied.graph.nodes), strict=True))
 
 
 def _first_line(error: BaseException) -> str:

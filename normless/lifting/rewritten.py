@@ -17,13 +17,7 @@ from normless.lifting.argument_guards import require_tensors as normless_require
 
 
 def rewrite(module: nn.Module, head: str, graph: Graph) -> None:
-    """Give a module the forward that a graph of its own operations and children describes.
-
-    Args:
-        module: whose forward it becomes.
-        head: the code before the graph's own, from `def forward` on.
-        graph: of the operations, its placeholders arguments that `head` names.
-    """
+    """Give a module the forward of a graph; `head` is the code before the graph's own, from `def forward` on."""
     code = graph.python_code("self")
     body = code.src.partition("def forward(")[2].partition("\n")[2]
     source = f"{_IMPORTS}{_format_import_block(code.globals, sys_importer)}\n{head}{body}"
@@ -41,25 +35,21 @@ _CLASSES: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
 def rewritten_class(original: type[nn.Module], source: str) -> type[nn.Module]:
     """The subclass of a class whose forward is `source`; one and the same for the same text."""
     if (original, source) not in _CLASSES:
-        _CLASSES[original, source] = _subclass(original, source)
+        members: dict[str, Any] = {}
+        _exec_with_source(source, members)
+        _CLASSES[original, source] = type(
+            original.__name__,
+            (original,),
+            {
+                "forward": members["forward"],
+                "normless_original": original,
+                "normless_source": source,
+                "__module__": original.__module__,
+                "__qualname__": original.__qualname__,
+                "__reduce_ex__": _reduce,
+            },
+        )
     return _CLASSES[original, source]
-
-
-def _subclass(original: type[nn.Module], source: str) -> type[nn.Module]:
-    names: dict[str, Any] = {}
-    _exec_with_source(source, names)
-    return type(
-        original.__name__,
-        (original,),
-        {
-            "forward": names["forward"],
-            "normless_original": original,
-            "normless_source": source,
-            "__module__": original.__module__,
-            "__qualname__": original.__qualname__,
-            "__reduce_ex__": _reduce,
-        },
-    )
 
 
 def _reduce(self: nn.Module, protocol: object) -> tuple[Any, ...]:

@@ -1,4 +1,14 @@
-"""Reference networks, each written once, in its normalized form; schemes make every other form of it."""
+"""Reference networks, each written once, in its normalized form; schemes make every other form of it.
+
+Arguments of the networks for images:
+    classes: number of logits.
+    in_channels: channels of the image, 1 or 3 as a rule.
+    initialization: of all weights, the classifier's included; biases start at 0. None is He's variance 2 / fan-out
+        for convolutions and torch's own distribution for the classifier, as in torchvision and in the code of
+        Fixup's authors.
+    channels: of the stem and the first stage of a network for large images, doubled by every further stage; fewer
+        than the published 64 make a small network.
+"""
 
 from normless.models.dense import Dense as Dense
 from normless.models.dense import dense as dense

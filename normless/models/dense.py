@@ -4,44 +4,35 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import Tensor, nn
+from torch import nn
 
-from normless.models.layers import MODELS
+from normless.models.layers import MODELS, Block, BlockNetwork
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure, Structure
-
-
-def _linear(inputs: int, outputs: int, relu: bool) -> nn.Linear:
-    """A linear layer without bias, weights normal: variance 2/fan-in (He) after a ReLU, else 1/fan-in (LeCun)."""
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu" if relu else "linear")
-    return layer
 
 
 def _unit(inputs: int, outputs: int, relu: bool, index: int) -> list[tuple[str, nn.Module]]:
-    """Norm, ReLU if there is one, linear layer, with their names."""
-    norm: list[tuple[str, nn.Module]] = [(f"norm{index}", nn.BatchNorm1d(inputs))]
-    activation: list[tuple[str, nn.Module]] = [(f"relu{index}", nn.ReLU())] if relu else []
-    return [*norm, *activation, (f"linear{index}", _linear(inputs, outputs, relu))]
+    """Norm, ReLU if there is one, linear layer with weights of variance 2/fan-in after a ReLU, else 1/fan-in."""
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu" if relu else "linear")
+    activation = [(f"relu{index}", nn.ReLU())] if relu else []
+    return [(f"norm{index}", nn.BatchNorm1d(inputs)), *activation, (f"linear{index}", layer)]
 
 
-class DenseBlock(nn.Module):
+class DenseBlock(Block):
     """x + f(x), where f repeats norm → (ReLU) → linear. Shapes: (B, width) to the same."""
+
+    BRANCH = ("branch",)
 
     def __init__(self, width: int, relu: bool, branch_layers: int) -> None:
         super().__init__()
         units = [_unit(width, width, relu, index + 1) for index in range(branch_layers)]
         self.branch = nn.Sequential(OrderedDict(member for unit in units for member in unit))
+        self.shortcut = nn.Identity()
         self.sum = ResidualSum()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """One residual block."""
-        total: Tensor = self.sum(x, self.branch(x))
-        return total
 
 
 @MODELS.register("dense")
-class Dense(nn.Module):
+class Dense(BlockNetwork):
     """A fully connected residual network (De & Smith, appendices B and C).
 
         X¹ = W⁰ φ(B(X⁰)),   X^{l+1} = X^l + W^l φ(B(X^l)),   logits from the last
@@ -63,6 +54,8 @@ class Dense(nn.Module):
         ValueError: depth or branch_layers is below 1.
     """
 
+    STEM, HEAD = ("flatten", "stem"), ("classifier",)
+
     def __init__(
         self,
         depth: int = 10,
@@ -82,20 +75,6 @@ class Dense(nn.Module):
         self.stem = nn.Sequential(OrderedDict(_unit(in_features, width, relu, 1)))
         self.blocks = nn.Sequential(*(DenseBlock(width, relu, branch_layers) for _ in range(depth)))
         self.classifier = nn.Linear(width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of vectors or images."""
-        logits: Tensor = self.classifier(self.blocks(self.stem(self.flatten(x))))
-        return logits
-
-    def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        block = BlockStructure(branch=["branch"])
-        return Structure(
-            stem=["flatten", "stem"],
-            blocks=[(f"blocks.{index}", block) for index in range(len(self.blocks))],
-            head=["classifier"],
-        )
 
 
 dense = Dense

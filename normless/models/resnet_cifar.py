@@ -6,9 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import MODELS, BlockNetwork, GlobalAveragePool, blocks_per_stage, conv
+from normless.models.layers import MODELS, Block, BlockNetwork, GlobalAveragePool, blocks_per_stage, conv, stages
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure
 
 
 class PaddedShortcut(nn.Module):
@@ -23,15 +22,17 @@ class PaddedShortcut(nn.Module):
         self.padding = (0, 0, 0, 0, before, outputs - inputs - before)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Subsample and pad."""
         return F.pad(x[:, :, ::2, ::2], self.padding)
 
 
-class BasicBlock(nn.Module):
+class BasicBlock(Block):
     """ResNet-V1 block: relu(skip(x) + norm(conv(relu(norm(conv(x)))))).
 
     Shapes: (B, in, H, W) to (B, out, ⌈H/stride⌉, ⌈W/stride⌉).
     """
+
+    BRANCH = ("conv1", "norm1", "relu1", "conv2", "norm2")
+    AFTER_SUM = ("relu2",)
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -44,33 +45,15 @@ class BasicBlock(nn.Module):
         self.sum = ResidualSum()
         self.relu2 = nn.ReLU()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """One residual block and the ReLU after it."""
-        h = self.norm2(self.conv2(self.relu1(self.norm1(self.conv1(x)))))
-        total: Tensor = self.relu2(self.sum(self.shortcut(x), h))
-        return total
-
-    def residual_structure(self) -> BlockStructure:
-        """Name the block's modules, relative to it."""
-        return BlockStructure(
-            branch=["conv1", "norm1", "relu1", "conv2", "norm2"],
-            skip=["shortcut"],
-            after_sum=["relu2"],
-            identity_skip=isinstance(self.shortcut, nn.Identity),
-        )
-
 
 @MODELS.register("resnet_cifar")
 class ResNetCifar(BlockNetwork):
     """ResNet-V1 for small images: depth 6b + 2, 16 to 64 channels, option A (He et al. 2016a, section 4.2).
 
+    Arguments not listed here are those of `normless.models`.
+
     Args:
         depth: counted in layers: 20, 32, 44, 56, 110, 1202 in the original.
-        classes: number of logits.
-        in_channels: channels of the image, 1 or 3 as a rule.
-        initialization: of all weights, the classifier's included; biases start at 0. By default None: He's variance
-            2 / fan-out for convolutions, as in the code of Fixup's authors, and torch's own distribution for the
-            classifier, which Fixup sets to 0.
 
     Shapes: (B, in_channels, H, W) with H, W ≥ 8 to logits (B, classes).
 
@@ -85,18 +68,12 @@ class ResNetCifar(BlockNetwork):
     ) -> None:
         super().__init__()
         count = blocks_per_stage(depth, 2, "A CIFAR ResNet")
-        channels = 16
-        self.stem = conv(in_channels, channels, 3)
-        self.norm = nn.BatchNorm2d(channels)
+        self.stem = conv(in_channels, 16, 3)
+        self.norm = nn.BatchNorm2d(16)
         self.relu = nn.ReLU()
-        blocks = []
-        for stage, outputs in enumerate((16, 32, 64)):
-            for index in range(count):
-                blocks.append(BasicBlock(channels, outputs, stride=2 if stage and index == 0 else 1))
-                channels = outputs
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = stages(BasicBlock, count, 16, (16, 32, 64))
         self.pool = GlobalAveragePool()
-        self.classifier = nn.Linear(channels, classes)
+        self.classifier = nn.Linear(64, classes)
         initialize(self, initialization)
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from normless.initialization import Kind, initialize
-from normless.models.layers import MODELS, BlockNetwork, GlobalAveragePool, conv
+from normless.models.layers import MODELS, Block, BlockNetwork, GlobalAveragePool, conv
 from normless.models.resnet import BLOCKS, CHANNELS, DEEPEST_BASIC
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure
 
 EXPANSION = 4
 
 
-class PreActivationBottleneck(nn.Module):
+class PreActivationBottleneck(Block):
     """Pre-activation block of three layers: skip(x) + conv1×1(φ(conv3×3(φ(conv1×1(φ(x)))))), φ = relu ∘ norm.
 
-    The 3×3 convolution has the stride. A block that changes the width reads its skip path, a 1×1 convolution, from
-    the first φ, which branch and skip path then share; one that only changes the resolution takes every second
-    position of x itself, by a max-pool over one position.
+    A block that changes the width reads its skip path, a 1×1 convolution, from the first φ; one that only changes the
+    resolution takes every second position of x itself, by a max-pool over one position.
     Shapes: (B, inputs, H, W) to (B, 4 · channels, ⌈H/stride⌉, ⌈W/stride⌉).
     """
+
+    FIRST = ("norm1", "relu1")
+    BRANCH = ("conv1", "norm2", "relu2", "conv2", "norm3", "relu3", "conv3")
 
     def __init__(self, inputs: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -42,24 +43,6 @@ class PreActivationBottleneck(nn.Module):
             self.shortcut = nn.MaxPool2d(1, stride=stride)
         self.sum = ResidualSum()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """One residual block."""
-        h = self.relu1(self.norm1(x))
-        skip = self.shortcut(h if self.projects else x)
-        h = self.relu2(self.norm2(self.conv1(h)))
-        h = self.conv3(self.relu3(self.norm3(self.conv2(h))))
-        total: Tensor = self.sum(skip, h)
-        return total
-
-    def residual_structure(self) -> BlockStructure:
-        """Name the block's modules, relative to it."""
-        first, rest = ["norm1", "relu1"], ["conv1", "norm2", "relu2", "conv2", "norm3", "relu3", "conv3"]
-        if self.projects:
-            return BlockStructure(shared=first, branch=rest, skip=["shortcut"])
-        return BlockStructure(
-            branch=first + rest, skip=["shortcut"], identity_skip=isinstance(self.shortcut, nn.Identity)
-        )
-
 
 @MODELS.register("resnet_v2")
 class ResNetV2(BlockNetwork):
@@ -68,18 +51,12 @@ class ResNetV2(BlockNetwork):
     It is the network of the SkipInit paper's appendix G with batch normalization in front of every ReLU and without
     biases: `zeroinit(dropout=0.2)` makes it that network. Unlike the original, the *last* block of stages 1 to 3
     has the stride. Padding is fixed, the same whatever the image's size, and the max-pool of the stem sees zeros
-    beyond the border.
+    beyond the border. Arguments not listed here are those of `normless.models`.
 
     Args:
         depth: counted in layers: 50, 101 or 152; 50 in the paper.
-        classes: number of logits.
-        in_channels: channels of the image, 1 or 3 as a rule.
-        initialization: of all weights, the classifier's included; biases start at 0. By default He's variance
-            2 / fan-in, that of the `variance_scaling_initializer()` in appendix G, which also cuts the distribution
-            off at two standard deviations. None is He's variance 2 / fan-out for convolutions and torch's own
-            distribution for the classifier.
-        channels: of the stem and the first stage, doubled by every further stage; fewer than the published 64 make a
-            small network.
+        initialization: by default He's variance 2 / fan-in, that of the `variance_scaling_initializer()` in appendix
+            G, which also cuts the distribution off at two standard deviations.
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
 

@@ -11,15 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.extras import import_extra
-from normless.models.dense import dense as dense
 from normless.models.layers import MODELS
-from normless.models.resnet import resnet as resnet
-from normless.models.resnet_cifar import resnet_cifar as resnet_cifar
-from normless.models.resnet_v2 import resnet_v2 as resnet_v2
 from normless.models.text_classifier import SOURCE as TRANSFORMERS
 from normless.models.text_classifier import is_path, text_classifier
-from normless.models.transformer import transformer as transformer
-from normless.models.wide_resnet import wide_resnet as wide_resnet
 from normless.registry import check_arguments
 from normless.spec import format_call, parse_call
 
@@ -64,13 +58,11 @@ def build_with_inputs(
 ) -> tuple[nn.Module, Inputs]:
     """Build the network that `spec` names, and example inputs for it.
 
-    The inputs are two random images (2, C, H, W), always the same, or vectors for a network that its text says is
-    made for them, unless a file's function returns its own, or a network makes them, as the transformer does.
+    The inputs are those that the network makes (a transformer) or a file's function returns beside it (a tensor, a
+    tuple of positional or a dictionary of keyword arguments); else two random images or vectors, always the same.
 
     Args:
-        spec: see `build_model`; a file's function may return the network, or the network and its inputs: a
-            tensor, a tuple of positional or a dictionary of keyword arguments.
-        classes: number of logits, or None for the model's own default.
+        spec, classes: see `build_model`.
         image_shape: (channels, height, width); if None, what timm states for its model, 3 × 224 × 224 for
             torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
 
@@ -93,11 +85,7 @@ def build_with_inputs(
 
 
 def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> str:
-    """The text that alone names the network which `build_with_inputs` builds from these arguments.
-
-    Raises:
-        ValueError: as `build_model` does for a text of another form or an unknown model of normless.
-    """
+    """The text that alone names the network which `build_with_inputs` builds; errors are those of `build_model`."""
     source, call = _split(spec)
     if source == TRANSFORMERS and (classes is None or is_path(call)):
         return spec.strip()
@@ -177,27 +165,17 @@ def _reference(name: str) -> Callable[..., nn.Module]:
     return MODELS[name]
 
 
-# The functions of a library of models: whether it has one, its constructor, and how to list them.
-_ZOOS: dict[str, tuple[str, Callable[[Any, str], bool], str, str]] = {
-    "torchvision": (
-        "torchvision.models",
-        lambda library, name: name in library.list_models(),
-        "get_model",
-        "torchvision.models.list_models() names them all",
-    ),
-    "timm": (
-        "timm",
-        lambda library, name: bool(library.is_model(name)),
-        "create_model",
-        "timm.list_models('*NAME*') finds one by a part of its name",
-    ),
+# The functions of a library of models: its module, its constructor, and how to list them.
+_ZOOS = {
+    "torchvision": ("torchvision.models", "get_model", "torchvision.models.list_models() names them all"),
+    "timm": ("timm", "create_model", "timm.list_models('*NAME*') finds one by a part of its name"),
 }
 
 
 def _of_zoo(source: str, name: str, arguments: dict[str, Any]) -> nn.Module:
-    module, is_model, create, listing = _ZOOS[source]
+    module, create, listing = _ZOOS[source]
     library = import_extra("zoo", f"{source}:{name}", module)
-    if not is_model(library, name):
+    if not (library.is_model(name) if source == "timm" else name in library.list_models()):
         raise ValueError(f"{source} has no model {name!r}; {listing}.")
     try:
         model: nn.Module = getattr(library, create)(name, **arguments)

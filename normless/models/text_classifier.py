@@ -36,11 +36,7 @@ class TokenNumbers(NamedTuple):
 
 
 class TextClassifier(nn.Module):
-    """A classifier of sentences of ``transformers`` as a function from tokens to logits.
-
-    Args:
-        network: one of its models for sequence classification.
-        padding: the token that is not looked at.
+    """A classifier of sentences of ``transformers`` as a function from tokens to logits; `padding` is masked.
 
     Shapes: tokens (B, S), int64, to logits (B, classes).
     """

@@ -130,14 +130,10 @@ class Transformer(nn.Module):
         return Memory(self.encoder(self._embedded(source), mask), mask)
 
     def decode(self, tokens: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        """Logits for the tokens that follow those in `cache`, and the cache with these in it.
+        """Logits for the tokens that follow those in `cache`, None at the start, and the cache with these in it.
 
-        Args:
-            tokens: (B, T) int64, the whole target without a cache, what has been added to it with one.
-            memory: what `encode` returned.
-            cache: what an earlier call returned; None for the start of the target.
-
-        Shapes: logits (B, T, vocabulary). Both memory and cache are nested tuples of tensors with the batch first.
+        Shapes: tokens (B, T), int64, those after the cached ones, to logits (B, T, vocabulary). Memory and cache are
+        nested tuples of tensors with the batch first.
         """
         start = 0 if cache is None else cache[0].own.keys.shape[2]
         h, cache = self.decoder(self._embedded(tokens, start), memory, cache)

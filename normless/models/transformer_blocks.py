@@ -1,16 +1,93 @@
-"""The residual blocks of a transformer: each is one sum, with layer norm before the branch or after the sum."""
+"""The residual blocks of a transformer, each one sum with layer norm before its branch or after it; attention."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from normless.models.attention import Attention, KeysValues, xavier_linear
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Projections
 
 Placement = Literal["pre", "post"]
+
+
+class KeysValues(NamedTuple):
+    """What an attention looks up: keys and values of S positions, each (B, heads, S, width / heads)."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Attention(nn.Module):
+    """softmax(Q Kᵀ / √(width / heads)) V in every head, then the output projection (Vaswani et al., section 3.2).
+
+    Keys have no bias, since it would add the same value to all scores of a query, and the softmax ignores that.
+    Weights are Xavier uniform, biases zero.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise ValueError(f"Attention divides its width into equal heads, got width={width} and heads={heads}.")
+        self.heads = heads
+        self.query, self.key = xavier_linear(width, width), xavier_linear(width, width, bias=False)
+        self.value, self.output = xavier_linear(width, width), xavier_linear(width, width)
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        return self.attend(x, memory, mask=mask, causal=causal)[0]
+
+    def attend(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        known: KeysValues | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> tuple[Tensor, KeysValues]:
+        """The output at each position of x, and the keys and values of all positions.
+
+        Args:
+            x: (B, T, width).
+            memory: (B, S, width), the source of keys and values; None where `known` has all of them.
+            known: keys and values of earlier positions; those of `memory` follow them.
+            mask: (B or 1, 1, T or 1, S), True at positions that may be attended to; None for all.
+            causal: whether no position attends to a later one, the last of the S positions being that of the last of
+            x.
+        """
+        queries = self._split(self.query(x))
+        if memory is not None:
+            new = KeysValues(self._split(self.key(memory)), self._split(self.value(memory)))
+            if known is not None:
+                new = KeysValues(*(torch.cat(pair, 2) for pair in zip(known, new, strict=True)))
+            known = new
+        assert known is not None
+        length, total = queries.shape[2], known.keys.shape[2]
+        if causal and length != total:
+            # The fused operation's own causal mask takes the first position of both for the same one.
+            seen = torch.ones(length, total, dtype=torch.bool, device=x.device).tril(total - length)
+            mask, causal = seen if mask is None else mask & seen, False
+        found = F.scaled_dot_product_attention(queries, known.keys, known.values, attn_mask=mask, is_causal=causal)
+        joined: Tensor = self.output(found.transpose(1, 2).flatten(2))
+        return joined, known
+
+    def _split(self, x: Tensor) -> Tensor:
+        """Features as heads: (B, T, width) to (B, heads, T, width / heads)."""
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
+
+
+def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """A linear layer, its weight Xavier uniform (variance 2 / (fan-in + fan-out)), its bias zero."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.xavier_uniform_(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 class LayerCache(NamedTuple):
@@ -39,28 +116,19 @@ class TransformerBlock(nn.Module):
         return normalized
 
     def after(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The block's output, of its input and its branch's output. Shapes: both (B, T, width), to the same."""
+        """The block's output from its input and its branch's output. Shapes: both (B, T, width), to the same."""
         total: Tensor = self.sum(x, self.dropout(branch))
         return total if self.placement == "pre" else self.norm(total)
 
     def structure(self, *branch: str | Projections) -> BlockStructure:
         """The block's modules, with those of its branch but for norm and dropout."""
-        norm = ["norm"]
         if self.placement == "pre":
-            return BlockStructure(branch=[*norm, *branch, "dropout"])
-        return BlockStructure(branch=[*branch, "dropout"], after_sum=norm)
+            return BlockStructure(branch=["norm", *branch, "dropout"])
+        return BlockStructure(branch=[*branch, "dropout"], after_sum=["norm"])
 
 
 class AttentionBlock(TransformerBlock):
-    """A residual block whose branch is an attention, to the sequence itself or to a memory.
-
-    Args:
-        width: features of every position.
-        heads: number of heads.
-        norm: `pre` or `post`.
-        dropout: rate at the end of the branch.
-        to_memory: whether it looks up another sequence than its own.
-    """
+    """A residual block whose branch is an attention, to the sequence itself or to a memory."""
 
     def __init__(self, width: int, heads: int, norm: Placement, dropout: float, to_memory: bool = False) -> None:
         super().__init__(width, norm, dropout)
@@ -76,15 +144,14 @@ class AttentionBlock(TransformerBlock):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> tuple[Tensor, KeysValues]:
-        """One residual block, and the keys and values of all positions so far; arguments as `Attention.attend`."""
         h = self.before(x)
         looked_up = memory if self.to_memory else h
         h, known = self.attention.attend(h, looked_up, known=known, mask=mask, causal=causal)
         return self.after(x, h), known
 
     def residual_structure(self) -> BlockStructure:
-        """Name the block's modules, relative to it."""
-        return self.structure(*self.attention.projections("attention", of_memory=self.to_memory))
+        projections = Projections("attention.query", "attention.key", "attention.value", of_memory=self.to_memory)
+        return self.structure(projections, "attention.output")
 
 
 class FeedForwardBlock(TransformerBlock):
@@ -99,7 +166,6 @@ class FeedForwardBlock(TransformerBlock):
         return self.after(x, self.linear2(self.relu(self.linear1(self.before(x)))))
 
     def residual_structure(self) -> BlockStructure:
-        """Name the block's modules, relative to it."""
         return self.structure("linear1", "relu", "linear2")
 
 

@@ -13,10 +13,8 @@ class ShiftedActivation(nn.Module):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
     b₁ is Fixup's bias before an activation that reads no weight layer of its own (after one it is part of that
-    layer's bias), b₂ its bias before the layer that reads the activation (Zhang et al., section 3, rule 3).
-
-    For ReLU, relu(c + b₁) + b₂ = max(c + (b₁ + b₂), b₂) would be one kernel, but its backward pass is not: on the
-    CPU torch's masked kernels make it slower than the two additions.
+    layer's bias), b₂ its bias before the layer that reads the activation (Zhang et al., section 3, rule 3). Two
+    additions are faster than relu(c + b₁) + b₂ = max(c + (b₁ + b₂), b₂), whose backward pass is slow on the CPU.
 
     Attributes:
         activation: φ.
@@ -33,15 +31,10 @@ class ShiftedActivation(nn.Module):
         self.register_parameter("output_bias", None)
 
     def add_part(self, name: str, like: Tensor) -> None:
-        """Add `input_bias` or `output_bias`, zero, with the dtype and device of `like`.
-
-        Raises:
-            UnsupportedEditError: the activation has that bias already.
-        """
+        """Add `input_bias` or `output_bias`, zero, with the dtype and device of `like`."""
         register_part(self, name, one_element(0.0), like)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply φ between its biases."""
         if self.input_bias is not None:
             x = x + self.input_bias.to(x.dtype)
         y = cast(Tensor, self.activation(x))
@@ -59,9 +52,7 @@ class ScaledActivation(ShiftedActivation):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale, then apply φ between its biases."""
         return super().forward(x * self.scale)
 
     def extra_repr(self) -> str:
-        """The constant."""
         return f"scale={self.scale:.4g}"

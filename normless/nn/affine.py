@@ -51,13 +51,7 @@ class ScalarAffine(nn.Module):
         self.register_module("before", None)
 
     def add_part(self, name: str, value: Tensor | nn.Parameter) -> None:
-        """Give the layer one of `PARTS`, a new parameter on the weight's device and with its dtype.
-
-        A value that already is a parameter is shared, not copied.
-
-        Raises:
-            UnsupportedEditError: the layer has that part already.
-        """
+        """Give the layer one of `PARTS`, a new parameter with the weight's device and dtype, or a shared one."""
         assert name in self.PARTS
         register_part(self, name, value, self.weight)
 
@@ -71,19 +65,20 @@ class ScalarAffine(nn.Module):
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
         weight: Tensor = self.weight
         bias = cast(Tensor | None, self.bias)
-        if self.multiplier is not None:
-            weight = weight * self.multiplier
-            bias = None if bias is None else bias * self.multiplier
-        if self.layer_scale is not None:
-            weight = weight * self.layer_scale.reshape(-1, *[1] * (weight.dim() - 1))
-            bias = None if bias is None else bias * self.layer_scale
+        for factor in (self.multiplier, self.layer_scale):
+            if factor is not None:
+                weight = weight * self.per_output(factor)
+                bias = None if bias is None else bias * factor
         if self.output_bias is not None:
-            shift = self.output_bias.expand(weight.shape[0])
+            shift = self.output_bias.expand(outputs_of(self, weight))
             bias = shift if bias is None else bias + shift
         return weight, bias
 
+    def per_output(self, factor: Tensor) -> Tensor:
+        """A factor, of one element or one per output channel, shaped to multiply the weight."""
+        return factor.reshape(-1, *[1] * (self.weight.dim() - 1))
+
     def extra_repr(self) -> str:
-        """The torch layer's own text and the parts this one has."""
         parts = [name for name in self.PARTS if getattr(self, name) is not None]
         return ", ".join([super().extra_repr(), *parts])
 
@@ -92,7 +87,6 @@ class _ScalarConv(ScalarAffine):
     """The forward pass of every scalar convolution."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the folded convolution."""
         assert isinstance(self, _ConvNd)
         weight, bias = self.folded()
         y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
@@ -115,7 +109,6 @@ class ScalarLinear(ScalarAffine, nn.Linear):
     """`nn.Linear` with scalar parts. Shapes: (…, in) to (…, out)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the folded linear map."""
         return F.linear(self.prepared(x), *self.folded())
 
 
@@ -125,17 +118,11 @@ class ScalarTransposedLinear(ScalarAffine):
     Shapes: (…, in) to (…, out).
     """
 
-    def folded(self) -> tuple[Tensor, Tensor | None]:
-        """The weight αW, shape (in, out), and the bias αb + b₂, shape (out,)."""
-        weight: Tensor = self.weight
-        bias = cast(Tensor, self.bias)
-        for factor in (self.multiplier, self.layer_scale):
-            if factor is not None:
-                weight, bias = weight * factor, bias * factor
-        return weight, bias if self.output_bias is None else bias + self.output_bias
+    def per_output(self, factor: Tensor) -> Tensor:
+        """The factor as it is: the last axis is that of the outputs."""
+        return factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the folded linear map."""
         weight, bias = self.folded()
         return F.linear(self.prepared(x), weight.T, bias)
 
@@ -149,10 +136,8 @@ _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
 
 
 def _scalar_kind(layer: nn.Module) -> type[ScalarAffine] | None:
-    """The scalar layer for a torch layer, or one of transformers where that is imported; None for any other."""
-    if is_transposed(layer):
-        return ScalarTransposedLinear
-    return _SCALAR_LAYERS.get(type(layer))
+    """The scalar layer for a layer of torch or transformers; None for any other."""
+    return ScalarTransposedLinear if is_transposed(layer) else _SCALAR_LAYERS.get(type(layer))
 
 
 def is_transposed(layer: nn.Module) -> bool:
@@ -172,13 +157,12 @@ def takes_scalars(layer: nn.Module) -> bool:
 
 
 def scalar_affine(layer: nn.Module) -> ScalarAffine:
-    """The same layer, able to take scalar parts: same parameters, hooks, mode; no part yet.
+    """The same layer, able to take scalar parts, of which it has none: same parameters, hooks, mode.
 
     A layer that already is one comes back as it is; any other stays what it was.
 
     Raises:
-        UnsupportedEditError: the layer is of a type whose weight cannot simply be multiplied (its message ends in
-            the type; the caller knows the path).
+        UnsupportedEditError: the layer is of a type whose weight cannot simply be multiplied.
     """
     if isinstance(layer, ScalarAffine):
         return layer
@@ -203,19 +187,12 @@ def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
 
 
 def register_part(layer: nn.Module, name: str, value: Tensor, like: Tensor) -> None:
-    """Give a layer a parameter of a name, with the device and dtype of `like`; a parameter is shared, not copied.
-
-    Raises:
-        UnsupportedEditError: the layer has it already.
-    """
+    """Give a layer a parameter of a name, with the device and dtype of `like`; a parameter is shared, not copied."""
     if getattr(layer, name) is not None:
         raise UnsupportedEditError(f"the layer already has its {name.replace('_', ' ')}")
     layer.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 
 
 def one_element(value: float) -> Tensor:
-    """A tensor of shape (1,): the shape of every scalar part.
-
-    One axis and not zero, because sharded training and several optimizers refuse tensors without axes.
-    """
+    """A tensor of shape (1,), that of every scalar part: sharded training and several optimizers refuse zero axes."""
     return torch.tensor([value])

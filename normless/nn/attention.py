@@ -17,11 +17,7 @@ class TakesInputBias(nn.Module):
     input_bias: Tensor | None
 
     def add_part(self, name: str, value: Tensor) -> None:
-        """Give it its `input_bias`, a new parameter on the weights' device and of their dtype, or a given one.
-
-        Raises:
-            UnsupportedEditError: it is another part, or there is one already.
-        """
+        """Give it its `input_bias`, a new parameter on the weights' device and of their dtype, or a shared one."""
         if name != "input_bias":
             raise UnsupportedEditError(f"an attention takes an input bias, no {name.replace('_', ' ')}")
         register_part(self, name, value, next(self.parameters()))
@@ -48,7 +44,6 @@ class ScalarMultiheadAttention(TakesInputBias, nn.MultiheadAttention):
     """`nn.MultiheadAttention` with one scalar bias before its projections of query, key and value."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        """As torch's own, of biased inputs."""
         bias = self.input_bias
         if bias is None:
             return super().forward(query, key, value, *args, **kwargs)

@@ -29,7 +29,6 @@ class _GhostBatchNorm(_BatchNorm):
         self.ghost_size = ghost_size
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize every ghost batch by its own statistics."""
         if not self.training or x.shape[0] <= self.ghost_size:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
@@ -46,7 +45,6 @@ class _GhostBatchNorm(_BatchNorm):
         return torch.cat(outputs)
 
     def extra_repr(self) -> str:
-        """Torch's own text and the ghost batch size."""
         text = super().extra_repr()  # type: ignore[no-untyped-call]
         return f"{text}, ghost_size={self.ghost_size}"
 
@@ -80,7 +78,6 @@ class _AlternatingBatchNorm(_BatchNorm):
         self.register_buffer("reuse_next", torch.tensor(False, device=factory.get("device")))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize by fresh or by stored statistics, in turn."""
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
@@ -90,21 +87,18 @@ class _AlternatingBatchNorm(_BatchNorm):
         reuse = self.reuse_next.clone()
         mean = torch.where(reuse, self.latest_mean, fresh_mean)
         variance = torch.where(reuse, self.latest_variance, fresh_variance)
-        self._store(mean.detach(), variance.detach(), ~reuse, x.numel() // x.shape[1])
+        with torch.no_grad():
+            self.latest_mean.copy_(mean)
+            self.latest_variance.copy_(variance)
+            self.reuse_next.copy_(~reuse)
+            # The running variance is unbiased, as in torch's layer.
+            count = x.numel() // x.shape[1]
+            move_running_statistics(self, mean, variance * (count / max(count - 1, 1)), moved=~reuse)
         scale = (variance + self.eps).rsqrt()
         shift = -mean * scale
         if self.affine:
             scale, shift = scale * self.weight, shift * self.weight + self.bias
         return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
-
-    @torch.no_grad()
-    def _store(self, mean: Tensor, variance: Tensor, fresh: Tensor, count: int) -> None:
-        """Keep the statistics in use; move the running ones (unbiased variance, as torch does) if they are new."""
-        self.latest_mean.copy_(mean)
-        self.latest_variance.copy_(variance)
-        self.reuse_next.copy_(fresh)
-        unbiased = variance * (count / max(count - 1, 1))
-        move_running_statistics(self, mean, unbiased, moved=fresh)
 
 
 class AlternatingBatchNorm1d(_AlternatingBatchNorm, nn.BatchNorm1d):
@@ -176,7 +170,6 @@ class _PartialBatchNorm(_BatchNorm):
         return batch_statistics(x)
 
     def extra_repr(self) -> str:
-        """Torch's own text and the parts in use."""
         parts = (("μ", self.use_mean), ("σ²", self.use_variance), ("γ", self.weight), ("β", self.bias))
         used = "{" + ", ".join(name for name, part in parts if part is not None and part is not False) + "}"
         text = super().extra_repr()  # type: ignore[no-untyped-call]

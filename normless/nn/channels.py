@@ -31,6 +31,11 @@ def channel_axis(module: nn.Module, x: Tensor) -> int:
     return last if isinstance(module, _LAST) or fits_last_alone else first
 
 
+def by_channel(module: nn.Module, x: Tensor) -> Tensor:
+    """The input or output x of a layer, shape (B, C, …) or (B, …, C), as a matrix (C, N)."""
+    return x.movedim(channel_axis(module, x), 0).flatten(1)
+
+
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of every channel of x, shape (B, C, …), over batch and positions: two (C,).
 

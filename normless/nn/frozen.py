@@ -13,12 +13,10 @@ from normless.nn.channels import per_channel
 class FrozenAffine(nn.Module):
     """A constant factor and shift per channel, then the activation and dropout of a fused norm.
 
-    For each channel c
-
         y_c = rest(scale_c · x_c + shift_c)
 
-    in one pass over x, of which backward needs no copy. It is the same in training and in evaluation, and no
-    example depends on another. Shapes: (B, C) or (B, C, …) in any memory format to the same; x keeps its dtype.
+    in one pass over x, of which backward needs no copy; the same in training and in evaluation, example by example.
+    Shapes: (B, C) or (B, C, …) in any memory format to the same; x keeps its dtype.
 
     Args:
         scale, shift: shape (C,); buffers of the module.
@@ -36,7 +34,6 @@ class FrozenAffine(nn.Module):
             self.add_module(name, module)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale and shift every channel."""
         # Under autocast x may be of a lower precision than the buffers, and stays so, as after a batch norm.
         scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
         y = torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
@@ -45,5 +42,4 @@ class FrozenAffine(nn.Module):
         return y
 
     def extra_repr(self) -> str:
-        """The number of channels."""
         return str(self.scale.numel())

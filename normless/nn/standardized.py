@@ -30,15 +30,7 @@ _LEAST = 1e-4
 
 
 def standardized(weight: Tensor, factor: Tensor) -> Tensor:
-    """The standardized weight times a factor per output channel, computed in float32 or better.
-
-    Args:
-        weight: W, shape (out, …), its first axis the output channels.
-        factor: s·g, shape (out,).
-
-    Returns:
-        Ŵ of the shape and dtype of `weight`.
-    """
+    """Ŵ for the weight W, shape (out, …), and the factor s·g, shape (out,); computed in float32 or better."""
     # No axis is flattened: a weight in channels-last order stays in it.
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     variance, mean = torch.var_mean(wide, dim=list(range(1, weight.dim())), correction=0, keepdim=True)
@@ -75,7 +67,6 @@ class ScaledStd(ScalarAffine):
         return standardized(self.weight, factor), bias
 
     def extra_repr(self) -> str:
-        """The layer's own text, and the constant where it is not 1."""
         return super().extra_repr() if self.scale == 1.0 else f"{super().extra_repr()}, scale={self.scale:.4g}"
 
 
@@ -106,11 +97,8 @@ _STANDARDIZED: dict[type[nn.Module], type[ScaledStd]] = {
 def scaled_std(layer: nn.Module) -> ScaledStd:
     """The same layer with its weight standardized: same parameters, scalar parts, hooks, mode; gain and scale 1.
 
-    A layer that already is one comes back as it is; any other stays what it was.
-
-    Raises:
-        UnsupportedEditError: the layer is of a type that cannot be, or its outputs read one value each, whose
-            deviation from their mean is nothing (its message ends in the type; the caller knows the path).
+    A layer that already is one comes back as it is; any other stays what it was. Refused are layers of other types,
+    and those whose outputs read one value each, whose deviation from their mean is nothing.
     """
     if isinstance(layer, ScaledStd):
         return layer

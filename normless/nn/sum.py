@@ -11,8 +11,7 @@ from normless.nn.channels import per_channel
 class ResidualSum(nn.Module):
     """The residual sum as a module: total = factor · (s · skip + b · branch), the plain sum unless an edit says more.
 
-    The reference networks add through it, which gives edits of the sum one place and probes one hook that
-    sees skip path, branch and total. Shapes: two tensors (B, C, …) to one.
+    Shapes: two tensors (B, C, …) to one.
 
     Attributes:
         factor: what the total is multiplied by, 1/√2 for the variance-keeping baseline.
@@ -36,22 +35,20 @@ class ResidualSum(nn.Module):
         self.register_module("norm_total", None)
 
     def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
-        """Add the branch to the skip path."""
         if self.norm_skip is not None:
             skip = self.norm_skip(skip)
         if self.multiplier is not None:
             branch = branch * per_channel(self.multiplier, branch)
-        total = skip + branch if self.skip_factor == self.branch_factor == 1.0 else self._weighted(skip, branch)
+        if self.skip_factor == self.branch_factor == 1.0:
+            total = skip + branch
+        elif self.skip_factor == 1.0:
+            total = torch.add(skip, branch, alpha=self.branch_factor)
+        else:
+            scaled = branch if self.branch_factor == 1.0 else branch * self.branch_factor
+            total = torch.add(scaled, skip, alpha=self.skip_factor)
         if self.factor != 1.0:
             total = total * self.factor
         return total if self.norm_total is None else self.norm_total(total)
-
-    def _weighted(self, skip: Tensor, branch: Tensor) -> Tensor:
-        """s · skip + b · branch."""
-        if self.skip_factor == 1.0:
-            return torch.add(skip, branch, alpha=self.branch_factor)
-        scaled = branch if self.branch_factor == 1.0 else branch * self.branch_factor
-        return torch.add(scaled, skip, alpha=self.skip_factor)
 
     @property
     def is_plain(self) -> bool:
@@ -60,7 +57,6 @@ class ResidualSum(nn.Module):
         return factors == (1.0, 1.0, 1.0) and self.multiplier is None and self.norm_total is None
 
     def extra_repr(self) -> str:
-        """The factors that are not 1, and the multiplier where there is one."""
         names = ("factor", "skip_factor", "branch_factor")
         parts = [f"{name}={getattr(self, name):.4g}" for name in names if getattr(self, name) != 1.0]
         return ", ".join(parts if self.multiplier is None else [*parts, "multiplier"])
@@ -70,5 +66,4 @@ class SkipOnlySum(ResidualSum):
     """The sum of a block whose branch was removed: the skip path alone."""
 
     def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
-        """Pass the skip path on."""
         return skip

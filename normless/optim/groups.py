@@ -58,10 +58,10 @@ def param_groups(
         )
     decays = decays_of(policy, weight_decay)
     positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
-    found = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
+    residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
     members: dict[tuple[str, str | None], list[nn.Parameter]] = {(name, None): [] for name in GROUPS}
-    for name, group in parameter_roles(model, found).items():
+    for name, group in parameter_roles(model, residual_map).items():
         members.setdefault((group, decays.pattern_of(name)), []).append(named[name])
     _check_matched(decays.patterns, {pattern for _, pattern in members}, named)
     groups = []

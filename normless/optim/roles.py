@@ -34,12 +34,6 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
 
     A parameter that no layer reads (its module did not run, or only looks up rows) is what the one of its name is
     in modules of its class that did run, else what its class and shape say; the γ of such a norm is `gamma_other`.
-
-    Args:
-        model: the network; residual_map: its map.
-
-    Raises:
-        ValueError: the map is that of another network.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -56,16 +50,16 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
 
 
 def _read_by_layers(
-    found: ResidualMap, named: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]
+    residual_map: ResidualMap, named: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]
 ) -> dict[int, str]:
     """The group of every parameter that a layer reads, by the parameter's id."""
     gammas: dict[int, str] = {}
     others: dict[int, str] = {}
-    for layer in found.layers():
+    for layer in residual_map.layers():
         _check_of_this_network(layer, named, modules)
         # A bias joined from several parameters looks like a weight with its gain.
         if layer.gamma is not None and "bias" not in layer.gamma.rpartition(".")[2]:
-            gammas.setdefault(id(named[layer.gamma]), _of_gamma(layer, named[layer.gamma], found))
+            gammas.setdefault(id(named[layer.gamma]), _of_gamma(layer, named[layer.gamma], residual_map))
         for name in layer.parameters:
             path, _, last = name.rpartition(".")
             others.setdefault(id(named[name]), _beside_gamma(layer, modules[path], last, named[name]))
@@ -84,9 +78,9 @@ def _check_of_this_network(layer: Layer, named: Mapping[str, nn.Parameter], modu
         )
 
 
-def _of_gamma(layer: Layer, gamma: Tensor, found: ResidualMap) -> str:
+def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
     if layer.kind == "norm":
-        return f"gamma_{found.norms[layer.path]}"
+        return f"gamma_{residual_map.norms[layer.path]}"
     if gamma.numel() == 1:
         return "scalars"
     # A factor for every element, such as a filter in the frequency domain, is a weight.

@@ -8,7 +8,6 @@ from .axes import name_axes as name_axes
 from .axes import new_axes as new_axes
 from .axes import new_panels as new_panels
 from .axes import title_axes as title_axes
-from .figure_description import description as description
 from .grammars.heat_map import heat_map as heat_map
 from .grammars.histogram import histogram as histogram
 from .grammars.lines import lines as lines
@@ -36,6 +35,7 @@ from .plot import Plot as Plot
 from .probe_plots import BAR_INKS as BAR_INKS
 from .probe_plots import PLOTS as PLOTS
 from .probe_plots import figures_of as figures_of
+from .save import description as description
 from .save import inline_svg as inline_svg
 from .save import save_png as save_png
 from .save import save_svg as save_svg

@@ -1,6 +1,6 @@
-"""The page of artefacts: verdicts by paper, and of each artefact what is published beside what was measured.
+"""The page of artefacts: verdicts by paper, and the published beside the measured numbers of each artefact.
 
-The page is one HTML document that loads nothing. Without its script it is complete, but cannot be filtered.
+One self-contained HTML document; without its script it is complete, but cannot be filtered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASES = {
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim, its verdict, and the numbers that it rests on as (name, number)."""
+    """A claim, its verdict, and the numbers that decide it as (name, number)."""
 
     claim: str
     verdict: str
@@ -165,10 +165,9 @@ def _summary(page: ArtefactsPage) -> list[tuple[PaperGroup, str, Counter[str], i
     rows = []
     for budget in page.budgets:
         for paper in page.papers:
-            counts = Counter(
-                result.verdict for card in paper.cards for result in card.results if result.budget == budget
-            )
-            rows.append((paper, budget, counts, len(paper.cards) + len(paper.not_run) - counts.total()))
+            results = [result for card in paper.cards for result in card.results if result.budget == budget]
+            left = len(paper.cards) + len(paper.not_run) - len(results)
+            rows.append((paper, budget, Counter(result.verdict for result in results), left))
     return rows
 
 
@@ -184,7 +183,7 @@ def _by_basis(page: ArtefactsPage) -> list[tuple[str, str, Counter[str]]]:
 
 
 def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:
-    """Of each artefact, which others its texts name by their ids."""
+    """The ids of other artefacts in the texts of each."""
     known = [card.id for card in cards]
     pattern = _ids(known)
     mentions = {}
@@ -208,7 +207,7 @@ def _ids(known: Sequence[str]) -> re.Pattern[str]:
 
 
 def _linker(known: Iterable[str]) -> Callable[[str], Markup]:
-    """Makes text into markup in which the ids of artefacts on the page lead to them."""
+    """A function from text to markup in which the ids of artefacts link to them."""
     pattern = _ids(list(known))
 
     def linked(text: str) -> Markup:

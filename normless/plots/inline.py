@@ -23,13 +23,13 @@ _GEOMETRY = {"d", "points", "x", "y", "width", "height", "cx", "cy"}
 def inline_svg_text(svg: str, *, name: str, description: str) -> str:
     """The text of an SVG file as an ``<svg>`` element for a page.
 
-    Colours of `normless.plots.palette` become style-sheet variables, the light colour as fallback, so that
-    the figure turns dark with the page; ids carry ``name``, so that two figures of one page do not collide;
-    the ``description`` is what a screen reader says. Scripts and the like are left out, lengths are rounded to
-    hundredths of a point, and the figure is as wide as the page has room, up to `MAGNIFIED` times its own width.
+    Colours of `normless.plots.palette` become style-sheet variables, the light colour as fallback, for dark pages;
+    ids carry ``name``, so that two figures of one page do not collide; the ``description`` is for screen readers.
+    Scripts are removed, lengths are rounded to hundredths of a point, and the figure is as wide as the page has room,
+    up to `MAGNIFIED` times its own width.
     """
     root = ElementTree.fromstring(svg)
-    _drop_what_draws_nothing(root)
+    _remove_invisible(root)
     for element in root.iter():
         element.tag = element.tag.removeprefix(SVG)
         if LINK in element.attrib:
@@ -38,7 +38,8 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
             if attribute.lower().startswith("on") or value.strip().lower().startswith("javascript:"):
                 del element.attrib[attribute]
             else:
-                element.set(attribute, _follow_page(_own_ids(attribute, _rounded(attribute, value), name)))
+                text = _own_ids(attribute, _rounded(attribute, value), name)
+                element.set(attribute, _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), text))
         # Line feeds and indentation between elements.
         if element.tag not in ("text", "tspan", "style") and not (element.text or "").strip():
             element.text = None
@@ -53,7 +54,7 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _drop_what_draws_nothing(root: ElementTree.Element) -> None:
+def _remove_invisible(root: ElementTree.Element) -> None:
     for parent in list(root.iter()):
         for child in list(parent):
             kind = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else "comment"
@@ -73,7 +74,3 @@ def _own_ids(attribute: str, value: str, name: str) -> str:
     if attribute == "href":
         return re.sub(r"^#", f"#{name}-", value)
     return re.sub(r"url\(#", f"url(#{name}-", value)
-
-
-def _follow_page(value: str) -> str:
-    return _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), value)

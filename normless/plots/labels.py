@@ -60,6 +60,8 @@ def spread(wanted: Sequence[float], gap: float, low: float = 0.0, high: float = 
     """
     if gap < 0 or high < low:
         raise ValueError(f"Expected gap ≥ 0 and high ≥ low, got gap {gap}, low {low} and high {high}.")
+    if not len(wanted):
+        return []
     order = np.argsort(np.asarray(wanted, dtype=float), kind="stable")
     gaps = gap * np.arange(len(order))
     pools: list[tuple[float, int]] = []
@@ -71,9 +73,8 @@ def spread(wanted: Sequence[float], gap: float, low: float = 0.0, high: float = 
             size += count
         pools.append((mean, size))
     without_gaps = np.repeat([mean for mean, _ in pools], [size for _, size in pools])
-    room = max(high - low - (gaps[-1] if len(gaps) else 0.0), 0.0)
     placed = np.empty(len(order))
-    placed[order] = np.clip(without_gaps, low, low + room) + gaps
+    placed[order] = np.clip(without_gaps, low, low + max(high - low - gaps[-1], 0.0)) + gaps
     return [float(position) for position in placed]
 
 
@@ -82,11 +83,11 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     to_fraction = axes.transData + axes.transAxes.inverted()
     heights = [float(to_fraction.transform((label.x, label.y))[1]) for label in labels]
     line_height = 1.35 * SMALL_FONT_SIZE / 72 * axes.figure.dpi / axes.get_window_extent().height
+    arrow = {"arrowstyle": "-", "linewidth": 0.7, "alpha": 0.6, "shrinkA": 1, "shrinkB": 6, "relpos": (0, 0.5)}
     for label, height in zip(labels, spread(heights, line_height), strict=True):
         axes.annotate(
             label.text,
             xy=(label.x, label.y),
-            xycoords="data",
             xytext=(1.05, height),
             textcoords="axes fraction",
             color=label.colour,
@@ -94,15 +95,7 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
             fontweight="bold",
             verticalalignment="center",
             annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": label.colour,
-                "linewidth": 0.7,
-                "alpha": 0.6,
-                "shrinkA": 1,
-                "shrinkB": 6,
-                "relpos": (0, 0.5),
-            },
+            arrowprops=arrow | {"color": label.colour},
         )
 
 

@@ -58,11 +58,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, in the order in which it says it.
+    """The contents of a page, in order.
 
     Args:
         title: the heading.
-        finding: one or two sentences that a hurried reader takes away.
+        finding: the result, in one or two sentences.
         caution: what the numbers do not claim.
         facts: how they were measured, as (name, value): seeds, budget, data set, versions, machine.
     """

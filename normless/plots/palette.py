@@ -97,17 +97,13 @@ def inks_of(schemes: Mapping[str, str]) -> dict[str, Ink]:
 
 def shades(names: Sequence[str]) -> dict[str, Ink]:
     """Colours from quiet to bright for names in an order, such as the points of an update."""
-    start, end = (_channels(ink.light) for ink in (QUIET, SCHEME_INKS["none"]))
-    parts = [index / max(len(names) - 1, 1) for index in range(len(names))]
-    mixed = [[round(a + part * (b - a)) for a, b in zip(start, end, strict=True)] for part in parts]
-    return {
-        name: Ink("#{:02x}{:02x}{:02x}".format(*channels), QUIET.dark)
-        for name, channels in zip(names, mixed, strict=True)
-    }
-
-
-def _channels(colour: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(colour.removeprefix("#")))
+    start, end = (bytes.fromhex(ink.light.removeprefix("#")) for ink in (QUIET, SCHEME_INKS["none"]))
+    shaded = {}
+    for index, name in enumerate(names):
+        part = index / max(len(names) - 1, 1)
+        mixed = bytes(round(a + part * (b - a)) for a, b in zip(start, end, strict=True))
+        shaded[name] = Ink(f"#{mixed.hex()}", QUIET.dark)
+    return shaded
 
 
 def css_variables() -> dict[str, Ink]:

@@ -32,9 +32,13 @@ class Law:
 class Frame(TypedDict, total=False):
     """What every grammar takes besides its columns.
 
+    Every grammar also takes ``ax``, the axes to draw on instead of a new figure, and those with series ``by``, the
+    column of their names (``scheme`` by default), and ``inks``, the colour and marker of each (by default those of
+    its scheme).
+
     Keys:
         title: above the plot.
-        x_label, y_label: of the axes, with units; the names of the columns by default.
+        x_label, y_label: of the axes, with units; by default those of the columns.
         log: which axes are logarithmic: ``"x"``, ``"y"`` or ``"xy"``; ``"y?"`` if y spans more than a factor of 30.
         x_ticks, y_ticks: ``"values"`` puts a tick at each value of the table, ``"powers of 2"`` writes the exponent k
             as 2ᵏ; a mapping gives the text at each place.
@@ -90,18 +94,16 @@ class Plot:
         Raises:
             ValueError: the table lacks a column or is empty.
         """
-        arguments = self.arguments | changes
-        drawn = table if self.prepare is None else self._prepared(table, str(arguments.get("title", "The plot")))
-        axes: Axes = getattr(import_module("normless.plots"), self.grammar)(drawn, ax, **arguments)
-        return axes
+        from normless.plots.grammars.frame import require_columns
 
-    def _prepared(self, table: pd.DataFrame, title: str) -> pd.DataFrame:
-        """The table to draw; what the preparation misses is an error like what the grammar misses."""
-        require_columns = import_module("normless.plots.grammars.frame").require_columns
-        require_columns(table, (), title)
-        assert self.prepare is not None
-        try:
-            return self.prepare(table)
-        except KeyError as error:
-            require_columns(table, (str(error.args[0]),), title)
-            raise
+        arguments = self.arguments | changes
+        if self.prepare is not None:
+            title = str(arguments.get("title", "The plot"))
+            require_columns(table, (), title)
+            try:
+                table = self.prepare(table)
+            except KeyError as error:
+                require_columns(table, (str(error.args[0]),), title)
+                raise
+        axes: Axes = getattr(import_module("normless.plots"), self.grammar)(table, ax, **arguments)
+        return axes

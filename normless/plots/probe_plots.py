@@ -74,7 +74,6 @@ PLOTS: Mapping[str, Plot] = MappingProxyType(
             end_text=_scheme_alone,
             log="y",
             title="Channels at initialization",
-            x_label="layer",
             y_label="mean of channel variance",
         ),
         "gradients": Plot(
@@ -84,7 +83,6 @@ PLOTS: Mapping[str, Plot] = MappingProxyType(
             summary="median",
             log="y",
             title="Gradients of parameters",
-            x_label="layer",
             y_label="‖gradient‖ of each parameter",
         ),
         "channel_gradients": Plot(

@@ -1,4 +1,4 @@
-"""Figures written to files, and as SVG inside a page."""
+"""Figures written to files, as SVG inside a page, and described in words for screen readers."""
 
 from __future__ import annotations
 
@@ -43,3 +43,28 @@ def _figure(axes: Axes) -> Figure:
     if figure is None:
         raise ValueError("Expected Axes on a figure, but these Axes were removed from theirs; draw them again.")
     return figure
+
+
+def description(axes: Axes) -> str:
+    """The titles of a figure, the names of its axes and those of what is drawn, as sentences."""
+    figure = axes.get_figure(root=True)
+    every = figure.axes if isinstance(figure, Figure) else [axes]
+    overall = figure.get_suptitle() if isinstance(figure, Figure) else ""
+    parts = [_words(overall), *(_panel(one) for one in every)]
+    return " ".join(f"{part.rstrip('.')}." for part in parts if part)
+
+
+def _panel(axes: Axes) -> str:
+    """One panel: its title, what is up and across, and the names in its legend."""
+    title = next(filter(None, (_words(axes.get_title(place)) for place in ("left", "center", "right"))), "")
+    across = _words(axes.get_xlabel())
+    # `name_axes` writes the upright name as a note above the axis.
+    up = _words(axes.get_ylabel()) or next((_words(note.get_text()) for note in axes.texts), "")
+    legend = axes.get_legend()
+    names = [_words(text.get_text()) for text in legend.get_texts()] if legend is not None else []
+    named = " against ".join(filter(None, (up, across)))
+    return "; ".join(filter(None, (title, named, ", ".join(filter(None, names)))))
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())

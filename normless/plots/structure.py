@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
-from types import MappingProxyType
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,42 +14,40 @@ from matplotlib.path import Path
 
 from normless.plots.axes import SMALL_FONT_SIZE, name_axes, new_axes, style_axes
 from normless.plots.palette import GRID, PAPER, QUIET, ROLE_INKS, SCHEME_INKS, TEXT
-from normless.plots.structure_pieces import Piece, Point
-from normless.plots.structure_rows import Drawing, arranged
+from normless.plots.structure_layout import Drawing, Piece, Point, arranged
 from normless.residual import ResidualMap
 
 # Inches per unit, so that a layer's mark of 6.5 points stands clear of the next.
 UNIT = 0.14
 # The legend needs this many units.
 NARROWEST = 60.0
-NAME_SIZE = 7.5
 LEGEND_COLUMNS = 6
 PROJECTION = SCHEME_INKS["none"].light
 
-TOGETHER: MappingProxyType[str, Any] = MappingProxyType({"linestyle": "none", "markersize": 6.5})
-MARKS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
-    {
-        "weight": {"marker": "s", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "weight layer"},
-        "activation": {"marker": ".", "color": TEXT.light, "label": "activation"},
-        **{what: {"marker": ink.marker, "color": ink.light, "label": what} for what, ink in ROLE_INKS.items()},
-        "norm without γ": {
-            "marker": "D", "color": QUIET.light, "markerfacecolor": PAPER.light, "label": "norm without γ",
-        },
-        "scale": {"marker": "^", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "scale"},
-        "dropout": {"marker": "x", "color": QUIET.light, "markersize": 4.5, "label": "dropout"},
-        "sum": {"marker": "$\\oplus$", "color": TEXT.light, "markersize": 8, "markeredgewidth": 0, "label": "_sum"},
-    }
-)  # fmt: skip
-WIRES: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
-    {
-        "identity": {"edgecolor": TEXT.light, "linewidth": 1.0, "label": "identity skip path"},
-        "projection": {"edgecolor": PROJECTION, "linewidth": 1.8, "label": "projecting skip path"},
-        "no weights": {
-            "edgecolor": TEXT.light, "linewidth": 1.0, "linestyle": (0, (3, 2)), "label": "skip path without weights",
-        },
-        "branch": {"edgecolor": QUIET.light, "linewidth": 1.0, "label": "_branch"},
-    }
-)  # fmt: skip
+TOGETHER: dict[str, Any] = {"linestyle": "none", "markersize": 6.5}
+MARKS: Mapping[str, dict[str, Any]] = {
+    "weight": {"marker": "s", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "weight layer"},
+    "activation": {"marker": ".", "color": TEXT.light, "label": "activation"},
+    **{what: {"marker": ink.marker, "color": ink.light, "label": what} for what, ink in ROLE_INKS.items()},
+    "norm without γ": {
+        "marker": "D", "color": QUIET.light, "markerfacecolor": PAPER.light, "label": "norm without γ",
+    },
+    "scale": {"marker": "^", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "scale"},
+    "dropout": {"marker": "x", "color": QUIET.light, "markersize": 4.5, "label": "dropout"},
+    "sum": {"marker": "$\\oplus$", "color": TEXT.light, "markersize": 8, "markeredgewidth": 0, "label": "_sum"},
+}  # fmt: skip
+WIRES: Mapping[str, dict[str, Any]] = {
+    "identity": {"edgecolor": TEXT.light, "linewidth": 1.0, "label": "identity skip path"},
+    "projection": {"edgecolor": PROJECTION, "linewidth": 1.8, "label": "projecting skip path"},
+    "no weights": {
+        "edgecolor": TEXT.light, "linewidth": 1.0, "linestyle": (0, (3, 2)), "label": "skip path without weights",
+    },
+    "branch": {"edgecolor": QUIET.light, "linewidth": 1.0, "label": "_branch"},
+}  # fmt: skip
+
+BOX: dict[str, Any] = {
+    "boxstyle": "round,pad=0,rounding_size=0.4", "facecolor": GRID.light, "edgecolor": "none", "alpha": 0.6,
+}  # fmt: skip
 
 
 def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title: str = "Residual structure") -> Axes:
@@ -81,19 +78,11 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
     _draw_trunk(axes, drawing)
     _draw_wires(axes, drawing.pieces)
     _draw_marks(axes, drawing.pieces)
-    _draw_words(axes, drawing.pieces)
+    _draw_names(axes, drawing.pieces)
     name_axes(axes, title=title, across="", up=_summary(residual_map))
-    axes.legend(
-        handles=legend,
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
-        ncols=LEGEND_COLUMNS,
-        frameon=False,
-        fontsize=SMALL_FONT_SIZE,
-        labelcolor=TEXT.light,
-        columnspacing=1.2,
-        handletextpad=0.4,
-    )
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL_FONT_SIZE, "labelcolor": TEXT.light}
+    style |= {"ncols": LEGEND_COLUMNS, "columnspacing": 1.2, "handletextpad": 0.4}
+    axes.legend(handles=legend, loc="upper left", bbox_to_anchor=(0, 0), **style)
     return axes
 
 
@@ -108,19 +97,8 @@ def _draw_trunk(axes: Axes, drawing: Drawing) -> None:
 def _draw_wires(axes: Axes, pieces: Sequence[Piece]) -> None:
     for piece in pieces:
         if piece.boxed:
-            axes.add_patch(
-                FancyBboxPatch(
-                    (piece.x, piece.y - piece.below + 0.1),
-                    piece.width,
-                    piece.below + 0.5,
-                    boxstyle="round,pad=0,rounding_size=0.4",
-                    facecolor=GRID.light,
-                    edgecolor="none",
-                    alpha=0.6,
-                    zorder=0,
-                    label="_block",
-                )
-            )
+            corner, height = (piece.x, piece.y - piece.below + 0.1), piece.below + 0.5
+            axes.add_patch(FancyBboxPatch(corner, piece.width, height, zorder=0, label="_block", **BOX))
         for wire in piece.wires:
             axes.add_patch(PathPatch(_rounded(wire.points), facecolor="none", zorder=2, **WIRES[wire.what]))
 
@@ -134,20 +112,20 @@ def _draw_marks(axes: Axes, pieces: Sequence[Piece]) -> None:
             axes.plot(xs, ys, zorder=3, **TOGETHER | style)
 
 
-def _draw_words(axes: Axes, pieces: Sequence[Piece]) -> None:
+def _draw_names(axes: Axes, pieces: Sequence[Piece]) -> None:
     """The name under each piece, and the notes inside it."""
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": NAME_SIZE, "color": QUIET.light}
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": QUIET.light}
     paper = {"facecolor": PAPER.light, "edgecolor": "none", "pad": 1}
     for piece in pieces:
         axes.text(piece.x + piece.width / 2, piece.y - piece.below - 0.5, _cut(piece.name, piece.letters), **style)
         for note in piece.notes:
-            axes.text(note.x, note.y, note.text, bbox=paper, zorder=2, **style)
+            axes.text(note.x, note.y, note.what, bbox=paper, zorder=2, **style)
 
 
 def _cut(name: str, letters: int) -> str:
     """The name, of a too long one its two ends."""
-    kept = max(letters - 1, 2)
-    return name if len(name) <= letters else f"{name[: kept - kept // 2]}…{name[len(name) - kept // 2 :]}"
+    room = max(letters - 1, 2)
+    return name if len(name) <= letters else f"{name[: room - room // 2]}…{name[len(name) - room // 2 :]}"
 
 
 def _rounded(points: Sequence[Point], radius: float = 0.35) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import require_columns
+from normless.plots.grammars.frame import label_of, require_columns
 from normless.plots.grammars.lines import lines
 from normless.plots.grammars.measured_on_predicted import measured_on_predicted
 from normless.plots.grammars.points import points
@@ -23,11 +23,10 @@ _RATES = ("rate", "rate_low", "rate_high")
 
 
 def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance: float | None = None) -> Axes:
-    """Draw final test accuracy against depth, one named line per scheme; runs that did not train are hollow.
+    """Draw mean test accuracy against depth, a line per scheme; runs that did not train are hollow.
 
     Args:
-        runs: a row per run: ``depth``, ``scheme``, ``outcome`` (``trained``, or why not) and ``test_accuracy`` in
-            0..1. Runs of one depth and scheme are averaged; a run without an accuracy leaves a gap.
+        runs: a row per run: ``depth``, ``scheme``, ``outcome`` and ``test_accuracy`` in 0..1; NaN leaves a gap.
         chance: the accuracy of guessing, drawn as a dotted line.
     """
     require_columns(runs, ("depth", "scheme", "outcome", "test_accuracy"), "Accuracy against depth")
@@ -44,8 +43,6 @@ def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance
         y_limits=(0, 1),
         laws=() if chance is None else [Law("chance", lambda depth: np.full_like(depth, chance))],
         title="Which networks train",
-        x_label="depth (layers)",
-        y_label="test accuracy",
     )
 
 
@@ -58,13 +55,11 @@ def accuracy_against_epoch(
     title: str,
     columns: Sequence[str] = ("test_accuracy", "training_accuracy"),
 ) -> Axes:
-    """Draw mean accuracies over replicates against the epoch, a line per series, the second column dashed.
-
-    The band is one sample standard deviation to either side.
+    """Draw mean accuracies against the epoch with a band of one sample standard deviation, a line per series.
 
     Args:
         epochs: a row per run and epoch: the column `series`, ``epoch`` and the accuracies (0..1).
-        columns: which of ``test_accuracy`` and ``training_accuracy`` to draw.
+        columns: which of ``test_accuracy`` and ``training_accuracy`` to draw; the second is dashed.
     """
     require_columns(epochs, (series, "epoch", *columns), "Accuracy against epoch")
     words = [column.removesuffix("_accuracy") for column in columns]
@@ -123,9 +118,9 @@ def optimum_against(
     """Draw the result at the optimal learning rate, a line per series with its deviations; hollow did not train.
 
     Args:
-        optima: a row per combination: the columns `series` and `across` (a number), `mean`, `deviation` (NaN of a
-            single run) and `trainable`. A mean that is not finite leaves a gap.
-        across: the column of the positions, such as depth or batch_size; logarithmic.
+        optima: a row per combination: the columns `series` and `across`, `mean` (not finite for a gap), `deviation`
+            (NaN of a single run) and `trainable`.
+        across: a numeric column such as depth or batch_size; logarithmic.
         up: what the means are, with their unit.
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
@@ -141,7 +136,6 @@ def optimum_against(
         end_text=lambda name, _: name.replace("_", " "),
         log="x",
         title=title,
-        x_label=_in_words(across),
         y_label=up,
     )
 
@@ -159,9 +153,9 @@ def rate_against(
     """Draw the optimal learning rate, a line per series; bars reach over all rates within one deviation of it.
 
     Args:
-        optima: a row per combination: the columns `series` and `across` (a number), `rate`, `rate_low`, `rate_high`
-            and `trainable`. What could not be trained is left out.
-        across: the column of the positions; logarithmic.
+        optima: a row per combination: the columns `series` and `across`, `rate`, `rate_low`, `rate_high` and
+            `trainable`. What could not be trained is left out.
+        across: a numeric column; logarithmic.
         proportional: draw a dotted line of rates proportional to the position, through the least of them.
     """
     require_columns(optima, (series, across, *_RATES, "trainable"), "The figure of rates")
@@ -185,9 +179,8 @@ def rate_against(
         y_ticks="powers of 2",
         # The neighbours of a single rate give the axis its scale.
         y_limits=(low - 0.4, high + 0.4) if high - low > 1 else (round(low) - 1.2, round(low) + 1.2),
-        laws=[Law(f"∝ {_in_words(across)}", lambda x: start + np.log2(x / first))] if proportional else (),
+        laws=[Law(f"∝ {label_of(across)}", lambda x: start + np.log2(x / first))] if proportional else (),
         title=title,
-        x_label=_in_words(across),
         y_label="optimal learning rate",
     )
 
@@ -197,13 +190,13 @@ def skip_variance_against_block(
 ) -> Axes:
     """Draw skip-path variance against block, both logarithmic: measured points and predicted lines.
 
-    The plot reaches from a hundredth of the networks' start to four times the number of blocks, which is more than
-    normalized networks reach; a scheme that leaves it is named where it leaves, with an arrow.
+    The axis ends at four times the number of blocks, above any normalized network; a scheme that leaves the plot is
+    named there with an arrow.
 
     Args:
         signal: a row per scheme and block: ``scheme``, ``block`` (1..L), ``skip_variance`` (over batch, channels
-            and positions, where the branch is added) and ``predicted_skip_variance``; the column
-            ``law_skip_variance``, the law of an idealized network, is optional and drawn dotted.
+            and positions, where the branch is added), ``predicted_skip_variance`` and optionally
+            ``law_skip_variance``, the law of an idealized network, drawn dotted.
         laws: the law in words per scheme, as in ``{"none": "2^d"}``, written beside its name.
     """
     values = ["skip_variance", "predicted_skip_variance"]
@@ -230,7 +223,3 @@ def skip_variance_against_block(
         title="Signal at initialization",
         y_label="variance on the skip path",
     )
-
-
-def _in_words(column: str) -> str:
-    return {"depth": "depth (layers)", "batch_size": "batch size"}.get(column, column.replace("_", " "))

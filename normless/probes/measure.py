@@ -11,21 +11,20 @@ import pandas as pd
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.output import jsonable
-from normless.probes.backward import block_gradients, channel_gradients, logits
-from normless.probes.forward import covariance, moments, signal
-from normless.probes.forward.predicted import measured_tables
-from normless.probes.gammas import gamma_variance
 from normless.probes.hooks.observe import Loss
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Tables, Watcher
+from normless.probes.logits import LogitGradients
+from normless.probes.moments import ChannelMoments, GradientMoments
+from normless.probes.predicted import measured_tables
+from normless.probes.signal import BlockGradients, Signal
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 from normless.spec import parse_call
 
-# Modules that are imported because their classes register themselves.
-REGISTERED = (signal, covariance, gamma_variance, block_gradients, moments, channel_gradients, logits)
+# Imported because they register themselves.
+REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients)
 DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 
@@ -93,9 +92,7 @@ def probe(
     """
     inputs, targets = split_batch(batch)
     watchers = make_watchers(probes)
-    if residual_map is None:
-        positional, named = arguments_of(inputs)
-        residual_map = find_residual_map(model, *positional, **named)
+    residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
     value, tables = measured_tables(
         model, watchers, inputs, targets, loss=loss, residual_map=residual_map, training=training
     )

@@ -47,15 +47,9 @@ class RideAlong:
 
     @contextmanager
     def during(self, step: int, model: nn.Module, residual_map: ResidualMap, targets: Any = None) -> Iterator[None]:
-        """Measure the forward and backward pass that the body makes, if the step is chosen.
+        """Measure the passes through `model`, not a wrapper of it, that the body makes, if the step is chosen.
 
-        A body that raises leaves no rows.
-
-        Args:
-            step: the argument of `when`, and the column `step` of the tables.
-            model: the network that the body runs, not a wrapper of it.
-            residual_map: its residual map.
-            targets: of the batch, for probes that use them.
+        A body that raises leaves no rows. `targets` are those of the batch, for probes that use them.
         """
         if not self.when(step):
             yield

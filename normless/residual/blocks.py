@@ -230,11 +230,11 @@ class ResidualMap:
     @cached_property
     def readers(self) -> dict[str, list[Layer]]:
         """For the path of each layer the layers that read its output unchanged."""
-        found: dict[str, list[Layer]] = defaultdict(list)
+        readers: dict[str, list[Layer]] = defaultdict(list)
         for layer in self.layers():
             if layer.input is not None:
-                found[layer.input].append(layer)
-        return dict(found)
+                readers[layer.input].append(layer)
+        return dict(readers)
 
     @cached_property
     def repeated(self) -> frozenset[str]:

@@ -45,8 +45,8 @@ def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
         return None
     names = [f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)]
     vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
-    found = [name for vector in vectors if (name := f"{path}.{vector}") in names]
-    gamma = found[0] if len(found) == 1 else None
+    present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
+    gamma = present[0] if len(present) == 1 else None
     in_place = bool(getattr(module, "inplace", False))
     return Layer(
         path, kind, source, gamma=gamma, parameters=tuple(names), description=describe(module), in_place=in_place

@@ -76,10 +76,7 @@ class StatesStructure(Protocol):
 
 
 def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
-    """Build the map from stated paths, reading from the modules themselves what each of them now is.
-
-    The modules are looked at anew on every call, so the map of a converted network lists what is left.
-    """
+    """Build the map from stated paths and the modules that are there now, also those of a converted network."""
     stem, end = _walk(model, structure.stem, "", None)
     decoding, memory = structure.decoding, None
     blocks, trunk = [], []
@@ -88,8 +85,8 @@ def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
             after, memory = _walk(model, decoding.memory, "", end)
             before, end = _walk(model, decoding.stem, "", None)
             trunk = [*after, *before]
-        found, end = _block(model, name, block, end, memory)
-        blocks.append(found)
+        mapped, end = _block(model, name, block, end, memory)
+        blocks.append(mapped)
     head, _ = _walk(model, structure.head, "", end)
     return ResidualMap(
         blocks=tuple(blocks), stem_layers=tuple(stem), trunk_layers=tuple(trunk), head_layers=tuple(head)
@@ -106,11 +103,12 @@ def _block(
     branch, end = _walk(model, block.branch, prefix, fork, memory)
     ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
     branch += _multiplier(model, total, end)
-    skip, _ = _walk(model, [*block.skip, *_skip_norm(model, total, block.sum)], prefix, fork)
+    has_skip_norm = getattr(model.get_submodule(total), "norm_skip", None) is not None
+    skip, _ = _walk(model, [*block.skip, *[f"{block.sum}.norm_skip"] * has_skip_norm], prefix, fork)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
     weights = [layer for layer in branch if layer.kind == "weight"]
     serial = sum(not layer.gating for layer in weights)
-    found = ResidualBlock(
+    mapped = ResidualBlock(
         name=name,
         branch_layers=tuple(branch),
         skip_layers=tuple(skip),
@@ -122,7 +120,7 @@ def _block(
         chain=None if serial == len(weights) else serial,
         ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
     )
-    return found, end
+    return mapped, end
 
 
 def _walk(
@@ -142,11 +140,11 @@ def _walk(
             layers += _projections(model, path, prefix, source, memory)
             source = None
             continue
-        for found, module in expanded(prefix + path, model.get_submodule(prefix + path)):
-            layer = layer_of(found, module, source)
+        for place, module in expanded(prefix + path, model.get_submodule(prefix + path)):
+            layer = layer_of(place, module, source)
             if layer is not None:
                 layers.append(layer)
-                source = found
+                source = place
             elif not isinstance(module, nn.Identity):
                 source = None
     return layers, source
@@ -161,12 +159,6 @@ def _projections(
     key, _ = _walk(model, [one.key], prefix, looked_up)
     value, _ = _walk(model, [one.value], prefix, looked_up)
     return [*(replace(layer, gating=True) for layer in [*query, *key]), *value]
-
-
-def _skip_norm(model: nn.Module, path: str, name: str) -> list[str]:
-    """The norm that the sum at `path` has on its skip input, by its name inside the block."""
-    total = model.get_submodule(path)
-    return [f"{name}.norm_skip"] if isinstance(total, ResidualSum) and total.norm_skip is not None else []
 
 
 def _multiplier(model: nn.Module, path: str, source: str | None) -> list[Layer]:

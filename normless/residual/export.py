@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import is_dataclass
 from functools import wraps
 from io import StringIO
-from types import TracebackType
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -17,16 +17,13 @@ from torch.export import ExportedProgram, export
 from torch.utils._pytree import tree_leaves
 
 from normless.errors import UnresolvedStructureError
+from normless.lifting import unfused
 
 LONGEST_REASON = 300
 
 
 def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are.
-
-    Raises:
-        UnresolvedStructureError: `torch.export` cannot trace it; names the module that stopped it, and what to do.
-    """
+    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are."""
     try:
         with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
             # What forward caches in attributes is put back.
@@ -43,14 +40,12 @@ def _untouched(model: nn.Module) -> Iterator[None]:
     attributes = {module: dict(vars(module)) for module in model.modules()}
     holders = (value for own in attributes.values() for value in own.values() if type(value) in (dict, list, set))
     contents = [(holder, holder.copy()) for holder in holders]
-    fused = torch.backends.mha.get_fastpath_enabled()
-    # The fused encoder layer hides its residual sums.
-    torch.backends.mha.set_fastpath_enabled(False)
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
     try:
-        with torch.random.fork_rng(devices=_devices(model)):
+        # The fused encoder layer hides its residual sums.
+        with unfused(), torch.random.fork_rng(devices=sorted(devices)):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
         for module, before in attributes.items():
             vars(module).clear()
             vars(module).update(before)
@@ -61,18 +56,16 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
-    """Let forward return the tensors of its output alone, since export knows few container types.
-
-    It is overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
-    """
+    """Let forward return the tensors of its output alone, since export knows few container types."""
+    # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
     original = type(model)
 
     @wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
-        found = list(_tensors(original.forward(self, *args, **kwargs)))
-        if not found:
+        tensors = list(_tensors(original.forward(self, *args, **kwargs)))
+        if not tensors:
             raise TypeError("forward returned no tensor, nor anything that holds one.")
-        return found
+        return tensors
 
     model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
     try:
@@ -87,12 +80,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield leaf
         elif is_dataclass(leaf):
             yield from _tensors(list(vars(leaf).values()))
-
-
-def _devices(model: nn.Module) -> list[int]:
-    return sorted(
-        {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
-    )
 
 
 def _explanation(model: nn.Module, error: Exception) -> str:
@@ -113,20 +100,12 @@ def _explanation(model: nn.Module, error: Exception) -> str:
 def _where(model: nn.Module, error: BaseException) -> tuple[str, nn.Module, str]:
     """The innermost of the model's modules whose forward the error passed through, and the line there."""
     names = {id(module): name for name, module in model.named_modules()}
-    found: tuple[str, nn.Module, str] = ("", model, "")
-    seen: BaseException | None = error
-    while seen is not None:
-        for frame, number in _frames(seen.__traceback__):
+    place: tuple[str, nn.Module, str] = ("", model, "")
+    cause: BaseException | None = error
+    while cause is not None and not place[2]:
+        for frame, number in walk_tb(cause.__traceback__):
             owner = frame.f_locals.get("self")
             if isinstance(owner, nn.Module) and id(owner) in names and frame.f_code.co_name == "forward":
-                found = names[id(owner)], owner, f" (line {number} of {frame.f_code.co_filename})"
-        if found[2]:
-            return found
-        seen = seen.__cause__ or seen.__context__
-    return found
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[tuple[Any, int]]:
-    while traceback is not None:
-        yield traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
+                place = names[id(owner)], owner, f" (line {number} of {frame.f_code.co_filename})"
+        cause = cause.__cause__ or cause.__context__
+    return place

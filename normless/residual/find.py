@@ -34,21 +34,21 @@ def residual_map(
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if isinstance(model, StatesStructure):
-        found = stated_map(model, model.residual_structure())
+        mapped = stated_map(model, model.residual_structure())
     elif inputs or kwargs:
         # torch.export takes a second to import; a network that states its structure must not pay for it.
         from normless.residual.trace import traced_map
 
-        found = traced_map(model, *inputs, **kwargs)
+        mapped = traced_map(model, *inputs, **kwargs)
     else:
         raise UnresolvedStructureError(
             f"A {type(model).__name__} does not state its residual structure, so it has to be traced: "
             "pass example inputs, as in residual_map(model, torch.randn(2, 3, 224, 224))."
         )
-    if strict and found.unresolved:
-        listed = "; ".join(map(str, found.unresolved))
+    if strict and mapped.unresolved:
+        listed = "; ".join(map(str, mapped.unresolved))
         raise UnresolvedStructureError(
             f"Parts of this {type(model).__name__} cannot be understood: {listed}. Without strict=True they are "
             "listed in the map's `unresolved`, and the rest is mapped."
         )
-    return found
+    return mapped

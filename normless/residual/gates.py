@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normless.residual.graph import Dataflow, Operand, Operation
+from normless.residual.graph import Dataflow, Operand
 from normless.residual.layers import Layers
 from normless.residual.operations import ATTENTION, SOFTMAX, leaves_unchanged
 
@@ -16,21 +16,21 @@ def main_path(flow: Dataflow, layers: Layers, path: list[int], end: int) -> set[
     A product x · g(x) whose factor has weights passes on x alone, softmax(q kᵀ) v passes on v alone.
     """
     inside = set(path)
-    found = {end} & inside
-    pending = list(found)
+    main = {end} & inside
+    pending = list(main)
     while pending:
         for parent in passed_on(flow, layers, pending.pop()):
-            if parent in inside and parent not in found:
-                found.add(parent)
+            if parent in inside and parent not in main:
+                main.add(parent)
                 pending.append(parent)
-    return found
+    return main
 
 
 def passed_on(flow: Dataflow, layers: Layers, index: int) -> tuple[int, ...]:
     """What an operation reads, without what only computes a factor for it."""
     operation = flow[index]
     if operation.name in ATTENTION:
-        return _operands(operation)[2:3]
+        return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
     if operation.name in {"matmul", "bmm", "einsum", "mul"} and len(operation.parents) == 2:
         weights, values = operation.parents
         if operation.name == "mul":
@@ -60,7 +60,3 @@ def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
             return False
         (index,) = operation.parents
     return True
-
-
-def _operands(operation: Operation) -> tuple[int, ...]:
-    return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))

@@ -16,7 +16,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is made of.
+    """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is computed from.
 
     `rooted` says that a square root was taken on the way, as of a stored variance.
     """
@@ -90,13 +90,13 @@ class Dataflow:
     @cached_property
     def ancestors(self) -> list[int]:
         """For every operation the set of those it depends on, itself included, as the bits of an integer."""
-        found: list[int] = []
+        ancestors: list[int] = []
         for index, operation in enumerate(self.operations):
             bits = 1 << index
             for parent in operation.parents:
-                bits |= found[parent]
-            found.append(bits)
-        return found
+                bits |= ancestors[parent]
+            ancestors.append(bits)
+        return ancestors
 
     def depends(self, index: int, on: int) -> bool:
         """Whether the operation at `index` is, or descends from, the one at `on`."""
@@ -104,11 +104,8 @@ class Dataflow:
 
     @cached_property
     def dominators(self) -> list[int | None]:
-        """For every operation the last one that all paths from the inputs to it pass, None where there is none.
-
-        One pass in execution order suffices, since the graph has no cycles: the immediate dominator of an operation
-        is the nearest common ancestor of its parents in the tree of dominators.
-        """
+        """For every operation the last one that all paths from the inputs to it pass, None where there is none."""
+        # The graph has no cycles, so that it is the nearest common ancestor of its parents in the tree of dominators.
         dominator: list[int | None] = []
         level: list[int] = []
         for operation in self.operations:
@@ -125,14 +122,14 @@ class Dataflow:
         """The operations on paths from `start` (left out) to `end` (kept), in execution order."""
         if start == end or not self.depends(end, start):
             return []
-        found = {end}
+        reached = {end}
         pending = [end]
         while pending:
             for parent in self.operations[pending.pop()].parents:
-                if parent > start and parent not in found and self.depends(parent, start):
-                    found.add(parent)
+                if parent > start and parent not in reached and self.depends(parent, start):
+                    reached.add(parent)
                     pending.append(parent)
-        return sorted(found)
+        return sorted(reached)
 
 
 def _common(one: int | None, other: int | None, dominator: list[int | None], level: list[int]) -> int | None:

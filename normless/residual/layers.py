@@ -27,13 +27,9 @@ class LayerCall:
 
 @dataclass
 class Layers:
-    """The layers of a dataflow.
+    """The layers of a dataflow, the operations of each, and by its index the layer that an operation belongs to.
 
-    Attributes:
-        owner: the layer that an operation belongs to, by its index. A layer may be several operations: a ghost batch
-            norm is slices, norms and a concatenation.
-        operations: the operations of every layer, in execution order.
-        layers: the layers themselves.
+    A layer may be several operations: a ghost batch norm is slices, norms and a concatenation.
     """
 
     owner: dict[int, LayerCall] = field(default_factory=dict)
@@ -72,15 +68,12 @@ class _Finder:
         self.enclosing: dict[tuple[str, ...], str | None] = {}
         self.taken: Counter[tuple[str, str, int]] = Counter()
         self.runs: dict[str, dict[Hashable, int]] = defaultdict(dict)
-        self.found: dict[LayerCall, Kind] = {}
+        self.call_kinds: dict[LayerCall, Kind] = {}
         self.result = Layers()
         self._classify_by_operations()
 
     def _classify_by_operations(self) -> None:
-        """Give a kind to the modules that are a norm, an activation or a scale by what they compute.
-
-        A norm may contain an activation or a dropout, which stays a layer by itself.
-        """
+        """Give a kind to the modules that are a norm, an activation or a scale by what they compute."""
         own: dict[str, list[int]] = defaultdict(list)
         children: dict[str, set[str]] = defaultdict(set)
         for index, operation in enumerate(self.flow.operations):
@@ -91,6 +84,7 @@ class _Finder:
             if not path or self.kinds[path] is not None:
                 continue
             kind = computed_kind([self.flow[index] for index in indices])
+            # A norm may contain an activation or a dropout, which stays a layer by itself.
             alone = all(self.kinds[child] in ("activation", "dropout") for child in children[path])
             if path not in children or not children[path] or (kind == "norm" and alone):
                 self.kinds[path] = kind
@@ -99,9 +93,9 @@ class _Finder:
         inline = {part for index in range(len(self.flow)) for part in self._inline_norm(index)}
         for index in range(len(self.flow)):
             if index not in inline:
-                found = self._layer_of(index)
-                if found is not None:
-                    self._give(index, *found)
+                layer = self._layer_of(index)
+                if layer is not None:
+                    self._give(index, *layer)
         for call, indices in self.result.operations.items():
             indices.sort()
             self.result.layers[call] = self._layer(call, indices)
@@ -113,7 +107,7 @@ class _Finder:
         """Make an operation part of the layer at `path`, in the run of it that the operation belongs to."""
         runs = self.runs[path]
         call = LayerCall(path, runs.setdefault(self._run_of(index, path), len(runs)))
-        self.found.setdefault(call, kind)
+        self.call_kinds.setdefault(call, kind)
         self.result.owner[index] = call
         self.result.operations.setdefault(call, []).append(index)
 
@@ -138,7 +132,7 @@ class _Finder:
             path = self._functional(index, operation.parameters[0].rpartition(".")[2])
             runs = self.runs[path]
             call = LayerCall(path, runs.setdefault(index, len(runs)))
-            self.found[call] = "norm"
+            self.call_kinds[call] = "norm"
             self.result.owner.update(dict.fromkeys(parts, call))
             self.result.operations[call] = parts
         return parts
@@ -201,7 +195,7 @@ class _Finder:
         return path if alone and not _holds_parameters(module, besides=name) else f"{path}:{name}"
 
     def _layer(self, call: LayerCall, indices: list[int]) -> Layer:
-        kind = self.found[call]
+        kind = self.call_kinds[call]
         operations = [self.flow[index] for index in indices]
         parameters = dict.fromkeys(
             self.names.parameter(name) for operation in operations for name in operation.parameters

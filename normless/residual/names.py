@@ -10,10 +10,7 @@ from normless.residual.graph import Fixed
 
 
 class Names:
-    """The modules of a network by every name they have, and the first name of each module and parameter.
-
-    The first name is the one that `named_modules` and `named_parameters` list.
-    """
+    """The modules and parameters of a network by all of their names, and the first, which `named_modules` lists."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules(remove_duplicate=False))

@@ -58,10 +58,7 @@ def gamma_of(operations: Sequence[Operation]) -> str | None:
 
 
 def inline_norm(flow: Dataflow, index: int) -> list[int]:
-    """The operations of a norm written out in the forward code, γ · x / root(statistics of x), or none.
-
-    `index` is that of the product with γ.
-    """
+    """The operations of a norm in forward code, γ · x / root(statistics of x), by its product with γ; or none."""
     operation = flow[index]
     if operation.name != "mul" or len(operation.parents) != 1 or not operation.parameters:
         return []

@@ -15,45 +15,29 @@ from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 
 # They read their argument's shape and kind, never its values.
 _SHAPE_ONLY = {
-    "new_empty",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "empty_like",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "sym_size",
-    "sym_numel",
-    "sym_stride",
-    "_assert_tensor_metadata",
+    "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
+    "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
     "_assert_scalar",
-}
+}  # fmt: skip
 _ROOT = {"sqrt", "rsqrt"}
 _RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
 
 
 def read_dataflow(program: ExportedProgram) -> Dataflow:
     """The operations of an exported program that depend on its inputs."""
-    return _Reader(program).read()
+    return _Reader(program).flow
 
 
 class _Reader:
     """Turns the nodes of an exported graph into operations."""
 
     def __init__(self, program: ExportedProgram) -> None:
-        self.program = program
         self.index: dict[Node, int] = {}
         self.fixed: dict[Node, Fixed] = {}
         self.flow = Dataflow()
-
-    def read(self) -> Dataflow:
-        signature = self.program.graph_signature
+        signature = program.graph_signature
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
-        for node in self.program.graph.nodes:
+        for node in program.graph.nodes:
             if node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
@@ -67,14 +51,15 @@ class _Reader:
                 self.fixed[node] = Fixed(buffers=(signature.inputs_to_buffers[node.name],))
             else:
                 self.fixed[node] = Fixed()
-        return self.flow
 
     def _append(self, node: Node, operation: Operation) -> None:
         self.index[node] = len(self.flow.operations)
         self.flow.operations.append(operation)
 
     def _call(self, node: Node) -> None:
-        name, in_place = _name(node)
+        name = operation_name(node)
+        in_place = name.endswith("_") and not name.startswith("__")
+        name = name.rstrip("_")
         if name == "cat":
             self._tokens(node)
         sources = [] if name in _SHAPE_ONLY else node.all_input_nodes
@@ -89,13 +74,12 @@ class _Reader:
                 rooted=name in _ROOT or any(source.rooted for source in fixed),
             )
             return
-        modules, call = _modules(node)
         operation = Operation(
             name=name,
             parents=parents,
             parameters=parameters,
-            modules=modules,
-            call=call,
+            modules=modules_around(node),
+            call=_call_number(node),
             shape=_shape(node),
             floating=_is_floating(node),
             arguments=self._plain((*node.args, *node.kwargs.values())),
@@ -124,13 +108,12 @@ class _Reader:
         return tuple(plain(value) for value in arguments)
 
 
-def _name(node: Node) -> tuple[str, bool]:
-    """The operation's name, and whether it overwrites its first argument."""
+def operation_name(node: Node) -> str:
+    """The name of a node's operation without overload, ending in an underscore if in place; empty for no call."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        name = target._schema.name.partition("::")[2]
-        return name.rstrip("_"), name.endswith("_") and not name.startswith("__")
-    return getattr(target, "__name__", str(target)), False
+        return target._schema.name.partition("::")[2]
+    return "" if isinstance(target, str) else getattr(target, "__name__", str(target)).rstrip("_")
 
 
 def _shape(node: Node) -> tuple[int, ...] | None:
@@ -143,9 +126,13 @@ def _is_floating(node: Node) -> bool:
     return not isinstance(value, Tensor) or value.is_floating_point()
 
 
-def _modules(node: Node) -> tuple[tuple[str, ...], int]:
-    """Qualified names of the modules around a node, and which call of them it is: export marks the second `@1`."""
+def modules_around(node: Node) -> tuple[str, ...]:
+    """Qualified names of the modules whose forward runs a node, outermost first."""
     stack = node.meta.get("nn_module_stack") or {}
-    paths = tuple(name.removeprefix("L['self']").removeprefix(".") for name, _ in stack.values())
-    call = max((int(number) for key in stack for number in re.findall(r"@(\d+)", str(key))), default=0)
-    return paths or ("",), call
+    return tuple(name.removeprefix("L['self']").removeprefix(".") for name, _ in stack.values()) or ("",)
+
+
+def _call_number(node: Node) -> int:
+    """Which call of its module a node belongs to: export marks the second `@1`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return max((int(number) for key in stack for number in re.findall(r"@(\d+)", str(key))), default=0)

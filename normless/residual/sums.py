@@ -80,9 +80,9 @@ class SumFinder:
                     self.sums.pop(term, None)
                 self.sums[at] = whole
                 return
-        found = self._residual(at, terms)
-        if found is not None:
-            self.sums[at] = found
+        candidate = self._residual(at, terms)
+        if candidate is not None:
+            self.sums[at] = candidate
 
     def _parts(self, term: int, at: int) -> list[int]:
         """What a term itself adds, where that goes nowhere else: x + f(x) + g(x) is one sum of three."""
@@ -115,12 +115,13 @@ class SumFinder:
             candidates = self._joined(at, terms)
         if not candidates:
             return None
-        skip, fork = min(candidates, key=lambda one: (self._weights(one[1], one[0]), self._length(one[1], one[0])))
+        paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
+        skip, fork = min(candidates, key=lambda one: (self.chain(paths[one]), len(paths[one])))
         rest = list(terms)
         rest.remove(skip)
         branches = tuple(sorted(rest))
-        found = Sum(at, fork, skip, branches)
-        return found if self._is_residual(found) else None
+        candidate = Sum(at, fork, skip, branches)
+        return candidate if self._is_residual(candidate) else None
 
     def fork_of(self, skip: int, terms: list[int]) -> int | None:
         """The last operation on the single chain up to `skip` that all other terms descend from."""
@@ -141,30 +142,30 @@ class SumFinder:
         fork = self.flow.dominators[at]
         if fork is None or not self.flow[fork].floating or not self._is_closed(self.flow.between(fork, at), at):
             return []
-        found = []
+        forks = []
         for term in terms:
             path = self.flow.between(fork, term)
             joins = [self.flow[index] for index in path if len(self.layers.inputs(index, self.flow)) > 1]
             if all(join.name in _SKIP_JOINS for join in joins) and not any(index in self.sums for index in path):
-                found.append((term, fork))
-        return found
+                forks.append((term, fork))
+        return forks
 
-    def _is_residual(self, found: Sum) -> bool:
-        skip = self.flow.between(found.fork, found.skip)
-        main = sorted(main_path(self.flow, self.layers, skip, found.skip))
-        paths = [self.flow.between(found.fork, branch) for branch in found.branches]
-        if self._is_parallel(found, skip, paths):
-            self.parallel.add(found.at)
+    def _is_residual(self, candidate: Sum) -> bool:
+        skip = self.flow.between(candidate.fork, candidate.skip)
+        main = sorted(main_path(self.flow, self.layers, skip, candidate.skip))
+        paths = [self.flow.between(candidate.fork, branch) for branch in candidate.branches]
+        if self._is_parallel(candidate, skip, paths):
+            self.parallel.add(candidate.at)
             return False
         weighted = [any(self.layers.kind(index) == "weight" for index in path) for path in paths]
-        if self._feeds_softmax(found.at):
+        if self._feeds_softmax(candidate.at):
             return False
         if not any(weighted):
             plain = all(leaves_unchanged(self.flow[index]) or self.layers.kind(index) == "scale" for index in skip)
             return plain and all(self._acts_without_weights(path) for path in paths)
-        return self.chain(main) == 0 or self._is_projection(found, main, paths)
+        return self.chain(main) == 0 or self._is_projection(candidate, main, paths)
 
-    def _is_projection(self, found: Sum, skip: list[int], paths: list[list[int]]) -> bool:
+    def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether the skip path only fits shapes, with nothing nonlinear after its first weight layer.
 
         A branch that contains whole blocks and is also read elsewhere is a stream of its own, and the sum a merge;
@@ -174,7 +175,7 @@ class SumFinder:
         if "activation" in kinds[kinds.index("weight") :]:
             return False
         for path in paths:
-            streams = any(index in self.sums for index in path) and not self._is_closed(path, found.at)
+            streams = any(index in self.sums for index in path) and not self._is_closed(path, candidate.at)
             nonlinear = any(self.layers.kind(index) in ("norm", "activation") for index in path)
             more = not nonlinear or "activation" in kinds
             if streams or self.chain(path) < self.chain(skip) + more:
@@ -188,14 +189,14 @@ class SumFinder:
             for index in path
         )
 
-    def _is_parallel(self, found: Sum, skip: list[int], paths: list[list[int]]) -> bool:
+    def _is_parallel(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether all terms are linear and single layers, so that their sum is one layer too.
 
         A convolution beside an identity is not, unless batch norm or a second convolution shows that they are
         the parts of one kernel: x + W x is the simplest residual block.
         """
         every = [skip, *paths]
-        if not all(self._is_linear(path, found.fork) for path in every):
+        if not all(self._is_linear(path, candidate.fork) for path in every):
             return False
         weights = sum(any(self.layers.kind(index) == "weight" for index in path) for path in every)
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
@@ -234,12 +235,6 @@ class SumFinder:
             depth[index] = before + (is_weight and not continues)
         return max(depth.values(), default=0)
 
-    def _weights(self, fork: int, end: int) -> int:
-        return self.chain(self.flow.between(fork, end))
-
-    def _length(self, fork: int, end: int) -> int:
-        return len(self.flow.between(fork, end))
-
     def _is_closed(self, path: list[int], at: int) -> bool:
         """Whether everything on a path goes into the sum and nowhere else."""
         region = {*path, at}
@@ -269,8 +264,8 @@ def _reduces_stack(total: Operation, stack: Operation) -> bool:
     """Whether a sum runs over the very dimension that a stack made."""
     if total.shape is None or stack.shape is None:
         return False
-    made = stack.arguments[1] if len(stack.arguments) > 1 else 0
+    stacked = stack.arguments[1] if len(stack.arguments) > 1 else 0
     over = total.arguments[1] if len(total.arguments) > 1 else ()
     dimensions = over if isinstance(over, tuple) else (over,)
     size = len(stack.shape)
-    return [int(dimension) % size for dimension in dimensions if isinstance(dimension, int)] == [int(made) % size]
+    return [int(dimension) % size for dimension in dimensions if isinstance(dimension, int)] == [int(stacked) % size]

@@ -16,10 +16,9 @@ from normless.residual.gates import main_path
 from normless.residual.graph import Dataflow, Operand
 from normless.residual.layers import LayerCall, Layers, find_layers
 from normless.residual.operations import leaves_unchanged
-from normless.residual.outside_blocks import Outside
+from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import read_dataflow
 from normless.residual.sums import Sum, SumFinder
-from normless.residual.unresolved import find_unresolved
 
 
 def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
@@ -28,12 +27,7 @@ def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
     Raises:
         UnresolvedStructureError: the network cannot be exported on these inputs.
     """
-    return map_of(model, read_dataflow(exported(model, inputs, kwargs)))
-
-
-def map_of(model: nn.Module, flow: Dataflow) -> ResidualMap:
-    """The residual map of a network whose dataflow is known."""
-    return _Tracer(model, flow).map()
+    return _Tracer(model, read_dataflow(exported(model, inputs, kwargs))).map()
 
 
 @dataclass
@@ -73,12 +67,12 @@ class _Tracer:
         outer = _nested(blocks)
         names = self._names(outer)
         self._mark_gating(outer)
-        outside = Outside(self.flow, self.layers)
-        found = [self._block(block, names) for block in outer]
+        mapped = [self._block(block, names) for block in outer]
         inside = {call for block in outer for call in self.layers.along(sorted({*block.branch, *block.skip}))}
-        stem, trunk, head = outside.place(found, [block.sum for block in outer], inside)
+        outside = Outside(self.flow, self.layers, mapped, [block.sum for block in outer])
+        stem, trunk, head = outside.place(inside)
         return ResidualMap(
-            blocks=tuple(found),
+            blocks=tuple(outside.blocks),
             stem_layers=tuple(stem),
             trunk_layers=tuple(trunk),
             head_layers=tuple(head),
@@ -86,12 +80,12 @@ class _Tracer:
             flow=self.flow,
         )
 
-    def _paths(self, found: Sum) -> _Block:
-        branches = [self.flow.between(found.fork, branch) for branch in found.branches]
+    def _paths(self, total: Sum) -> _Block:
+        branches = [self.flow.between(total.fork, branch) for branch in total.branches]
         return _Block(
-            found,
-            skip=self.flow.between(found.fork, found.skip),
-            branches=[sorted({*path, *self._side_inputs(path, found.fork)}) for path in branches],
+            total,
+            skip=self.flow.between(total.fork, total.skip),
+            branches=[sorted({*path, *self._side_inputs(path, total.fork)}) for path in branches],
         )
 
     def _side_inputs(self, path: list[int], fork: int) -> set[int]:
@@ -100,19 +94,19 @@ class _Tracer:
         Such are the key and value of an attention to another sequence, and a branch's projection of a condition.
         """
         inside = {*path, fork}
-        found: set[int] = set()
+        inputs: set[int] = set()
         pending = list(path)
         while pending:
             for parent in self.flow[pending.pop()].parents:
-                if parent not in inside | found | self.finder.sums.keys():
-                    found.add(parent)
+                if parent not in inside | inputs | self.finder.sums.keys():
+                    inputs.add(parent)
                     if self.layers.kind(parent) != "weight":
                         pending.append(parent)
         # What another operation reads is not part of the branch, nor is what no weight layer has produced.
-        while shared := {index for index in found if not inside | found >= set(self.flow.consumers[index])}:
-            found -= shared
-        weights = [index for index in found if self.layers.kind(index) == "weight"]
-        return {index for index in found if any(self.flow.depends(index, weight) for weight in weights)}
+        while shared := {index for index in inputs if not inside | inputs >= set(self.flow.consumers[index])}:
+            inputs -= shared
+        weights = [index for index in inputs if self.layers.kind(index) == "weight"]
+        return {index for index in inputs if any(self.flow.depends(index, weight) for weight in weights)}
 
     def _main_calls(self, block: _Block) -> set[LayerCall]:
         """The layers of a block's branches that do more than compute a factor."""
@@ -163,10 +157,10 @@ class _Tracer:
             (end,) = self.flow[end].parents
         return None
 
-    def _sites(self, found: Sum) -> tuple[Site, ...]:
+    def _sites(self, total: Sum) -> tuple[Site, ...]:
         """The additions that make up a sum, where all are operators in forward code: one for every branch."""
         sites = []
-        pending = [(found.at, set(found.branches))]
+        pending = [(total.at, set(total.branches))]
         while pending:
             at, ends = pending.pop()
             operation = self.flow[at]
@@ -177,7 +171,7 @@ class _Tracer:
                 if term in ends:
                     ends.discard(term)
                     sites.append(self._site(at, position))
-                elif term != found.skip:
+                elif term != total.skip:
                     pending.append((term, ends))
         return tuple(reversed(sites))
 

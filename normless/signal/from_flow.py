@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normless.nn import ResidualSum
 from normless.residual.gates import passed_on
@@ -14,10 +16,34 @@ from normless.residual.layers import LayerCall, find_layers
 from normless.residual.names import Names
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
 from normless.residual.sums import Sum, SumFinder
-from normless.signal.operation import TorchOperation, each, windows_of
+from normless.signal.layouts import window_size
 from normless.signal.steps import Kind, Step, Steps
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
+# The arguments of a pooling after the tensor and the kernel's size.
+_OF_POOLING = {
+    "Max": ("kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    "Avg": ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+}
+
+
+class TorchOperation(nn.Module):
+    """An operation of forward code by torch's name of it, with its arguments after the tensor."""
+
+    def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
+        super().__init__()
+        self.name = name
+        self.arguments = arguments
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it."""
+        function = getattr(torch.ops.aten, self.name)
+        try:
+            y: Tensor = function(x, *self.arguments)
+        except (RuntimeError, TypeError):
+            # A keyword-only argument, such as that of GELU.
+            y = function(x)
+        return y
 
 
 def steps_of_flow(model: nn.Module, flow: Dataflow) -> Steps:
@@ -34,20 +60,14 @@ class _Reader:
         self.names = Names(model)
         self.layers = find_layers(model, flow)
         self.sums: dict[int, Sum] = {total.at: total for total in SumFinder(flow, self.layers).find()}
-        self.steps = Steps(outputs=set(flow.outputs))
+        self.tokens = self._tokens()
 
     def read(self) -> Steps:
-        tokens = self._tokens()
-        for index, operation in enumerate(self.flow.operations):
-            if operation.name == "parameter":
-                self.steps.append(Step("parameter", parameters=self._named(operation), tokens=tokens.get(index)))
-            else:
-                self.steps.append(self._step(index, operation))
+        steps = Steps([self._step(*one) for one in enumerate(self.flow.operations)], outputs=set(self.flow.outputs))
         for total in self.sums.values():
-            self.steps.forks.add(total.fork)
-            self.steps.branch_ends.update(dict.fromkeys(total.branches, total.at))
-            self.steps.totals[total.at] = self._result(total.at)
-        return self.steps
+            steps.forks.add(total.fork)
+            steps.totals[total.at] = self._result(total.at)
+        return steps
 
     def _result(self, at: int) -> int:
         """The result of a residual sum, a factor of its module included."""
@@ -58,10 +78,12 @@ class _Reader:
         return at
 
     def _step(self, index: int, operation: Operation) -> Step:
+        reads, name = operation.parents, operation.name
+        if name == "parameter":
+            return Step("parameter", parameters=self._named(operation), tokens=self.tokens.get(index))
         call = self.layers.owner.get(index)
         if call is not None:
             return self._of_layer(index, operation, call)
-        reads, name = operation.parents, operation.name
         if index in self.sums:
             return self._sum(operation, self.sums[index])
         if name == "input":
@@ -71,7 +93,7 @@ class _Reader:
         if name == "embedding" and operation.parameters:
             return Step("parameter", parameters=self._named(operation))
         if name == "glu":
-            return Step("other", reads, module=nn.GLU(*self._plain(operation)))
+            return Step("other", reads, module=nn.GLU(*_plain(operation)))
         if name in ("add", "sub") and operation.floating:
             return Step("add", reads, parameters=self._named(operation))
         if name in ("cat", "stack"):
@@ -84,7 +106,7 @@ class _Reader:
             return self._product(index, operation)
         if name in ("mul", "div"):
             named = self._named(operation)
-            factor = next((abs(one) for one in self._plain(operation) if isinstance(one, (int, float)) and one), None)
+            factor = next((abs(one) for one in _plain(operation) if isinstance(one, (int, float)) and one), None)
             if named or factor is not None:
                 factor = float(factor or 1.0)
                 return Step("factor", reads, parameters=named, size=1 / factor if name == "div" else factor)
@@ -95,15 +117,9 @@ class _Reader:
         terms, last, factor = (total.skip, *total.branches), None, 1.0
         if operation.name in ("add", "sub") and len(terms) == 2:
             last = [one.index for one in operation.arguments if isinstance(one, Operand)][-1]
-            factor = next((float(one) for one in self._plain(operation) if isinstance(one, (int, float))), 1.0)
+            factor = next((float(one) for one in _plain(operation) if isinstance(one, (int, float))), 1.0)
             factor = -factor if operation.name == "sub" else factor
-        shares = tuple(factor if term == last else 1.0 for term in terms)
-        return Step("sum", terms[:1], branches=terms[1:], shares=shares)
-
-    @staticmethod
-    def _plain(operation: Operation) -> tuple[Any, ...]:
-        """The arguments that are no tensors."""
-        return tuple(one for one in operation.arguments if not isinstance(one, (Operand, Fixed)))
+        return Step("sum", terms, shares=tuple(factor if term == last else 1.0 for term in terms))
 
     def _named(self, operation: Operation) -> tuple[str, ...]:
         """The learned tensors that an operation reads, each by its first name."""
@@ -119,44 +135,31 @@ class _Reader:
         module = None if within else self.model.get_submodule(path)
         if layer.kind == "activation":
             if module is None:
-                further = self._plain(operation)
-                module = nn.ReLU() if operation.name == "relu" else TorchOperation(operation.name, further)
+                module = nn.ReLU() if operation.name == "relu" else TorchOperation(operation.name, _plain(operation))
             return Step("activation", reads[:1], layer.path, module=module, call=layer.call)
         if layer.kind == "scale":
             return Step("factor", reads, layer.path, layer.parameters, call=layer.call)
-        share = 1.0
-        if layer.kind == "weight" and operation.name in CONVOLUTION:
-            share = self._inside(operation)
+        is_convolution = layer.kind == "weight" and operation.name in CONVOLUTION
+        share = self._inside(operation) if is_convolution else 1.0
         reads = reads if layer.kind == "dropout" else reads[:1]
         called = module if layer.called else None
         return Step(layer.kind, reads, layer.path, layer.parameters, called, share, call=layer.call)
 
     def _inside(self, operation: Operation) -> float:
         """The share of a convolution's taps that lie inside its input, not on the zeros around it."""
-        sizes = operation.arguments[3:6]
-        shape, after = self.flow[operation.parents[0]].shape, operation.shape
+        sizes, shape = operation.arguments[3:6], self.flow[operation.parents[0]].shape
         weight = max(map(self.model.get_parameter, operation.parameters), key=Tensor.numel)
-        if len(sizes) < 2 or not all(isinstance(one, tuple) for one in sizes) or "transpose" in operation.name:
-            # Without padding, or with one that is a string.
+        # A padding may be a string.
+        plain = all(isinstance(one, tuple) for one in sizes) and "transpose" not in operation.name
+        if not plain or shape is None or len(shape) != weight.dim():
             return 1.0
-        if shape is None or after is None or not len(shape) == len(after) == weight.dim():
-            return 1.0
-        axes = weight.dim() - 2
-        stride, padding, dilation = (each(one, axes) for one in (*sizes, (1,))[:3])
-        share = 1.0
-        for axis, (extent, outputs, kernel) in enumerate(zip(shape[2:], after[2:], weight.shape[2:], strict=True)):
-            taps = [
-                0 <= position * stride[axis] - padding[axis] + tap * dilation[axis] < extent
-                for position in range(outputs)
-                for tap in range(kernel)
-            ]
-            share *= sum(taps) / len(taps)
-        return share or 1.0
+        image, kernel = torch.ones(1, 1, *shape[2:]), torch.ones(1, 1, *weight.shape[2:])
+        taps = getattr(F, f"conv{weight.dim() - 2}d")(image, kernel, None, *sizes)
+        return float(taps.double().mean()) / kernel.numel()
 
     def _join(self, operation: Operation) -> Step:
         reads = tuple(dict.fromkeys(operation.parents))
-        whole = _elements(operation.shape)
-        shares = tuple(self._elements(read) / whole for read in reads)
+        shares = tuple(self._ratio(read, operation) for read in reads)
         if len(reads) == 1:
             return Step("padding", reads, size=min(1.0, shares[0]))
         return Step("join", reads, shares=shares)
@@ -179,31 +182,20 @@ class _Reader:
         return places
 
     def _pooling(self, operation: Operation) -> Step:
-        (source, *_), name = operation.parents, operation.name
-        kernel = operation.arguments[1] if len(operation.arguments) > 1 else None
-        shape = self.flow[source].shape
+        (source, *_), name, arguments = operation.parents, operation.name, operation.arguments[1:]
         if name == "cumsum" or "fft" in name:
             return Step("other", (source,))
-        if "adaptive" in name or name == "mean" or not isinstance(kernel, tuple):
-            size = self._elements(source) / _elements(operation.shape)
-            module: nn.Module | None = TorchOperation(name, self._plain(operation)) if "max" not in name else None
-        else:
-            axes = 3 if "3d" in name else 2 if "2d" in name else 1
-            # Neighbours are neither equal nor independent: n of them count as √n.
-            size = sqrt(prod(each(kernel, axes)))
-            module = self._windows(operation.arguments[1:], axes, is_max="max" in name)
         kind: Kind = "greatest" if "max" in name else "average"
-        return Step(kind, (source,), module=module, size=max(size, 1.0), shape=shape)
-
-    @staticmethod
-    def _windows(arguments: tuple[Any, ...], axes: int, *, is_max: bool) -> nn.Module | None:
-        """The windows of a pooling from its arguments after the tensor, those left out at their defaults."""
-        defaults: tuple[Any, ...] = ((), (), 0, 1, False) if is_max else ((), (), 0, False, True, None)
-        kernel, stride, padding, *rest = (*arguments, *defaults[len(arguments) :])
-        if is_max:
-            return windows_of(kernel, stride, padding, rest[1], axes, dilation=rest[0])
-        ceil, padded, divisor = rest
-        return windows_of(kernel, stride, padding, ceil, axes, padded=padded) if divisor is None else None
+        module: nn.Module | None = None
+        if "adaptive" in name or name == "mean" or not (arguments and isinstance(arguments[0], tuple)):
+            size = self._ratio(source, operation)
+            module = TorchOperation(name, _plain(operation)) if kind == "average" else None
+        else:
+            what, axes = "Max" if kind == "greatest" else "Avg", 3 if "3d" in name else 2 if "2d" in name else 1
+            module = getattr(nn, f"{what}Pool{axes}d")(**dict(zip(_OF_POOLING[what], arguments, strict=False)))
+            # Neighbours are neither equal nor independent: n of them count as √n.
+            size = sqrt(window_size(module))
+        return Step(kind, (source,), module=module, size=max(size, 1.0), shape=self.flow[source].shape)
 
     def _product(self, index: int, operation: Operation) -> Step:
         value = passed_on(self.flow, self.layers, index)
@@ -212,12 +204,12 @@ class _Reader:
         shape = self.flow[first].shape
         if operation.name != "mul" and len(value) == 1:
             # With a mask, a dropout or a causal attention the logits are not those of all positions.
-            plain = operation.name in ATTENTION and not any(self._plain(operation)) and not operation.fixed
+            plain = operation.name in ATTENTION and not any(_plain(operation)) and not operation.fixed
             logits = others if plain and len(others) == 2 else ()
             size = 1.0 if shape is None or len(shape) < 2 else float(shape[-2])
             return Step("attention", (first, *logits), size=size)
         if operation.name == "mul" and others:
-            return Step("gate", (first, *others[:1]), shape=self.flow[others[0]].shape)
+            return Step("gate", (first, *others[:1]))
         return Step("other", (first,))
 
     def _channels(self, source: int, operation: Operation) -> float:
@@ -227,10 +219,12 @@ class _Reader:
             return 1.0
         return min(1.0, before[1] / after[1])
 
-    def _elements(self, index: int) -> int:
-        return _elements(self.flow[index].shape)
+    def _ratio(self, source: int, operation: Operation) -> float:
+        """The number of elements that an operation reads for each that it returns; unknown numbers count as 1."""
+        before, after = (1 if shape is None else prod(shape) for shape in (self.flow[source].shape, operation.shape))
+        return before / after
 
 
-def _elements(shape: tuple[int, ...] | None) -> int:
-    """The number of elements; 1 where that is unknown."""
-    return 1 if shape is None else prod(shape)
+def _plain(operation: Operation) -> tuple[Any, ...]:
+    """The arguments that are no tensors."""
+    return tuple(one for one in operation.arguments if not isinstance(one, (Operand, Fixed)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod, sqrt
+from math import sqrt
 from typing import get_args
 
 from torch import nn
@@ -12,7 +12,7 @@ from normless.nn import ResidualSum, SkipOnlySum
 from normless.residual.blocks import Kind as LayerKind
 from normless.residual.classify import kind_of
 from normless.residual.declared import BlockStructure, Projections, Structure, expanded
-from normless.signal.operation import each, windows_of
+from normless.signal.layouts import window_size
 from normless.signal.steps import Kind, Step, Steps
 
 _KINDS: dict[str | None, Kind] = {kind: kind for kind in get_args(LayerKind)}
@@ -64,10 +64,8 @@ class _Reader:
             end = self.steps.append(Step("factor", (end,), path, parameters=(f"{path}.multiplier",)))
         only = isinstance(module, SkipOnlySum)
         shares = (module.skip_factor, 0.0 if only else module.branch_factor)
-        at = total = self.steps.append(Step("sum", (skip,), branches=(end,), shares=shares))
+        at = total = self.steps.append(Step("sum", (skip, end), shares=shares))
         self.steps.forks.add(fork)
-        if end != fork:
-            self.steps.branch_ends[end] = at
         if module.factor != 1.0 and not only:
             total = self.steps.append(Step("factor", (at,), size=module.factor))
         self.steps.totals[at] = total
@@ -104,10 +102,6 @@ class _Reader:
             names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
             return self.steps.append(Step(kind, (at,), path, () if kind == "activation" else names, module))
         if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
-            axes = int(type(module).__name__[-2])
-            geometry = (module.kernel_size, module.stride, module.padding, module.ceil_mode)
-            windows = windows_of(*geometry, axes, dilation=module.dilation)
-            size = sqrt(prod(each(module.kernel_size, axes)))
-            return self.steps.append(Step("greatest", (at,), module=windows, size=size))
+            return self.steps.append(Step("greatest", (at,), module=module, size=sqrt(window_size(module))))
         unchanged = isinstance(module, (nn.Identity, nn.Flatten, nn.Dropout))
         return self.steps.append(Step("layout" if unchanged else "other", (at,), path, module=module))

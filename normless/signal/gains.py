@@ -58,7 +58,7 @@ class _Walk:
     def __init__(self, model: nn.Module, steps: Steps) -> None:
         self.model = model
         self.steps = steps
-        self.propagation = Propagation(model, steps)
+        self.propagation = Propagation(model, steps, training=False)
         self.values = self.propagation.values
         self.factors = self.propagation.factors
         self.closed: list[bool] = []
@@ -147,8 +147,7 @@ class _Walk:
             why = f"half of the way, since {min(tied)} makes the logits too"
         recorded = set[str]()
         for writer in writers:
-            if not recorded.issuperset(names[writer]):
-                own = tuple(name for name in names[writer] if name not in recorded)
+            if own := tuple(name for name in names[writer] if name not in recorded):
                 self.gains.append(Gain(self.steps[writer].path or own[0], own, factor, why))
                 recorded.update(own)
         self.done.update(parameters)

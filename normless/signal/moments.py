@@ -1,4 +1,4 @@
-"""Mean and variance of activations, and what functions of them have."""
+"""Mean and variance of activations, and of functions of them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,12 @@ class Moments:
     split: bool = True
 
     @classmethod
-    def of_batch(cls, x: Tensor) -> Moments:
-        """Those of a batch itself, shape (B, …): its mean is known, so the noise is zero."""
-        variance, mean = torch.var_mean(x.double(), dim=0, correction=0, keepdim=True)
-        return cls(mean, variance, torch.zeros_like(mean))
-
-    @classmethod
-    def of(cls, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> Moments:
-        """These moments, without noise; `rectified` says that they are those of a ReLU's output."""
-        moments = cls(mean, variance, torch.zeros_like(mean))
+    def of(
+        cls, mean: Tensor, variance: Tensor, examples: int = 0, *, split: bool = True, rectified: bool = False
+    ) -> Moments:
+        """These moments, over a batch of independent examples if their number is above 0; `rectified`: of a ReLU."""
+        noise = variance / examples if examples else torch.zeros_like(mean)
+        moments = cls(mean, variance, noise, split=split)
         return replace(moments, positive=moments) if rectified else moments
 
     @classmethod
@@ -96,15 +93,14 @@ class Moments:
         """Those of a sum of two that are uncorrelated; their means add."""
         parts = [one.positive for one in (self, other) if one.positive is not None]
         positive = parts[0] if len(parts) == 1 else None
-        noise = self.noise + other.noise
-        split = self.split and other.split
-        return Moments(self.mean + other.mean, self.variance + other.variance, noise, positive, split)
+        mean, variance, noise = self.mean + other.mean, self.variance + other.variance, self.noise + other.noise
+        return Moments(mean, variance, noise, positive, self.split and other.split)
 
     def product(self, other: Moments, examples: int = 1) -> Moments:
         """Those of a product of two that are independent: E[xy] = E[x] E[y] and E[x²y²] = E[x²] E[y²]."""
         mean = self.mean * other.mean
         variance = (self.second * other.second - mean.square()).clamp_min(0)
-        return Moments(mean, variance, variance / examples, split=self.split and other.split)
+        return Moments.of(mean, variance, examples, split=self.split and other.split)
 
     def averaged(self, count: float) -> Moments:
         """Those of the mean of so many independent elements: the same mean, 1/count of the variance."""
@@ -133,13 +129,10 @@ def activated(function: nn.Module | Function, moments: Moments, examples: int = 
     """Moments of an elementwise function φ of normal activations: E[φ(x)] and Var[φ(x)], x ~ N(mean, variance).
 
     Exact for ReLU, to 1e-12 by `normal_moments` otherwise; for the ReLU of a sum with a ReLU's output, see
-    `rectified_sum`. The mean over a batch of `examples` varies by Var[φ(x)] / examples, as if these were independent
-    (De & Smith, appendix C).
+    `rectified_sum`. The mean over a batch of `examples` varies by Var[φ(x)] / examples (De & Smith, appendix C).
     """
-    is_relu = isinstance(function, nn.ReLU) or function is F.relu
-    if not is_relu:
-        mean, variance = normal_moments(function, moments.mean, moments.variance)
-        return Moments(mean, variance, variance / examples, split=moments.split)
+    if not (isinstance(function, nn.ReLU) or function is F.relu):
+        return Moments.of(*normal_moments(function, moments.mean, moments.variance), examples, split=moments.split)
     if moments.is_rectified:
         return moments
     if moments.positive is None:
@@ -149,21 +142,15 @@ def activated(function: nn.Module | Function, moments: Moments, examples: int = 
         rest = (moments.variance - part.variance).clamp_min(0)
         mean, second = rectified_sum(part.mean, part.second, moments.mean - part.mean, rest)
     variance = (second - mean.square()).clamp_min(0)
-    output = Moments(mean, variance, variance / examples, split=moments.split)
-    return replace(output, positive=output)
+    return Moments.of(mean, variance, examples, split=moments.split, rectified=True)
 
 
 def greatest(moments: Moments, count: Tensor | float, examples: int = 1) -> Moments:
     """Moments of the greatest of n independent elements with the same moments, as under a max pooling.
 
-    Of normal elements it is mean + deviation · M with the M of `greatest_normal`; of a ReLU's outputs it is the
-    rectified greatest of the normal variables with such ReLUs (`greatest_rectified`). Elements of a window are taken
-    to be independent: those of a convolution are uncorrelated on average over its weights where its inputs are.
-
-    Args:
-        moments: of one element.
-        count: n, a number or one for each element.
-        examples: of the batch.
+    Of normal elements it is mean + deviation · M with the M of `greatest_normal`; of a ReLU's outputs it is that of
+    `greatest_rectified`. Elements of a window are taken to be independent: those of a convolution are uncorrelated on
+    average over its weights where its inputs are. n = `count` is a number, or one for each element.
     """
     counts = torch.as_tensor(count, dtype=moments.mean.dtype, device=moments.mean.device)
     if moments.is_rectified:
@@ -175,8 +162,7 @@ def greatest(moments: Moments, count: Tensor | float, examples: int = 1) -> Mome
         first, spread = greatest_normal(counts)
         mean = moments.mean + first * moments.variance.sqrt()
         variance = spread * moments.variance
-    output = Moments(mean, variance, variance / examples, split=moments.split)
-    return replace(output, positive=output) if moments.is_rectified else output
+    return Moments.of(mean, variance, examples, split=moments.split, rectified=moments.is_rectified)
 
 
 def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | None:
@@ -188,4 +174,4 @@ def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | Non
     if not isinstance(rate, float) or not getattr(module, "scale_by_keep", True):
         return None
     variance = moments.second / (1 - rate) - moments.mean.square()
-    return Moments(moments.mean, variance, variance / examples, split=moments.split)
+    return Moments.of(moments.mean, variance, examples, split=moments.split)

@@ -111,27 +111,22 @@ def _inner_first(block: ResidualBlock) -> Iterator[ResidualBlock]:
 
 def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
     """The predictions at the block of a residual sum."""
-    step = p.steps[at]
-    sides = [p.values[index] for index in (*step.reads, *step.branches)]
+    step, total = p.steps[at], p.values[p.steps.totals[at]]
     # A factor of 0 is that of a branch that is not added.
-    skip, *branches = (
+    skip, branch, *others = (
         side if isinstance(side, str) else side.times(share or 1.0)
-        for side, share in zip(sides, step.shares, strict=True)
+        for side, share in zip((p.values[read] for read in step.reads), step.shares, strict=True)
     )
-    branch = branches[0]
-    for other in branches[1:]:
+    for other in others:
         branch = branch if isinstance(branch, str) else other if isinstance(other, str) else branch.plus(other)
-    total = p.values[p.steps.totals[at]]
-    last = block.after_sum[-1] if block.after_sum else None
-    after = total if last is None else p.outputs.get((last.path, last.call), "")
-    values: dict[str, Any] = {}
+    after = total
+    if block.after_sum:
+        after = p.outputs.get((block.after_sum[-1].path, block.after_sum[-1].call), "")
+    values: dict[str, Any] = {"unknown": next((one for one in (skip, branch, total) if isinstance(one, str)), "")}
     for name, known in (("skip", skip), ("branch", branch), ("total", total), ("behind", after)):
         if isinstance(known, Moments):
             values |= _named(known, name)
-    if block.norms:
-        values |= _statistics(p, block.norms[0])
-    unknown = next((known for known in (skip, branch, total) if isinstance(known, str)), "")
-    return BlockMoments(unknown=unknown, **values)
+    return BlockMoments(**values | (_statistics(p, block.norms[0]) if block.norms else {}))
 
 
 def _statistics(p: Propagation, path: str) -> dict[str, float]:
@@ -150,7 +145,7 @@ def _statistics(p: Propagation, path: str) -> dict[str, float]:
 
 def _named(moments: Moments, name: str) -> dict[str, float]:
     """Second moment, variance and covariance of two examples, by the names of `BlockMoments`."""
-    second, square = float(moments.second.mean()), float(moments.mean.mean()) ** 2
+    second, square = moments.power, float(moments.mean.mean()) ** 2
     if not moments.split or name == "behind":
         return {name: second}
     covariance = float(moments.mean.square().mean()) - square

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, sqrt
 from typing import TypeVar
 
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from normless.errors import MissingValuesError
 from normless.residual.classify import NORMS
-from normless.signal.layouts import fitted, per_axis
+from normless.signal.layouts import broadcast, fitted, per_axis, placed, window_average, window_counts, window_size
 from normless.signal.moments import Moments, activated, dropped, greatest
 from normless.signal.norms import normalized
-from normless.signal.operation import Windows
 from normless.signal.steps import Step, Steps
 from normless.signal.weights import Rows, rows_of, weighted_moments
 
@@ -28,6 +27,7 @@ Some = TypeVar("Some", bound=Rule)
 RULES: dict[str | type[nn.Module], Rule] = {}
 
 _LAYERS = ("weight", "norm", "activation", "dropout", "factor", "other")
+_MAX_POOLINGS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 _CLOSE = 1e-6
 
 
@@ -74,7 +74,6 @@ class Propagation:
     reads: dict[tuple[str, int], Moments | str] = field(default_factory=dict, init=False)
     outputs: dict[tuple[str, int], Moments | str] = field(default_factory=dict, init=False)
     rows: dict[tuple[str, ...], Rows] = field(default_factory=dict, init=False)
-    after: dict[tuple[object, ...], Moments] = field(default_factory=dict, init=False)
 
     @property
     def by_position(self) -> bool:
@@ -84,36 +83,41 @@ class Propagation:
     def value(self, step: Step) -> Moments | str:
         """The moments of a step's output."""
         known = self.values[step.reads[0]] if step.reads else Moments.standard()
+        key, shape = (step.path, step.call), self.shape_of(step)
         if self.by_position and not step.reads and step.kind != "input":
             known = f"{step.kind} values"
-        key = step.path, step.call
-        if self.shapes is not None and step.path and step.kind in _LAYERS:
-            shape = self.shapes.get(key)
+        if self.by_position and step.path and step.kind in _LAYERS:
             if isinstance(known, Moments) and shape is not None:
                 known = fitted(known, shape) or f"the layout that {step.path} reads"
             self.reads[key] = known
-        output = self._apply(step, known)
+        if isinstance(known, Moments):
+            output = self._applied(step, known)
+        else:
+            output = (_normalized(self, step, None) if step.kind == "norm" else None) or known
         if step.path:
             self.outputs[key] = output
         return output
 
-    def _apply(self, step: Step, known: Moments | str) -> Moments | str:
-        if isinstance(known, str):
-            return _recovered(self, step) or known
+    def _applied(self, step: Step, x: Moments) -> Moments | str:
         apply = next((RULES[one] for one in type(step.module).__mro__ if one in RULES), RULES[step.kind])
         try:
-            return apply(self, step, known)
+            output = apply(self, step, x)
         except (RuntimeError, TypeError, ValueError, IndexError):
             # A module that takes no float64, or no tensor of this shape.
             if step.kind in ("weight", "parameter", "factor"):
                 raise
-            return f"{step.path or step.kind}, which raised an error" if self.by_position else known
+            output = f"{step.path or step.kind}, which raised an error"
+        return output if self.by_position or isinstance(output, Moments) else x
 
     def of(self, index: int) -> Moments:
         """The known moments of a step."""
         moments = self.values[index]
         assert isinstance(moments, Moments)
         return moments
+
+    def shape_of(self, step: Step) -> torch.Size | None:
+        """The shape of what a layer reads; None where it is unknown."""
+        return (self.shapes or {}).get((step.path, step.call))
 
     def rows_of(self, step: Step) -> Rows:
         """The rows of a weight layer."""
@@ -137,27 +141,18 @@ def mean_square(tensor: Tensor) -> float:
     return float(tensor.detach().double().square().mean())
 
 
-def _recovered(p: Propagation, step: Step) -> Moments | None:
-    """The moments of a norm's output that do not depend on its input."""
-    shape = (p.shapes or {}).get((step.path, step.call))
-    if step.kind != "norm" or shape is None or not isinstance(step.module, NORMS):
-        return None
-    return normalized(step.module, None, shape, p.training)
-
-
 @rule("input")
 def _input(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    if not p.by_position:
-        return x
     first = next(one for one in p.steps.steps if one.kind == "input")
     if p.inputs is None or p.inputs.dim() < 2 or step is not first:
         return "an input that is no batch of floating-point numbers"
-    return Moments.of_batch(p.inputs)
+    variance, mean = torch.var_mean(p.inputs.double(), dim=0, correction=0, keepdim=True)
+    return Moments.of(mean, variance)
 
 
 @rule("parameter")
 def _parameter(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return "learned tensors as activations" if p.by_position else Moments.standard(p.power_of(step.parameters))
+    return Moments.standard(p.power_of(step.parameters))
 
 
 @rule("layout")
@@ -167,7 +162,7 @@ def _layout(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("other")
 def _other(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return f"an operation without a rule{f' at {step.path}' if step.path else ''}" if p.by_position else x
+    return f"an operation without a rule{f' at {step.path}' if step.path else ''}"
 
 
 @rule("weight")
@@ -182,32 +177,25 @@ def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("norm")
 def _norm(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    if p.shapes is None:
-        return x
-    shape = p.shapes.get((step.path, step.call))
+    return _normalized(p, step, x) or f"the norm {step.path}"
+
+
+def _normalized(p: Propagation, step: Step, x: Moments | None) -> Moments | None:
+    """The output of a norm, where its input is unknown too if it does not depend on that."""
+    shape = p.shape_of(step)
     if shape is None or not isinstance(step.module, NORMS):
-        return f"the norm {step.path}"
-    return normalized(step.module, x, shape, p.training) or f"the norm {step.path}"
+        return None
+    return normalized(step.module, x, shape, p.training)
 
 
 @rule("activation")
 def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    module = step.module
-    if module is None:
-        return f"the activation {step.path}"
-    if p.by_position:
-        return activated(module, x, p.examples)
-    # Many activations are of one kind and read the same.
-    learned = tuple(id(parameter) for parameter in module.parameters())
-    key = (type(module), repr(module), learned, x.is_rectified, x.stacked().numpy().tobytes())
-    if key not in p.after:
-        p.after[key] = activated(module, x)
-    return p.after[key]
+    return f"the activation {step.path}" if step.module is None else activated(step.module, x, p.examples)
 
 
 @rule("dropout")
 def _dropout(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    if not p.by_position or not p.training:
+    if not p.training:
         return x
     output = None if step.module is None else dropped(step.module, x, p.examples)
     return output or f"the dropout {step.path}"
@@ -216,13 +204,12 @@ def _dropout(p: Propagation, step: Step, x: Moments) -> Moments | str:
 @rule("factor")
 def _factor(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """A constant, or a learned scale: of each channel, or of channels alone its root mean square."""
-    if not p.by_position:
-        return x.times(step.size * sqrt(p.power_of(step.parameters))) if step.parameters else x.times(step.size)
-    if len(step.parameters) > 1 or len(step.reads) > 1:
-        return f"the factor {step.path}"
     if not step.parameters:
         return x.times(step.size)
-    factor = per_axis(p.model.get_parameter(step.parameters[0]).double(), x.mean.shape)
+    if not p.by_position:
+        return x.times(step.size * sqrt(p.power_of(step.parameters)))
+    single = len(step.parameters) == len(step.reads) == 1
+    factor = per_axis(p.model.get_parameter(step.parameters[0]).double(), x.mean.shape) if single else None
     return f"the factor {step.path}" if factor is None else x.times(factor * step.size)
 
 
@@ -231,12 +218,13 @@ def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """The greatest of independent elements; a window has the mean and second moment of its positions together."""
     if not p.by_position:
         return greatest(x, step.size)
-    windows, placed = step.module, _placed(x, step.shape)
-    if not isinstance(windows, Windows) or placed is None or not x.split:
+    pool, values = step.module, placed(x, step.shape)
+    dilated = getattr(pool, "dilation", 1) not in (1, (1,), (1, 1), (1, 1, 1))
+    if not isinstance(pool, _MAX_POOLINGS) or dilated or values is None or not x.split:
         return "a max pooling"
-    mean, second = windows(placed.mean), windows(placed.second)
+    mean, second = (window_average(pool, part) for part in (values.mean, values.second))
     one = Moments.of(mean, (second - mean.square()).clamp_min(0), rectified=x.is_rectified)
-    return greatest(one, windows.counts(placed.mean), p.examples)
+    return greatest(one, window_counts(pool, values.mean), p.examples)
 
 
 @rule("average")
@@ -244,11 +232,11 @@ def _average(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """The mean over n independent positions: the mean of their means, 1/n of the mean of their variances."""
     if not p.by_position:
         return x.averaged(step.size)
-    windows, placed = step.module, _placed(x, step.shape)
-    if windows is None or placed is None or not x.split:
+    pool, values = step.module, placed(x, step.shape)
+    if pool is None or values is None or not x.split or getattr(pool, "divisor_override", None):
         return "an average"
-    y = placed.reshaped(windows)
-    return y.averaged(windows.size if isinstance(windows, Windows) else placed.mean.numel() / y.mean.numel())
+    y = values.reshaped(pool)
+    return y.averaged(window_size(pool) if hasattr(pool, "kernel_size") else values.mean.numel() / y.mean.numel())
 
 
 @rule("attention")
@@ -265,9 +253,7 @@ def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """
     if not p.by_position:
         return x.averaged(step.size)
-    if len(step.reads) < 3:
-        return "an attention with unknown logits"
-    query, key = p.values[step.reads[1]], p.values[step.reads[2]]
+    query, key = (p.values[read] for read in step.reads[1:3]) if len(step.reads) > 2 else ("", "")
     if isinstance(query, str) or isinstance(key, str):
         return "an attention with unknown logits"
     if not (x.split and query.split and key.split) or x.mean.dim() != 3 or key.mean.dim() != 3:
@@ -280,16 +266,16 @@ def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
     between = (count * mean.square() - x.mean.square().mean(1, keepdim=True)) / max(count - 1, 1)
     shift = logits / x.mean.shape[2] * x.variance.mean(1, keepdim=True)
     second = share * x.second.mean(1, keepdim=True) + (1 - share) * (between + shift)
-    variance = (second - mean.square()).clamp_min(0)
     wide = (1, query.mean.shape[1], x.mean.shape[2])
-    return Moments(mean, variance, variance / p.examples).reshaped(lambda one: one.expand(wide))
+    output = Moments.of(mean, (second - mean.square()).clamp_min(0), p.examples)
+    return output.reshaped(lambda one: one.expand(wide))
 
 
 @rule("gate")
 def _gate(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """The product with a factor that is independent: weights lie between both and whatever they have in common."""
     if len(step.reads) < 2:
-        return "a product" if p.by_position else x
+        return "a product"
     factor = p.values[step.reads[1]]
     if isinstance(factor, str):
         return factor
@@ -297,8 +283,8 @@ def _gate(p: Propagation, step: Step, x: Moments) -> Moments | str:
         return x.product(factor.with_channels(x.mean.shape[1]))
     if not p.steps.is_independent(*step.reads):
         return "a product of factors that are not independent"
-    placed = _broadcast(factor, x.mean.shape)
-    return "a product of different shapes" if placed is None else x.product(placed, p.examples)
+    wide = broadcast(factor, x.mean.shape)
+    return "a product of different shapes" if wide is None else x.product(wide, p.examples)
 
 
 @rule(nn.GLU)
@@ -313,24 +299,41 @@ def _linear_unit(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("padding")
 def _padding(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    if p.by_position:
-        return "channels of zeros"
-    return x.padded(step.size) if step.size < 1 else x
+    return "channels of zeros" if p.by_position or step.size == 1 else x.padded(step.size)
 
 
 @rule("add")
 def _add(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """An addition that is not residual; of channels, a sum of independent normal variables."""
     if p.by_position:
-        return "an addition that is no residual sum" if len(step.reads) < 2 or step.parameters else _total(p, step, x)
-    for other in map(p.of, step.reads[1:]):
-        x = _joint(x, other)
-    return _joint(x, Moments.standard(p.power_of(step.parameters))) if step.parameters else x
+        unknown = len(step.reads) < 2 or step.parameters
+        return "an addition that is no residual sum" if unknown else _sum(p, step, x)
+    others = [p.of(read) for read in step.reads[1:]]
+    others += [Moments.standard(p.power_of(step.parameters))] if step.parameters else []
+    for other in others:
+        count = max(x.mean.shape[1], other.mean.shape[1])
+        x = replace(x.with_channels(count).plus(other.with_channels(count)), positive=None)
+    return x
 
 
 @rule("sum")
 def _sum(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """Skip path and branches, which are uncorrelated (De & Smith, appendix C)."""
-    return _total(p, step, x) if p.by_position else x
+    """Skip path and branches, each with its factor: they are uncorrelated (De & Smith, appendix C)."""
+    if not p.by_position:
+        return x
+    shares = step.shares or (1.0,) * len(step.reads)
+    total = x.times(shares[0])
+    for read, share in zip(step.reads[1:], shares[1:], strict=True):
+        other = p.values[read]
+        if share == 0:
+            continue
+        if isinstance(other, str):
+            return other
+        wide = fitted(other, x.mean.shape)
+        if wide is None:
+            return "a sum of different shapes"
+        total = total.plus(wide.times(share))
+    return total
 
 
 @rule("join")
@@ -338,61 +341,15 @@ def _join(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """A concatenation of channels, without learned tokens: a norm normalizes each token by itself."""
     if p.by_position:
         return "a concatenation"
-    parts = [
-        (p.of(read), share)
-        for read, share in zip(step.reads, step.shares, strict=True)
-        if p.steps[read].kind != "parameter"
-    ]
+    pairs = [pair for pair in zip(step.reads, step.shares, strict=True) if p.steps[pair[0]].kind != "parameter"]
+    parts, sizes = [p.of(read) for read, _ in pairs], [share for _, share in pairs]
+    whole, channels = sum(sizes), [part.mean.shape[1] for part in parts]
+    shares = [size / whole for size in sizes]
     if not parts:
         return x
-    sizes = [one.mean.shape[1] for one, _ in parts]
-    whole = sum(share for _, share in parts)
-    if all(abs(size / sum(sizes) - share / whole) < _CLOSE for size, (_, share) in zip(sizes, parts, strict=True)):
-        mean, variance = (torch.cat(one, 1) for one in zip(*((v.mean, v.variance) for v, _ in parts), strict=True))
-        return Moments.of(mean, variance, rectified=all(value.is_rectified for value, _ in parts))
-    mixed = [(value.pooled(), share / whole) for value, share in parts]
-    mean = sum((share * one.mean for one, share in mixed), torch.zeros(1, 1, dtype=torch.float64))
-    return Moments.of(mean, sum(share * one.power for one, share in mixed) - mean.square())
-
-
-def _total(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """The sum of what a step reads and of its branches, each with its factor; uncorrelated, their means add."""
-    terms = (*step.reads, *step.branches)
-    shares = step.shares or (1.0,) * len(terms)
-    total = x.times(shares[0]) if shares[0] != 1.0 else x
-    for read, share in zip(terms[1:], shares[1:], strict=True):
-        other = p.values[read]
-        if share == 0:
-            continue
-        if isinstance(other, str):
-            return other
-        placed = fitted(other, x.mean.shape)
-        if placed is None:
-            return "a sum of different shapes"
-        total = total.plus(placed.times(share) if share != 1.0 else placed)
-    return total
-
-
-def _joint(one: Moments, other: Moments) -> Moments:
-    """The channels of a sum of two that are independent, each normal."""
-    count = max(one.mean.shape[1], other.mean.shape[1])
-    one, other = one.with_channels(count), other.with_channels(count)
-    return Moments.of(one.mean + other.mean, one.variance + other.variance)
-
-
-def _placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
-    """Moments in the layout of a traced shape, whose positions may be of another number; None where none fits."""
-    if shape is None:
-        return x
-    have = x.mean.shape
-    return fitted(x, torch.Size(shape)) or (x if len(have) == len(shape) and have[1] == shape[1] else None)
-
-
-def _broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
-    """A factor in a layout that broadcasts over (1, C, …): as it is, or one for each channel."""
-    have = factor.mean.shape
-    if len(have) == len(shape) and all(one in (1, other) for one, other in zip(have, shape, strict=True)):
-        return factor
-    if factor.mean.numel() == shape[1]:
-        return factor.reshaped(lambda x: x.reshape(1, -1, *[1] * (len(shape) - 2)))
-    return None
+    if all(abs(count / sum(channels) - share) < _CLOSE for count, share in zip(channels, shares, strict=True)):
+        mean, variance = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("mean", "variance"))
+        return Moments.of(mean, variance, rectified=all(part.is_rectified for part in parts))
+    mean = torch.stack([share * part.pooled().mean for share, part in zip(shares, parts, strict=True)]).sum(0)
+    second = sum(share * part.power for share, part in zip(shares, parts, strict=True))
+    return Moments.of(mean, second - mean.square())

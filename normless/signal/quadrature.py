@@ -28,11 +28,7 @@ _REACH, _INTERVALS, _HALVINGS = 32.0, 512, 27
 
 
 def in_double(activation: nn.Module | Function, device: torch.device | str = "cpu") -> Function:
-    """An elementwise activation as a function of float64 tensors, in evaluation mode; the module is copied.
-
-    Raises:
-        MissingValuesError: its parameters have no values, as on torch's device `meta`.
-    """
+    """An elementwise activation as a function of float64 tensors, in evaluation mode; the module is copied."""
     if not isinstance(activation, nn.Module):
         return activation
     if any(parameter.is_meta for parameter in activation.parameters()):
@@ -43,13 +39,7 @@ def in_double(activation: nn.Module | Function, device: torch.device | str = "cp
 
 
 def applied(activation: nn.Module, values: Values) -> Values:
-    """An elementwise activation at some values, in float64 and in evaluation mode; the module stays as it is.
-
-    A PReLU with a slope per channel is applied by each of them: shape (n,) to (channels, n).
-
-    Raises:
-        MissingValuesError: its parameters have no values, as on torch's device `meta`.
-    """
+    """An elementwise activation in float64; with a slope per channel by each of them, (n,) to (channels, n)."""
     channels = _channels(activation)
     with torch.no_grad():
         outputs = in_double(activation)(torch.from_numpy(values).expand(1, channels, -1)).numpy()
@@ -85,9 +75,8 @@ def kinks(function: Function, channels: int = 1) -> list[float]:
 def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """E[φ(x)] and Var[φ(x)] of x ~ N(mean, variance), elementwise, to about 1e-12.
 
-    The integral over z = (x - mean) / deviation is split at fixed z and at the kinks of φ, a range of inputs for
-    each element, and every panel has 20 Gauss-Legendre nodes. Gauss-Hermite nodes, which do not know the kinks, have
-    an error of 1e-3.
+    The integral over z = (x - mean) / deviation is split at fixed z and at the kinks of φ, and every panel has 20
+    Gauss-Legendre nodes. Gauss-Hermite nodes, which do not know the kinks, have an error of 1e-3.
 
     Args:
         activation: an elementwise function φ; a module may have a slope per channel.
@@ -96,10 +85,9 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     Raises:
         MissingValuesError: the parameters of φ have no values.
     """
-    function = in_double(activation, mean.device)
-    channels = _channels(activation) if isinstance(activation, nn.Module) else 1
+    function, channels = in_double(activation, mean.device), _channels(activation)
     if channels > 1 and mean.shape[1] == 1:
-        mean, variance = mean.expand(1, channels, *mean.shape[2:]), variance.expand(1, channels, *mean.shape[2:])
+        mean, variance = (one.expand(1, channels, *mean.shape[2:]) for one in (mean, variance))
     deviation = variance.clamp_min(0).sqrt()
     places = {0.0, *kinks(in_double(activation), channels)}
     if float(deviation.max()) > _WIDE:
@@ -134,13 +122,7 @@ def _channels(activation: nn.Module | Function) -> int:
 def activation_gain(activation: nn.Module) -> float:
     """γ = 1 / √Var[φ(z)] for z ~ N(0, 1): gives an activation's output unit variance (Brock et al. 2021).
 
-    For ReLU it is √(2 / (1 - 1/π)) ≈ 1.7128.
-
-    Args:
-        activation: an elementwise activation φ; slopes per channel are averaged over.
-
-    Returns:
-        The gain; infinity for an activation that is constant.
+    For ReLU it is √(2 / (1 - 1/π)) ≈ 1.7128; slopes per channel are averaged over; infinity for a constant φ.
 
     Raises:
         MissingValuesError: its parameters have no values, as on torch's device `meta`.

@@ -27,20 +27,17 @@ def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 def rectified_sum(first: Tensor, second: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """E[max(p + x, 0)] and its second moment, of x ~ N(mean, variance) and an independent p ≥ 0, elementwise.
 
-    This is the stream of ResNet-V1. p is taken to be a rectified normal variable; exact where x is zero.
-
-    Args:
-        first, second: E[p] and E[p²].
-        mean, variance: of x.
+    `first` and `second` are E[p] and E[p²] of a rectified normal variable p, as on the stream of ResNet-V1. Exact
+    where x is zero.
     """
     standard, deviation = underlying(first, second)
     below = ndtr(-standard)
     totals = [part * below for part in rectified(mean, variance)]
     plain = [torch.zeros_like(first), torch.zeros_like(first)]
+    weight = (1 - below) / _VALUES
     for index in range(_VALUES):
-        level = below + (1 - below) * (index + 0.5) / _VALUES
+        level = below + weight * (index + 0.5)
         value = deviation * (standard + torch.special.ndtri(level)).clamp_min(0)
-        weight = (1 - below) / _VALUES
         for power, part in enumerate(rectified(mean + value, variance)):
             totals[power] = totals[power] + weight * part
             plain[power] = plain[power] + weight * value ** (power + 1)
@@ -59,36 +56,25 @@ def underlying(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def greatest_normal(count: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of M, the greatest of n independent standard normal variables, elementwise in n.
-
-    E[M] = ∫₀^∞ (1 - Φ(z)ⁿ - Φ(-z)ⁿ) dz and E[M²] = ∫₀^∞ 2z (1 - Φ(z)ⁿ + Φ(-z)ⁿ) dz; n need not be whole.
-    """
-    first, second = torch.zeros_like(count), torch.zeros_like(count)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        z = torch.tensor(_END * (1 + node) / 2).to(count)
-        above, below = 1 - ndtr(z) ** count, ndtr(-z) ** count
-        first = first + weight * _END / 2 * (above - below)
-        second = second + weight * _END * z * (above + below)
-    return first, second - first.square()
+    """Mean and variance of M, the greatest of n independent standard normal variables, elementwise in n."""
+    first, second = greatest_rectified(torch.full_like(count, _END), count)
+    return first - _END, second - first.square()
 
 
 def greatest_rectified(standard: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """E[max(t + M, 0)] and E[max(t + M, 0)²], M the greatest of n standard normal variables, elementwise.
 
-    ∫ (1 - Φ(z)ⁿ) dz and ∫ 2(t + z) (1 - Φ(z)ⁿ) dz from -t on: the ReLU's kink is an end of the integral. The
-    greatest of rectified variables is that of the variables, rectified.
-
-    Args:
-        standard: t.
-        count: n, of a shape that broadcasts.
+    ∫ (1 - Φ(z)ⁿ) dz and ∫ 2(t + z) (1 - Φ(z)ⁿ) dz from -t on, t = `standard`; n = `count` need not be whole. It is
+    the greatest of n rectified variables max(t + z, 0) as well.
     """
     start = (-standard).clamp(-_END, _END)
     # Below the start, where 1 - Φⁿ is 1.
-    rest = (standard - _END).clamp_min(0)
-    first, second = rest, rest.square()
-    half = (_END - start) / 2
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        z = start + half * (1 + node)
-        above = weight * half * (1 - ndtr(z) ** count)
-        first, second = first + above, second + 2 * (standard + z) * above
+    first = (standard - _END).clamp_min(0)
+    second = first.square()
+    for low, high in ((start.clamp_max(0), 0.0), (start.clamp_min(0), _END)):
+        half = (high - low) / 2
+        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+            z = low + half * (1 + node)
+            above = weight * half * (1 - ndtr(z) ** count)
+            first, second = first + above, second + 2 * (standard + z) * above
     return first, second

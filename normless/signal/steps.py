@@ -13,12 +13,7 @@ Kind = Literal[
     "sum", "gate", "attention", "dropout", "layout", "other",
 ]  # fmt: skip
 
-# Their output is proportional to their input, or almost so, as that of GELU.
-_SCALES_ALONG = {
-    "weight", "activation", "factor", "greatest", "average", "padding", "join", "add", "sum", "gate", "attention",
-    "dropout", "layout", "other",
-}  # fmt: skip
-_UNSCALED = ("dropout", "layout", "other")
+_UNSCALED: tuple[Kind, ...] = ("dropout", "layout", "other")
 
 
 @dataclass(frozen=True)
@@ -28,19 +23,17 @@ class Step:
     Attributes:
         kind: `input` and `parameter` (a learned tensor, an embedding) begin a signal; `weight` is a convolution or
             linear layer; `greatest` and `average` are poolings; `padding` adds channels of zeros; `join` is a
-            concatenation; `sum` is residual and reads its skip path; `gate` and `attention` read their values first;
-            `factor` multiplies by a constant or a learned scale; `layout` leaves the values as they are.
-        reads: indices of the steps it reads; of a `gate` the value and the factor, of an `attention` the value and,
-            where they are known, query and key.
+            concatenation; `sum` is residual; `factor` multiplies by a constant or a learned scale; `layout` leaves
+            the values as they are.
+        reads: indices of the steps it reads; of a `sum` skip path and branches, of a `gate` the value and the factor,
+            of an `attention` the value and, where they are known, query and key.
         path: of the layer it is, else empty.
         parameters: names of the learned tensors it reads.
-        module: what it applies: the layer's module, the elementwise function of an activation, the average over the
-            windows of a pooling; None where that is unknown.
+        module: what it applies; None where that is unknown.
         size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant
             factor, the share of a convolution's taps that lie inside its input.
         shares: for a `join`, how much of the result each of `reads` is; for a `sum` the factors of skip path and
             branches, 0 for a branch that is computed and not added.
-        branches: for a `sum`, what it adds to the skip path.
         shape: of what it reads in the traced pass, where the layout matters; None where that is unknown.
         tokens: for a `parameter` that is joined to activations, its first position there and their number.
         call: which run of the layer it is, 0 for the first.
@@ -53,7 +46,6 @@ class Step:
     module: nn.Module | None = None
     size: float = 1.0
     shares: tuple[float, ...] = ()
-    branches: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None
     tokens: tuple[int, int] | None = None
     call: int = 0
@@ -64,39 +56,31 @@ class Steps:
     """The steps of a network in execution order.
 
     Attributes:
-        steps: a step is its index.
         forks: where a residual block starts.
-        branch_ends: the last step of each branch, with the residual sum that reads it.
         totals: for every residual sum the step that its result is, a factor on the total included.
         outputs: what the network returns.
     """
 
     steps: list[Step] = field(default_factory=list)
     forks: set[int] = field(default_factory=set)
-    branch_ends: dict[int, int] = field(default_factory=dict)
     totals: dict[int, int] = field(default_factory=dict)
     outputs: set[int] = field(default_factory=set)
 
     def __getitem__(self, index: int) -> Step:
         return self.steps[index]
 
-    def __len__(self) -> int:
-        return len(self.steps)
-
     def append(self, step: Step) -> int:
-        """Add a step; its index."""
+        """Add a step and return its index."""
         self.steps.append(step)
         return len(self.steps) - 1
 
     @cached_property
     def readers(self) -> list[list[int]]:
-        """For every step those that read it, residual sums that read a branch included."""
+        """For every step those that read it."""
         readers: list[list[int]] = [[] for _ in self.steps]
         for index, step in enumerate(self.steps):
             for read in step.reads:
                 readers[read].append(index)
-        for end, total in self.branch_ends.items():
-            readers[end].append(total)
         return readers
 
     @cached_property
@@ -105,31 +89,28 @@ class Steps:
         free = [True] * len(self.steps)
         for index in reversed(range(len(self.steps))):
             free[index] = index not in self.outputs and all(
-                self.steps[reader].kind == "norm" or (self.steps[reader].kind in _SCALES_ALONG and free[reader])
-                for reader in self.readers[index]
+                self.steps[reader].kind == "norm" or free[reader] for reader in self.readers[index]
             )
         return free
 
     @cached_property
     def writers(self) -> set[int]:
         """The last weight layers of branches that only factors and changes of layout follow."""
-        return {end for index in self.branch_ends if (end := self._last_weight(index)) is not None}
-
-    def _last_weight(self, index: int) -> int | None:
-        while self.steps[index].kind in ("factor", *_UNSCALED) and self.steps[index].reads:
-            index = self.steps[index].reads[0]
-        return index if self.steps[index].kind == "weight" else None
+        ends = {end for step in self.steps if step.kind == "sum" for end in step.reads[1:]}
+        # The end of an empty branch is a fork.
+        lasts = {self._origin(end, ("factor", *_UNSCALED)) for end in ends - self.forks}
+        return {last for last in lasts if self.steps[last].kind == "weight"}
 
     def reads_norm(self, index: int) -> bool:
         """Whether a step reads a norm's output, with at most activations, dropout or poolings between them."""
-        between = ("activation", "factor", "greatest", "average", "padding", *_UNSCALED)
-        while self.steps[index].reads:
-            (index,) = self.steps[index].reads[:1]
-            if self.steps[index].kind == "norm":
-                return True
-            if self.steps[index].kind not in between:
-                return False
-        return False
+        between: tuple[Kind, ...] = ("activation", "factor", "greatest", "average", "padding", *_UNSCALED)
+        return any(self.steps[self._origin(read, between)].kind == "norm" for read in self.steps[index].reads[:1])
+
+    def _origin(self, index: int, passed: tuple[Kind, ...]) -> int:
+        """The nearest step before a step, or itself, that is of none of these kinds."""
+        while self.steps[index].kind in passed and self.steps[index].reads:
+            index = self.steps[index].reads[0]
+        return index
 
     def is_independent(self, one: int, other: int) -> bool:
         """Whether weights lie between two steps and anything that both are computed from."""
@@ -142,5 +123,5 @@ class Steps:
             at = pending.pop()
             if at not in sources:
                 sources.add(at)
-                pending += () if self.steps[at].kind == "weight" else self.steps[at].reads + self.steps[at].branches
+                pending += () if self.steps[at].kind == "weight" else self.steps[at].reads
         return sources

@@ -26,12 +26,11 @@ _ARGUMENTS = {
 def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
     """Moments after a linear layer or convolution: E[y] = W∗E[x] + b and Var[y] = W²∗Var[x].
 
-    The fluctuations of different inputs are taken as uncorrelated, which holds on average over weights of random
-    sign. W is the weight that the layer computes from its parameters: standardized, normalized or masked, with its
-    scalars.
+    Fluctuations of different inputs are taken as uncorrelated, which holds on average over weights of random sign. W
+    is the weight that the layer computes from its parameters: standardized, normalized or masked, with its scalars.
 
     Args:
-        module: a linear layer or convolution, or of a subclass.
+        module: the layer, or one of a subclass.
         moments: means, variances and further variances of its inputs, stacked; shape (k, …), the first the means.
 
     Returns:
@@ -96,46 +95,34 @@ class Rows:
         weight: the name of the parameter that is the weight; None where the layer computes its weight from
             parameters, by standardization or spectral norm, and their scale is not the weight's.
         bias: the name of the bias, or None.
-        values: the weights, shape (outputs, inputs of a group, taps).
+        sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float64.
         groups: of inputs; each output reads one.
-        scale: the share of the taps that one output meets: less than 1 for a transposed convolution with a stride.
         shifts: the biases, shape (outputs,).
     """
 
     weight: str | None
     bias: str | None
-    values: Tensor
+    sums: Tensor
+    squares: Tensor
     groups: int
-    scale: float
     shifts: Tensor
 
     def applied(self, x: Moments, factor: float, shift: float, share: float) -> Moments:
-        """The channels of the output: mean Σ w m + b and variance Σ w² v of inputs that fluctuate independently.
+        """The channels of the output, shape (1, outputs): mean Σ w m + b and variance Σ w² v of independent inputs.
 
-        Args:
-            x: the input, shape (1, C).
-            factor, shift: what weights and biases are multiplied by.
-            share: of the inputs that are not the zeros around an image.
+        Weights are multiplied by `factor`, biases by `shift`; a `share` of the inputs are not zeros around an image.
         """
-        outputs, inputs = self.values.shape[:2]
-        read = x.with_channels(self.groups * inputs)
+        read = x.with_channels(self.groups * self.sums.shape[1])
         mean, variance = (
-            one.reshape(self.groups, 1, inputs).expand(-1, outputs // self.groups, -1).reshape(outputs, inputs)
-            for one in (read.mean, read.variance)
+            F.conv1d(values.unsqueeze(2), rows, groups=self.groups).squeeze(2)
+            for values, rows in ((read.mean, self.sums), (read.variance, self.squares))
         )
-        share = share * self.scale
-        means = factor * share**0.5 * (self.values.sum(2).double() * mean).sum(1) + shift * self.shifts
-        variances = factor**2 * share * (self.values.square().sum(2).double() * variance).sum(1)
-        return Moments.of(means[None], variances[None])
+        return Moments.of(factor * share**0.5 * mean + shift * self.shifts, factor**2 * share * variance)
 
 
 @torch.no_grad()
 def rows_of(model: nn.Module, step: Step) -> Rows:
-    """The rows of the weight layer that a step is.
-
-    Raises:
-        MissingValuesError: its weight has no values, as on torch's device `meta`.
-    """
+    """The rows of the weight layer that a step is; MissingValuesError where its weight has no values."""
     named = {name: model.get_parameter(name).detach() for name in step.parameters}
     name = max(named, key=lambda one: named[one].numel())
     parameter = named[name]
@@ -144,12 +131,11 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     module = model.get_submodule(step.path) if ":" not in step.path else None
     used = _used(module, parameter) if isinstance(module, (_ConvNd, nn.Linear)) else parameter
     rows = used.cpu().float()
-    groups, scale = module.groups if isinstance(module, _ConvNd) else 1, 1.0
+    groups, share = module.groups if isinstance(module, _ConvNd) else 1, 1.0
     if isinstance(module, _ConvTransposeNd):
-        scale = 1 / torch.Size(module.stride).numel()
-        # (inputs, outputs of a group, …)
-        parts = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1)
-        rows = parts.transpose(1, 2).flatten(0, 1)
+        # One output meets a share of the taps. The weight is (inputs, outputs of a group, …).
+        share = 1 / torch.Size(module.stride).numel()
+        rows = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1).transpose(1, 2).flatten(0, 1)
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
@@ -158,9 +144,9 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     return Rows(
         weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,
-        values=rows,
+        sums=rows.sum(2, keepdim=True).double() * share**0.5,
+        squares=rows.square().sum(2, keepdim=True).double() * share,
         groups=groups,
-        scale=scale,
         shifts=torch.zeros(len(rows), dtype=torch.float64) if bias is None else named[bias].double().cpu(),
     )
 

@@ -58,7 +58,7 @@ def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -
 
 
 def prune(lab: Laboratory, unreferenced: Prunable) -> None:
-    """Delete them."""
+    """Delete what `prunable` lists."""
     lab.state.remove(unreferenced.rows)
     for folder in unreferenced.folders:
         shutil.rmtree(folder, ignore_errors=True)

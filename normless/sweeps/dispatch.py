@@ -26,7 +26,7 @@ REPLICATE = ("seed", "rate")
 
 @dataclass
 class Attempt:
-    """A run that was submitted, and how often its process died."""
+    """A submitted run, and how often its process died."""
 
     hash: str
     config: Settings
@@ -43,18 +43,10 @@ def dispatch(
     *,
     keep: Path | None = None,
 ) -> None:
-    """Carry out runs and store their rows; returns when every run has a row.
+    """Carry out runs, given by hash, and store their rows; returns when every run has a row.
 
-    Args:
-        runs: hash and configuration of each.
-        executor: entered.
-        state: receives the rows.
-        work: with a folder per run in flight. It is removed after the run's row is stored, unless the run failed.
-        listener: notified of stored rows, and of runs whose process died.
-        keep: receives the folders of the runs that did not fail; they are removed if None.
-
-    Raises:
-        StateError: the rows cannot be stored. The results are then still in the runs' folders.
+    Each has a folder in `work` while in flight. Once its row is stored, the folder is moved to `keep` or removed;
+    that of a failed run stays.
     """
     waiting = deque(Attempt(name, config) for name, config in runs)
     running: dict[Future[RunRow], Attempt] = {}
@@ -114,7 +106,7 @@ def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
 
 
 def _put_away(folder: Path, keep: Path | None) -> None:
-    """Remove the folder of a finished run, or move it to those that are kept, in one step."""
+    """Remove the folder of a finished run, or move it atomically to those that are kept."""
     if keep is not None and folder.is_dir() and not (keep / folder.name).exists():
         keep.mkdir(parents=True, exist_ok=True)
         folder.replace(keep / folder.name)

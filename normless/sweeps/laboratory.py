@@ -1,4 +1,4 @@
-"""The laboratory: carries out runs and sweeps once, and stores their rows and, if asked to, their weights."""
+"""The laboratory: carries out each run once, and stores its row and optionally its weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from normless.errors import NormlessError
@@ -29,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class WeightsError(NormlessError):
-    """A run left no weights; the message says which and why."""
+    """A run has no weights; the message names the run and the reason."""
 
 
 @dataclass(frozen=True)
@@ -118,16 +117,14 @@ class Laboratory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._finalizer.detach()
-        self._executor = None
-        self._open.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the processes and close the table."""
-        self.__exit__(None, None, None)
+        self._finalizer.detach()
+        self._executor = None
+        self._open.close()
 
     def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
         """Carry out a sweep, extending its learning rates while an optimum lies at an end of them.
@@ -208,7 +205,7 @@ class Laboratory:
         return list(folders.values())
 
     def weights_folder(self, config: Settings) -> Path:
-        """Where the folder of a run is kept after its end, if it is."""
+        """The folder of a finished run whose weights are kept."""
         return self.kept / config.hash
 
     def forget_weights(self, configs: Sequence[Settings]) -> None:

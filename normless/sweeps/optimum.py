@@ -15,7 +15,7 @@ LOSSES = ("training_loss", "training_loss_with_l2", "test_loss", "validation_los
 
 
 def is_minimized(metric: str) -> bool:
-    """Whether less of a metric is better; so of losses, and not of accuracies and BLEU."""
+    """Whether smaller values of a metric are better: true of losses, not of accuracies and BLEU."""
     return metric in LOSSES or metric.endswith("_loss")
 
 
@@ -24,14 +24,14 @@ def optima(runs: pd.DataFrame, *, axes: Sequence[str], metric: str, best: int) -
 
     At each rate the mean m_η of the best k = `best` of the runs that did not fail is taken, or of all where there are
     fewer. The optimum is the rate with the best m_η, the lower one of equals; its range are all rates whose mean lies
-    within one standard deviation of it. The loss of a run that diverged is infinite, whatever it was before, and
-    what is not a number is the worst there is; no rate with such a run among its best k wins against one without.
+    within one standard deviation of it. The loss of a diverged run is infinite, and NaN counts as
+    the worst value, so that a rate with such a run among its best k loses to one without.
 
     Args:
         runs: a row per finished run: the axes' columns, `rate`, `seed`, `outcome` and the metric.
         axes: the columns that name a combination.
         metric: a column; losses are minimized, all else is maximized.
-        best: k, of the metric that is asked for.
+        best: k.
 
     Returns:
         A row per combination, in the order of the runs: the axes' columns, `metric`, `mean` and `deviation` (sample
@@ -67,11 +67,11 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     row: dict[str, Any] = {"metric": metric, "runs": len(runs)}
     row |= {outcome: int(counts.get(outcome, 0)) for outcome in ("diverged", "chance", "failed")}
     row["trainable"] = any(_trains(group, best) for _, group in runs.groupby("rate"))
-    kept = {
+    values_at = {
         float(rate): _best(group, metric, best)  # type: ignore[arg-type]
         for rate, group in runs[runs["outcome"] != "failed"].groupby("rate")
     }
-    means = {rate: sign * float(np.mean(values)) for rate, values in kept.items()}
+    means = {rate: sign * float(np.mean(values)) for rate, values in values_at.items()}
     rates = sorted(means)
     finite = [rate for rate in rates if math.isfinite(means[rate])]
     ends: dict[float, Edge] = {rates[0]: "lowest", rates[-1]: "highest"} if len(rates) > 1 else {}
@@ -79,7 +79,7 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
         nothing = dict.fromkeys(("mean", "deviation", "rate", "rate_low", "rate_high"), math.nan)
         return row | nothing | {"n": 0, "edge": "lowest" if ends else ""}
     rate = max(finite, key=means.__getitem__)
-    values = kept[rate]
+    values = values_at[rate]
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     slack = 0.0 if math.isnan(deviation) else deviation
     near = [one for one in finite if means[one] >= means[rate] - slack]
@@ -88,7 +88,7 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
 
 
 def _trains(runs: pd.DataFrame, best: int) -> bool:
-    """Whether so many of the runs at a rate trained that the mean over the best is one over trained runs."""
+    """Whether at least k of the runs at a rate trained, so that the mean over the best is one over trained runs."""
     return bool((runs["outcome"] == "trained").sum() >= min(best, len(runs)))
 
 

@@ -47,13 +47,7 @@ class NeededRuns:
 def needed_runs(
     sweep: Sweep, metrics: Sequence[str], read: Callable[[Collection[str]], dict[str, RunRow]]
 ) -> NeededRuns:
-    """The runs of a sweep's grid, and of the extensions that the finished runs require.
-
-    Args:
-        sweep: the sweep.
-        metrics: columns of the table of runs whose optima should not lie at an end of the rates.
-        read: returns the existing rows of some hashes.
-    """
+    """The runs of a sweep's grid, and of the extensions that the finished runs require."""
     needed = NeededRuns(sweep)
     further: Sequence[Point] = sweep.points()
     while further:
@@ -88,13 +82,7 @@ def further_points(sweep: Sweep, runs: pd.DataFrame, metrics: Sequence[str]) -> 
 def extended(
     sweep: Sweep, tried: Mapping[Labels, Iterable[float]], edges: Mapping[Labels, Iterable[str]]
 ) -> dict[Labels, tuple[float, ...]]:
-    """The learning rates to try next, by combination; combinations that need none are left out.
-
-    Args:
-        sweep: with the grid to extend.
-        tried: by combination, the rates tried so far.
-        edges: by combination, the positions of its optima: `lowest`, `highest` or empty, one per metric.
-    """
+    """The learning rates to try next, by combination; combinations that need none are left out."""
     rates = {
         labels: sweep.rates_of(labels).beyond(tuple(tried[labels]), tuple(edges.get(labels, ()))) for labels in tried
     }

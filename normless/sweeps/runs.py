@@ -15,22 +15,13 @@ from normless.train import Report, Settings
 RunOutcome = Literal["trained", "chance", "diverged", "failed"]
 OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
 
+_RESULT_COLUMNS = (
+    *("test_accuracy", "test_accuracy_top5", "chance_accuracy", "test_loss", "validation_loss"),
+    *("bleu", "validation_bleu", "seconds_per_epoch", "steps", "parameters", "diverged_step", "doublings"),
+)
 # Columns of the table of runs, each with its name in a result.
 RESULT_COLUMNS: Mapping[str, str] = MappingProxyType(
-    {
-        "test_accuracy": "test_accuracy",
-        "test_accuracy_top5": "test_accuracy_top5",
-        "chance_accuracy": "chance_accuracy",
-        "test_loss": "test_loss",
-        "validation_loss": "validation_loss",
-        "bleu": "test_bleu_beam",
-        "validation_bleu": "validation_bleu",
-        "seconds_per_epoch": "seconds_per_epoch",
-        "steps": "steps",
-        "parameters": "parameters",
-        "diverged_step": "diverged_step",
-        "doublings": "doublings",
-    }
+    {name: "test_bleu_beam" if name == "bleu" else name for name in _RESULT_COLUMNS}
 )
 # Columns of the last finished epoch.
 EPOCH_COLUMNS = ("training_loss", "training_loss_with_l2")

@@ -11,7 +11,7 @@ from normless.sweeps.laboratory import Laboratory
 from normless.sweeps.pending import NeededRuns, needed_runs
 from normless.sweeps.runs import OUTCOMES, RunOutcome
 from normless.sweeps.sweep import Sweep
-from normless.sweeps.worker import RunInFlight
+from normless.sweeps.worker import finished_epochs, is_locked
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,20 @@ def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> Sweep
     """
     needed = needed_runs(sweep, metrics, lab.state.read)
     missing = needed.missing
-    begun = [RunInFlight.in_folder(lab.work / name) for name in missing if (lab.work / name).is_dir()]
+    folders = [folder for name in missing if (folder := lab.work / name).is_dir()]
     running = []
-    for run in begun:
-        if run.running:
-            point = missing[run.hash]
-            of = point.config.epochs
-            running.append(RunningStatus(point.labels, point.rate, point.seed, run.epochs, of, run.hash))
+    for folder in folders:
+        if is_locked(folder):
+            point, epochs = missing[folder.name], finished_epochs(folder)
+            running.append(
+                RunningStatus(point.labels, point.rate, point.seed, epochs, point.config.epochs, folder.name)
+            )
     errors = Counter(row.error for row in needed.rows.values() if row.error is not None)
     return SweepStatus(
         name=sweep.name,
         combinations=_combinations(needed, {run.hash for run in running}),
         running=tuple(running),
-        interrupted=len(begun) - len(running),
+        interrupted=len(folders) - len(running),
         errors=tuple(errors.most_common()),
     )
 

@@ -1,4 +1,4 @@
-"""The one table of finished runs, in SQLite or PostgreSQL: what is in it has run, and nothing else is kept."""
+"""The table of finished runs, in SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import orjson
 from sqlalchemy import (
     JSON,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     Float,
@@ -27,6 +27,7 @@ from sqlalchemy import (
     inspect,
     make_url,
     select,
+    true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -52,25 +53,25 @@ RUNS = Table(
     Column("versions", JSON, nullable=False),
 )
 
-# Hashes asked for in one statement; SQLite and PostgreSQL take 32,766 and more values.
+# Hashes in one statement; SQLite and PostgreSQL accept 32,766 and more values.
 BATCH = 1000
 BUSY_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
 
 
 class StateError(NormlessError):
-    """The table of runs cannot be opened; the message says where it was looked for and why it is not there."""
+    """The table of runs cannot be opened or used; the message names the database and the reason."""
 
 
 class RunState:
     """The table of finished runs; a context manager.
 
     Args:
-        url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE; the table is made if it is not there.
-        patience: seconds for which a server that stopped answering is asked again.
+        url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE; the table is created if missing.
+        patience: seconds for which a request is repeated while the server does not answer.
 
     Raises:
-        StateError: there is no such database, or the package that speaks to it is not installed.
+        StateError: there is no such database, or its driver is not installed.
     """
 
     def __init__(self, url: str, *, patience: float = 300.0) -> None:
@@ -78,10 +79,10 @@ class RunState:
         self._patience = patience
         try:
             self._engine = _engine(url)
-            _make_table(self._engine)
+            _create_table(self._engine)
         except ModuleNotFoundError as error:
             raise StateError(
-                f"{error.name} is not installed, which speaks to {_shown(url)}: pip install 'normless[postgres]'."
+                f"{error.name}, the driver of {_shown(url)}, is not installed: pip install 'normless[postgres]'."
             ) from error
         except (ArgumentError, NoSuchModuleError) as error:
             raise StateError(
@@ -93,9 +94,7 @@ class RunState:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -103,18 +102,18 @@ class RunState:
         self._engine.dispose()
 
     def add(self, rows: Sequence[RunRow]) -> None:
-        """Keep rows, all at once or none; a row whose hash is there already is left as it was first kept."""
+        """Insert rows, all or none; a row whose hash is in the table already is ignored."""
         if not rows:
             return
         dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
         statement = dialect.insert(RUNS).on_conflict_do_nothing(index_elements=[RUNS.c.hash])
-        # As in the class, and not by asdict: that would copy every number of every epoch.
+        # Not asdict, which would copy every number of every epoch.
         values = [{column.name: getattr(row, column.name) for column in RUNS.columns} for row in rows]
         self._do(lambda connection: connection.execute(statement, values))
 
     def finished(self, hashes: Collection[str]) -> set[str]:
         """Those of the hashes that have a row, of whatever outcome."""
-        return {found for batch in _batches(hashes) for found in self._column(RUNS.c.hash.in_(batch))}
+        return set().union(*(self._hashes(RUNS.c.hash.in_(batch)) for batch in _batches(hashes)))
 
     def read(self, hashes: Collection[str]) -> dict[str, RunRow]:
         """The rows of those of the hashes that have one, by hash."""
@@ -126,40 +125,36 @@ class RunState:
 
     def hashes(self) -> set[str]:
         """Every run that has a row."""
-        return set(self._column(None))
+        return set(self._hashes(true()))
 
     def failed(self, hashes: Collection[str]) -> set[str]:
         """Those of the hashes whose run failed."""
-        return {
-            found
-            for batch in _batches(hashes)
-            for found in self._column(RUNS.c.hash.in_(batch) & (RUNS.c.outcome == "failed"))
-        }
+        failed = RUNS.c.outcome == "failed"
+        return set().union(*(self._hashes(failed & RUNS.c.hash.in_(batch)) for batch in _batches(hashes)))
 
     def remove(self, hashes: Collection[str]) -> None:
-        """Forget these runs."""
+        """Delete the rows of these runs."""
         for batch in _batches(hashes):
             self._do(partial(Connection.execute, statement=delete(RUNS).where(RUNS.c.hash.in_(batch))))
 
-    def _column(self, condition: Any) -> Sequence[str]:
-        statement = select(RUNS.c.hash) if condition is None else select(RUNS.c.hash).where(condition)
-        return self._do(lambda connection: connection.execute(statement).scalars().all())
+    def _hashes(self, condition: ColumnElement[bool]) -> Sequence[str]:
+        return self._do(lambda connection: connection.execute(select(RUNS.c.hash).where(condition)).scalars().all())
 
     def _do(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Do it in a transaction; again, while the database is away. Whatever is done here may be done twice."""
+        """Carry out a transaction, and repeat it while the database is away; it must be idempotent."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
                 with self._engine.begin() as connection:
                     return work(connection)
             except DBAPIError as error:
-                if not _may_pass(error) or time.monotonic() > deadline:
+                if not _is_temporary(error) or time.monotonic() > deadline:
                     raise StateError(f"The runs' database {_shown(self.url)} failed: {error.orig}.") from error
             time.sleep(PAUSE_SECONDS)
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a SQLite file; its folder is made."""
+    """The URL of a SQLite file; its folder is created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{path}"
 
@@ -179,25 +174,25 @@ def _engine(url: str) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
-    """Readers and one writer at a time do not wait for each other; a killed process leaves the file whole."""
+    """Let readers and a writer work at the same time, and a killed process leave the file intact."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
 
-def _make_table(engine: Engine) -> None:
+def _create_table(engine: Engine) -> None:
     try:
         with engine.begin() as connection:
             connection.execute(CreateTable(RUNS, if_not_exists=True))
     except DBAPIError:
-        # Two processes may make it at the same time, and one of them is told that it is there.
+        # Two processes may create it at the same time, and one of them fails.
         if not inspect(engine).has_table(RUNS.name):
             raise
 
 
-def _may_pass(error: DBAPIError) -> bool:
-    """Whether the same may work a little later: the connection was lost, no new one is made, a file is locked."""
+def _is_temporary(error: DBAPIError) -> bool:
+    """Whether a later attempt may succeed: the connection was lost or refused, or a file is locked."""
     text = str(error.orig)
     if type(error.orig).__module__.startswith("sqlite3"):
         return "locked" in text or "busy" in text

@@ -243,7 +243,9 @@ class Sweep:
         """Every setting exists for the kind of run."""
         known = [field.name for field in fields(kind_of(self.run).settings_class())]
         places = {
-            f"axes.{axis}.{label}": held for axis, labels in self.axes.items() for label, held in labels.items()
+            f"axes.{axis}.{label}": settings
+            for axis, labels in self.axes.items()
+            for label, settings in labels.items()
         }
         for place, settings in {"base": self.base, **places}.items():
             for name in settings:

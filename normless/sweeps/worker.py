@@ -1,25 +1,21 @@
-"""One run in a worker process: it is carried out in its own folder and returned as a row."""
+"""One run in a worker process: carried out in its own folder and returned as a row."""
 
 from __future__ import annotations
 
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from normless import __version__
 from normless.machine import available_cores
 from normless.sweeps.runs import RunOutcome, RunRow, kind_of
-from normless.train import Settings
+from normless.train import Settings, versions_of
 
-PACKAGES = ("torch", "numpy")
 LOCK = "lock"
 EPOCHS = "epochs.parquet"
 
@@ -28,11 +24,6 @@ def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRo
     """Carry out one run, or resume it from its folder.
 
     The folder is locked, so that a second process waits and then reads the finished result.
-
-    Args:
-        kind: name of the kind of run, see `kind_of`.
-        values: its configuration as plain data.
-        directory: the run's own folder; created if missing.
 
     Returns:
         The row of the run, with outcome `failed` and the error if it raised.
@@ -51,13 +42,7 @@ def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRo
 
 
 def failed_row(config: Settings, error: str, seconds: float) -> RunRow:
-    """The row of a run that raised or whose process died.
-
-    Args:
-        config: of the run.
-        error: type and message of the error.
-        seconds: since its start.
-    """
+    """The row of a run that raised or whose process died."""
     return _row(config, "failed", error, None, seconds)
 
 
@@ -87,33 +72,7 @@ def machine() -> str:
 @cache
 def versions() -> Mapping[str, str]:
     """The versions of normless, Python and the packages that results depend on."""
-    installed = {"normless": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed
-
-
-@dataclass(frozen=True)
-class RunInFlight:
-    """A run that has begun and is not finished.
-
-    Attributes:
-        hash: of its configuration.
-        running: whether a process works on it; else it was interrupted.
-        epochs: finished epochs; with doubled epochs, those of the last training.
-    """
-
-    hash: str
-    running: bool
-    epochs: int
-
-    @classmethod
-    def in_folder(cls, folder: Path) -> RunInFlight:
-        """The state of the run with this folder."""
-        return cls(folder.name, is_locked(folder), finished_epochs(folder))
+    return versions_of("numpy")
 
 
 def is_locked(folder: Path) -> bool:

@@ -1,4 +1,3 @@
-from .atomic_write import replaced as replaced
 from .command import TRAIN as TRAIN
 from .command import TRAIN_TEXT as TRAIN_TEXT
 from .command import TRAIN_TRANSLATION as TRAIN_TRANSLATION
@@ -8,13 +7,13 @@ from .config import TrainConfig as TrainConfig
 from .config import TranslationConfig as TranslationConfig
 from .directory import RunDirectory as RunDirectory
 from .directory import RunDirectoryError as RunDirectoryError
+from .directory import replaced as replaced
 from .image_task import build_network as build_network
 from .image_task import build_optimizer as build_optimizer
 from .image_task import example_inputs as example_inputs
 from .outcome import WINDOW as WINDOW
 from .outcome import Outcome as Outcome
 from .outcome import chance_accuracy as chance_accuracy
-from .progress_bar import ProgressBar as ProgressBar
 from .result import EpochRow as EpochRow
 from .result import Report as Report
 from .result import RunResult as RunResult
@@ -22,8 +21,15 @@ from .result import TextResult as TextResult
 from .result import TrainingResult as TrainingResult
 from .result import TranslationResult as TranslationResult
 from .result import TranslationRow as TranslationRow
+from .run_listener import ProgressBar as ProgressBar
 from .run_listener import RunListener as RunListener
 from .run_listener import RunStart as RunStart
+from .schedules import INVERSE_SQUARE_ROOT as INVERSE_SQUARE_ROOT
+from .schedules import SCHEDULES as SCHEDULES
+from .schedules import inverse_square_root as inverse_square_root
+from .schedules import rate_multiplier as rate_multiplier
+from .schedules import set_rate as set_rate
+from .schedules import step as step
 from .settings import DecayPolicy as DecayPolicy
 from .settings import Device as Device
 from .settings import Precision as Precision

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from normless.probes import RideAlong
-from normless.residual import residual_map
+from normless.residual import ResidualMap, residual_map
 from normless.train.config import RunConfig
-from normless.train.measuring import Measuring
+from normless.train.directory import replaced
 from normless.train.objective import accumulate_gradients
 from normless.train.task import StepStatistics, Task
 
@@ -25,30 +25,36 @@ class Training:
     """A task with its network and optimizer, as `fabric` set them up.
 
     Attributes:
+        module: the network without the wrapper for training; map: its residual map.
         clipped: the parameters whose gradients are clipped.
-        measuring: probes along the way, if any.
+        ride_along: probes along the way, if any.
     """
 
     task: Task[Any]
     fabric: Fabric
     network: nn.Module
+    module: nn.Module
+    map: ResidualMap
     optimizer: Optimizer
     clipped: tuple[nn.Parameter, ...]
-    measuring: Measuring | None
-
-    @property
-    def module(self) -> nn.Module:
-        """The network without the wrapper for training."""
-        module: nn.Module = self.network.module  # type: ignore[assignment]
-        return module
+    ride_along: RideAlong | None
 
     def gradients(self, batch: Any, step: int) -> StepStatistics:
         """Add the gradient of the batch's loss to the parameters' gradients; steps are counted from 1."""
-        with self._measured(step, batch[-1]):
+        measured: AbstractContextManager[None] = nullcontext()
+        if self.ride_along is not None:
+            measured = self.ride_along.during(step, self.module, self.map, batch[-1])
+        with measured:
             return accumulate_gradients(self.fabric, self.network, self.task, batch)
 
-    def _measured(self, step: int, targets: Tensor) -> AbstractContextManager[None]:
-        return nullcontext() if self.measuring is None else self.measuring.during(step, targets)
+    def write_measurements(self, epoch: int) -> None:
+        """Write what the probes measured since the last call, as `probes/NAME/epoch-0001.parquet` and so on."""
+        tables = {} if self.ride_along is None else self.ride_along.take()
+        for name, table in tables.items():
+            path = self.task.directory.probes / name / f"epoch-{epoch:04d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(path) as part:
+                table.to_parquet(part, index=False)
 
 
 def make_fabric(config: RunConfig) -> Fabric:
@@ -82,15 +88,25 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> T
     """Build network and optimizer from the configuration; the converted network is traced once."""
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
     network = task.build_network().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    found = residual_map(network, *(inputs.to(fabric.device) for inputs in task.example_inputs()))
-    optimizer = task.build_optimizer(network, found)
+    structure = residual_map(network, *(inputs.to(fabric.device) for inputs in task.example_inputs()))
+    optimizer = task.build_optimizer(network, structure)
     forward: Any = torch.compile(network) if getattr(task.config, "compile", False) else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
-    return Training(
-        task,
-        fabric,
-        wrapped,
-        wrapped_optimizer,
-        task.clipped_parameters(network, found),
-        None if ride_along is None else Measuring(ride_along, network, found, task.directory.probes),
-    )
+    clipped = task.clipped_parameters(network, structure)
+    return Training(task, fabric, wrapped, wrapped.module, structure, wrapped_optimizer, clipped, ride_along)
+
+
+def check_measurable(config: RunConfig) -> None:
+    """Check that probes can watch the passes of a run.
+
+    Raises:
+        ValueError: its batches are passed in parts, or its network is compiled.
+    """
+    micro = config.micro_batch_limit
+    if micro is not None and micro < config.batch_limit:
+        raise ValueError(
+            f"Probes measure whole batches, but {config.MICRO_BATCH}={micro} passes them in parts; leave it out for "
+            "a run that is measured."
+        )
+    if getattr(config, "compile", False):
+        raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.train.atomic_write import replaced
+from normless.train.directory import replaced
 
 
 def save_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: Optimizer, epoch: int) -> None:
@@ -19,10 +20,7 @@ def save_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: O
     No generator's state is saved: each epoch seeds its generators from (seed, epoch).
     """
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch}
-    if not fabric.is_global_zero:
-        fabric.save(path, state)
-        return
-    with replaced(path) as part:
+    with replaced(path) if fabric.is_global_zero else nullcontext(path) as part:
         fabric.save(part, state)
 
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from normless.train.result import TrainingResult
 
 
+# Other names of flags.
+ALIASES = {"rate": ("--lr",)}
+
+
 @dataclass(frozen=True)
 class TrainCommand:
-    """The command that carries out runs of one kind.
-
-    Attributes:
-        config_type: of their configurations.
-    """
+    """The command that carries out the runs with configurations of one type."""
 
     config_type: type[RunConfig]
 
@@ -39,6 +39,7 @@ class TrainCommand:
         for field in fields(self.config_type):
             parser.add_argument(
                 f"--{field.name.replace('_', '-')}",
+                *ALIASES.get(field.name, ()),
                 type=hints[field.name],
                 default=field.default,
                 help=meanings[field.name].rstrip(".").replace("%", "%%"),
@@ -69,7 +70,7 @@ class TrainCommand:
         """
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         directory = namespace.out or default_directory(config)
-        from normless.train.progress_bar import ProgressBar
+        from normless.train.run_listener import ProgressBar
         from normless.train.training_run import train
 
         carry_out: Any = train
@@ -92,7 +93,7 @@ TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
 
 
 def descriptions(kind: type[Settings]) -> dict[str, str]:
-    """What each setting means, from the docstrings of a configuration and its bases."""
+    """The meaning of each setting, from the docstrings of a configuration and its bases."""
     return {
         parameter.arg_name: parameter.description or ""
         for one in reversed(kind.__mro__)

@@ -37,6 +37,7 @@ class RunConfig(Settings):
         scheme: the edits made to it before training.
         data: the data set as text, with its options in brackets.
         data_root: folder that holds or receives the data set; the usual place if null.
+        schedule: course of the learning rate, a function of the share of training done.
         label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
         clip: limit of the gradients. Off if null.
         devices: number of processes, started by torchrun, that share every batch.
@@ -69,8 +70,7 @@ class RunConfig(Settings):
     @property
     def batch_limit(self) -> int:
         """Examples, or tokens, of an optimizer step of all processes together."""
-        limit: int = getattr(self, self.BATCH)
-        return limit
+        return int(getattr(self, self.BATCH))
 
     @property
     def micro_batch_limit(self) -> int | None:
@@ -120,9 +120,9 @@ class AdamConfig(RunConfig):
     """
 
     beta1: Fraction = 0.9
-    beta2: Fraction
-    epsilon: PositiveFloat
-    decoupled_decay: bool
+    beta2: Fraction = 0.999
+    epsilon: PositiveFloat = 1e-8
+    decoupled_decay: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,6 @@ class TrainConfig(ExamplesConfig):
         data: the data set as text, such as digits or cifar10.
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
         momentum: decay of the sum of updates, 0 ≤ momentum < 1.
-        schedule: course of the learning rate, a function of the share of training done.
         warmup_epochs: epochs over which the learning rate first rises linearly; they count among the epochs.
         warm_start_epochs: first epochs, trained at warm_start_rate; they count among the epochs.
         warm_start_rate: learning rate of these, before the groups' multipliers.
@@ -218,7 +217,6 @@ class TextConfig(ExamplesConfig, AdamConfig):
         data: the labelled text, as sentiment, sst2 or labelled_text, with its options in brackets.
         vocabulary: largest number of byte pairs, where no checkpoint brings a tokenizer.
         longest: tokens of a sentence; longer ones are cut off.
-        schedule: course of the learning rate, a function of the share of training done.
         warmup: share of the training over which the learning rate first rises linearly, 0 ≤ share < 1.
     """
 
@@ -238,10 +236,7 @@ class TextConfig(ExamplesConfig, AdamConfig):
     rate: PositiveFloat = 2e-3
     schedule: Schedule = "linear"
     warmup: Fraction = 0.1
-    beta2: Fraction = 0.999
-    epsilon: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.01
-    decoupled_decay: bool = True
     clip: PositiveFloat | None = 1.0
 
 

@@ -9,25 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normless.train.atomic_write import replaced
-from normless.train.directory import RunDirectory
+from normless.train.directory import RunDirectory, replaced
 
 if TYPE_CHECKING:
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 
 class Curves:
-    """Collects rows and writes them; after an interruption, rows of unfinished epochs are dropped.
+    """Collects the `rows` of finished epochs and the `losses` (nats) of all steps, and writes them.
 
-    Args:
-        directory: of the run.
-        finished: number of epochs finished before.
-        steps_per_epoch: optimizer steps in an epoch.
-        writes: whether this process writes files; the others collect only.
-
-    Attributes:
-        rows: a row of the result's type for every finished epoch.
-        losses: (nats) of every step.
+    After an interruption with so many epochs `finished`, those of unfinished ones are dropped. A process that does
+    not write collects only.
     """
 
     def __init__(
@@ -43,25 +35,23 @@ class Curves:
             self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
         self._board = self._open_board() if writes else None
 
-    def add_losses(self, losses: Sequence[float]) -> None:
-        """The losses (nats) of the next steps, in order."""
+    def add_epoch(self, losses: Sequence[float], row: Any | None) -> None:
+        """Add the losses of an epoch and its row, None if it diverged; write both tables and TensorBoard's file."""
         first = len(self.losses) + 1
         self.losses.extend(losses)
-        if self._board is not None:
-            for step, loss in enumerate(losses, first):
-                self._board.log_metrics({"step/loss": loss}, step)
-
-    def add_epoch(self, row: Any) -> None:
-        """A finished epoch."""
-        self.rows.append(row)
-        if self._board is not None:
-            values = {f"epoch/{name}": value for name, value in asdict(row).items() if value is not None}
-            self._board.log_metrics(values, len(self.losses))
-
-    def write(self) -> None:
-        """Write both tables, each at once, and TensorBoard's file."""
+        if row is not None:
+            self.rows.append(row)
         if self._board is None:
             return
+        for step, loss in enumerate(losses, first):
+            self._board.log_metrics({"step/loss": loss}, step)
+        if row is not None:
+            values = {f"epoch/{name}": value for name, value in asdict(row).items() if value is not None}
+            self._board.log_metrics(values, len(self.losses))
+        self._write_tables()
+        self._board.save()
+
+    def _write_tables(self) -> None:
         columns = {field.name: "int64" if field.name == "epoch" else "float64" for field in fields(self._row_type)}
         epochs = pd.DataFrame([asdict(row) for row in self.rows], columns=list(columns)).astype(columns)
         step = pd.RangeIndex(1, len(self.losses) + 1).to_numpy()
@@ -70,7 +60,6 @@ class Curves:
         for path, table in ((self._directory.epochs, epochs), (self._directory.steps, steps)):
             with replaced(path) as part:
                 table.to_parquet(part, index=False)
-        self._board.save()
 
     def close(self) -> None:
         """Close TensorBoard's file."""

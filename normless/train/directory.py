@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
 
 from normless.errors import NormlessError
-from normless.train.atomic_write import replaced
 from normless.train.result import Report
 from normless.train.settings import Settings
 
@@ -19,6 +19,17 @@ VOCABULARY_FILE = "vocabulary.json"
 
 Config = TypeVar("Config", bound=Settings)
 Result = TypeVar("Result", bound=Report)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; it takes the place of `path` when the block ends without an error.
+
+    So a file is as it was or complete, whenever the process is killed.
+    """
+    part = path.with_name(f"{path.name}.part")
+    yield part
+    part.replace(path)
 
 
 class RunDirectoryError(NormlessError, ValueError):

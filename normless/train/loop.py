@@ -12,11 +12,10 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from normless.divergence import first_diverged
-from normless.optim import set_rate
 from normless.train.assembly import Training
-from normless.train.evaluation import mean_metric
-from normless.train.objective import l2_term, mean_of_processes
+from normless.train.objective import l2_term, mean_metric, mean_of_processes
 from normless.train.run_listener import RunListener
+from normless.train.schedules import set_rate
 from normless.train.task import EpochTraining, StepStatistics
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.
@@ -31,8 +30,8 @@ def seed_epoch(seed: int, epoch: int, rank: int) -> None:
 def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()) -> EpochTraining:
     """Train for one epoch, counted from 0; ends early at the first loss that diverged.
 
-    On the CPU a loss is read before its step is made; on an accelerator, and between processes, after
-    up to `STEPS_BETWEEN_READS` steps, and what followed a diverged loss is then left out of the record.
+    On the CPU a loss is read before its step; on an accelerator, and between processes, after up to
+    `STEPS_BETWEEN_READS` steps, and the steps that followed a diverged loss are then left out.
     """
     task, fabric = training.task, training.fabric
     seed_epoch(task.config.seed, epoch, fabric.global_rank)

@@ -1,31 +1,34 @@
-"""What a step minimizes: cross entropy, its gradient over micro-batches, and the L2 term."""
+"""What a step minimizes: cross entropy, its gradient over micro-batches, and the L2 term; means over processes."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torchmetrics import MeanMetric
 
 from normless.data import SPECIAL_TOKENS
 from normless.train.task import StepStatistics, Task
 
 
+class Evaluation(NamedTuple):
+    """Mean cross entropy (nats), accuracy, and accuracy among the top five (None with five classes or fewer)."""
+
+    loss: float
+    accuracy: float
+    accuracy_top5: float | None = None
+
+
 def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> StepStatistics:
-    """Add the gradient of the batch's mean loss to the parameters' gradients.
+    """Add the gradient of the mean loss of a process's batch to the parameters' gradients.
 
     Each micro-batch is weighted by its share of the predictions, so the sum is the gradient of the whole batch for a
     network that computes every example on its own. Processes exchange gradients with the last micro-batch only; that
     exchange takes the mean over processes, so shares are relative to the mean number of predictions of a process.
-
-    Args:
-        fabric: that set up the network.
-        network: set up by it.
-        task: with the loss and the micro-batches.
-        batch: this process's part of it.
     """
     parts = task.micro_batches(batch)
     total = mean_of_processes(fabric, task.count(batch[-1]))
@@ -48,6 +51,20 @@ def mean_of_processes(fabric: Fabric, values: Any) -> Any:
     return fabric.all_reduce(real, reduce_op="mean")
 
 
+def mean_metric(fabric: Fabric) -> MeanMetric:
+    """A mean over all processes, in double precision; a NaN in it makes it NaN."""
+    metric = MeanMetric(nan_strategy="disable").to(fabric.device)
+    metric.set_dtype(torch.float64)
+    return metric
+
+
+def share_buffers(fabric: Fabric, network: nn.Module) -> None:
+    """Give every process the buffers of the first, whose checkpoint is saved."""
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, 0)
+
+
 def in_memory_order(inputs: Tensor) -> Tensor:
     """Images [B, C, H, W] in channels-last order, which convolutions compute fastest."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
@@ -67,17 +84,10 @@ def token_cross_entropy(
     padding: int = SPECIAL_TOKENS.padding,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Tensor:
-    """Cross entropy (nats) over all labels except padding: their mean, or their sum.
+    """Cross entropy (nats) of logits [B, T, vocabulary] over all labels [B, T] except padding: mean, or sum.
 
     With label smoothing ε the target of a token is (1 − ε)·one-hot + ε/vocabulary (Szegedy et al. 2016, section 7;
     0.1 in Vaswani et al. 2017, section 5.4).
-
-    Args:
-        logits: [B, T, vocabulary].
-        labels: int64 [B, T].
-        label_smoothing: ε, share of each target spread evenly over the vocabulary.
-        padding: the label that does not count.
-        reduction: "mean" over the tokens, or "sum".
     """
     return F.cross_entropy(
         logits.flatten(0, 1),
@@ -97,9 +107,7 @@ def count_correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
 def l2_term(optimizer: Optimizer) -> Tensor:
     """Σ over parameter groups of λ/2·‖p‖², whose gradient the optimizer's weight decay λ·p is; a scalar."""
     groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if group["weight_decay"]]
-    if not groups:
-        return torch.zeros(())
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups
     ]
-    return torch.stack(terms).sum()
+    return torch.stack(terms).sum() if terms else torch.zeros(())

@@ -27,12 +27,8 @@ def chance_accuracy(labels: Tensor) -> float:
 def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
     """`chance` unless the test accuracy is significantly above that of the best constant guess, else `trained`.
 
-    One-sided binomial test: with n test examples, k of them right, and the most common class a share p of
-    them, the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
-
-    Args:
-        test_accuracy: k / n.
-        labels: of the test set, int64 [n].
+    One-sided binomial test: with n test labels, test accuracy k/n, and the most common class a share p of the labels,
+    the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
     """
     from scipy.stats import binomtest
 
@@ -46,9 +42,7 @@ def has_plateaued(training_losses: Sequence[float]) -> bool | None:
 
     Bjorck et al. (2018, appendix B) name no rule; this is ours: with windows of w = ⌈epochs / 10⌉ epochs, the mean of
     the last window lies less than 1% of the mean of the window before it, or less than 0.001 nats, below that mean.
-
-    Args:
-        training_losses: mean training loss of each epoch, without the L2 term, in nats.
+    Losses are means of each epoch, without the L2 term, in nats.
     """
     if len(training_losses) < 2:
         return None

@@ -44,11 +44,7 @@ def stored_vocabulary(config: RunConfig, directory: RunDirectory[Any, Any]) -> B
 
 
 def load_saved(config: RunConfig, folder: Path) -> nn.Module:
-    """The saved network with its weights, in torch's default dtype.
-
-    Raises:
-        ValueError: the scheme is neither the default nor that of the saved network, or a dropout is added.
-    """
+    """The saved network with its weights, in torch's default dtype; a run that would edit it is a ValueError."""
     import torch
 
     from normless.saving import load

@@ -1,10 +1,14 @@
-"""Callbacks of a run: start, steps, epochs, end; the loop itself prints nothing."""
+"""Callbacks of a run: start, steps, epochs, end; and the progress bar. The loop itself prints nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from normless.train.result import Report, Row
 from normless.train.settings import Settings
@@ -58,3 +62,61 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
     def on_epoch(self, row: SomeRow) -> None:
         """Pass the row on."""
         self._call(row)
+
+
+class ProgressBar(RunListener[Row, Report]):
+    """Shows steps, epoch, the last loss and the last score; a context manager.
+
+    Args:
+        console: to draw on; standard error if None, so that standard output stays free for results.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console or Console(stderr=True),
+        )
+        self._task = TaskID(0)
+        self._epochs = 0
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def on_start(self, start: RunStart[Row]) -> None:
+        """A new bar, filled by the steps of finished epochs."""
+        self._epochs = start.config.epochs
+        done = len(start.finished)
+        self._task = self._progress.add_task(
+            "training",
+            total=self._epochs * start.steps_per_epoch,
+            completed=done * start.steps_per_epoch,
+            epoch=min(done + 1, self._epochs),
+            epochs=self._epochs,
+            loss="–",
+            score=start.finished[-1].score if start.finished else "",
+        )
+
+    def on_step(self, step: int, loss: float) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=step, loss=f"{loss:.3g}")
+
+    def on_epoch(self, row: Row) -> None:
+        """Show the score."""
+        self._progress.update(self._task, epoch=min(row.epoch + 1, self._epochs), score=row.score)
+
+    def on_end(self, result: Report) -> None:
+        """Leave the bar as it is: full, or where the run diverged. A stored result has no bar."""
+        if self._progress.tasks:
+            self._progress.update(self._task, score=result.score)
+            self._progress.stop_task(self._task)

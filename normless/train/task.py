@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from normless.lifting import evaluating
-from normless.optim import param_groups, rate_multiplier
+from normless.optim import param_groups
 from normless.residual import ResidualMap
 from normless.train.config import AdamConfig, RunConfig
 from normless.train.directory import RunDirectory
 from normless.train.result import TrainingResult
+from normless.train.schedules import rate_multiplier
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -33,8 +34,7 @@ class StepStatistics(NamedTuple):
 class EpochTraining:
     """An epoch of training: the losses (nats) of its steps, and the means over them.
 
-    `diverged` is the position, from 0, of the first loss that diverged, with which `losses` then ends; the
-    means are NaN in that case.
+    `losses` ends with the first that diverged, at position `diverged` (from 0); the means are then NaN.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -49,15 +49,8 @@ class EpochTraining:
 class Task(ABC, Generic[Config]):
     """The data of a run, the network to train on it, its loss and its metrics.
 
-    A batch is a tuple of inputs of the network and, last, the targets.
-
-    Args:
-        config: of the run.
-        directory: of the run, with the vocabulary of a run that is resumed.
-
-    Attributes:
-        RESULT: the type of the result.
-        data: the data set.
+    A batch is a tuple of inputs of the network and, last, the targets. The directory has the vocabulary of a resumed
+    run.
 
     Raises:
         ValueError: the configuration names data that does not exist, or that does not fit its other settings.
@@ -126,8 +119,7 @@ class Task(ABC, Generic[Config]):
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch."""
-        steps: int = self.data.steps_per_epoch(self.config.batch_limit)
-        return steps
+        return int(self.data.steps_per_epoch(self.config.batch_limit))
 
     def batches(self, epoch: int, fabric: Fabric) -> Iterator[Any]:
         """This process's parts of the batches of an epoch (from 0): a pure function of configuration and epoch."""
@@ -136,10 +128,8 @@ class Task(ABC, Generic[Config]):
 
     def train_batches(self, epoch: int, **share: Any) -> Iterator[Any]:
         """The batches of an epoch, counted from 0, or the parts of one process."""
-        batches: Iterator[Any] = self.data.train_batches(
-            self.config.batch_limit, seed=self.config.seed, epoch=epoch, **share
-        )
-        return batches
+        config = self.config
+        return iter(self.data.train_batches(config.batch_limit, seed=config.seed, epoch=epoch, **share))
 
     def micro_batches(self, batch: Any) -> list[Any]:
         """A batch in the parts that are passed through the network at once."""
@@ -156,8 +146,7 @@ class Task(ABC, Generic[Config]):
         """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
         config: Any = self.config
         total = config.epochs * self.steps_per_epoch
-        lr: float = config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup)
-        return lr
+        return float(config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup))
 
 
 def check_logits(
@@ -165,16 +154,7 @@ def check_logits(
 ) -> None:
     """Check that a network runs on inputs with a batch of one and returns logits of so many classes.
 
-    Args:
-        config: of the run.
-        network: in any mode, which is restored.
-        inputs: of its forward.
-        classes: last dimension of the logits.
-        what: the inputs, in words.
-        advice: what to do if it does not.
-
-    Raises:
-        ValueError: it does not.
+    A failure is a ValueError with `what`, the inputs in words, and `advice`.
     """
     try:
         with evaluating(network):

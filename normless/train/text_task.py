@@ -23,10 +23,10 @@ from normless.data import (
 )
 from normless.models import SOURCE, TokenNumbers, build_model, checkpoint_folder, text_classifier
 from normless.schemes import parse_scheme
-from normless.spec import parse_call
-from normless.train.atomic_write import replaced
+from normless.spec import format_call, parse_call
 from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
+from normless.train.directory import replaced
 from normless.train.pretrained import load_saved, original_model, saved_folder, stored_vocabulary
 from normless.train.result import EpochRow, TextResult
 from normless.train.task import check_logits
@@ -64,14 +64,7 @@ class TextTask(ClassificationTask[TextConfig]):
         return (next(self.train_batches(0)).inputs,)
 
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU, a pure function of the configuration and its files.
-
-        The global generator is seeded with the configuration's seed.
-
-        Raises:
-            ValueError: there is no such network or scheme, its text sets what the data decides, or it does not take
-                the sentences.
-        """
+        """See `Task.build_network`; seeds the global generator with the configuration's seed."""
         config, data = self.config, self.data
         torch.manual_seed(config.seed)
         folder = saved_folder(config.model)
@@ -116,7 +109,7 @@ def _original(config: TextConfig, data: TextData) -> nn.Module:
         return text_classifier(call, classes=data.classes, tokens=TokenNumbers(tokens.size, tokens.padding, *around))
     name, arguments = parse_call(call)
     fitted = {"vocabulary": tokens.size, "classes": data.classes, "padding": tokens.padding} | arguments
-    return build_model(f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in fitted.items())})")
+    return build_model(format_call(f"{source}:{name}", fitted))
 
 
 def _check(config: TextConfig, network: nn.Module, data: TextData, highest: int | None = None) -> None:

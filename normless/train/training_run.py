@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -14,7 +15,7 @@ from torch import nn
 
 from normless.data import TextData, TranslationData
 from normless.probes import RideAlong
-from normless.train.assembly import Training, assemble, make_fabric
+from normless.train.assembly import Training, assemble, check_measurable, make_fabric
 from normless.train.checkpoint import load_checkpoint, restored, save_checkpoint
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train.curve_files import Curves
@@ -22,7 +23,6 @@ from normless.train.denormals import denormals_flushed
 from normless.train.directory import RunDirectory
 from normless.train.image_task import ImageTask
 from normless.train.loop import train_epoch
-from normless.train.measuring import check_measurable
 from normless.train.outcome import has_plateaued
 from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult
 from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
@@ -87,11 +87,15 @@ def train(
     every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
     if not fabric.is_global_zero:
         every, ride_along = [], None
+    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along)
     with _own_state(config, fabric, place, resume=resume):
         if isinstance(config, TrainConfig) and config.epochs_until_plateau:
-            return _train_until_plateau(config, fabric, place, every, ride_along)
-        result: TrainingResult[Any] = _train_once(config, fabric, place, every, ride_along)
-        return result
+            result: TrainingResult[Any] = _train_until_plateau(config, place, once)
+            if fabric.is_global_zero:
+                place.store_result(result)
+            return result
+        whole: TrainingResult[Any] = once(config, place)
+        return whole
 
 
 # One function carries out all kinds of runs; these are its names from when there were three.
@@ -101,13 +105,7 @@ train_translation = train
 
 @contextmanager
 def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], *, resume: bool) -> Iterator[None]:
-    """Check the directory, or clear it, and give the run its own random state and default dtype; flush denormals.
-
-    The caller's generators and default dtype are restored.
-
-    Raises:
-        RunDirectoryError: the directory holds another run.
-    """
+    """Check or clear the directory; in the body the run has its own random state and dtype, and denormals are 0."""
     if resume:
         place.check(config)
     elif fabric.is_global_zero:
@@ -124,36 +122,29 @@ def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any],
             torch.set_default_dtype(before)
 
 
-def _train_until_plateau(
-    config: TrainConfig,
-    fabric: Fabric,
-    place: RunDirectory[Any, Any],
-    listeners: Sequence[RunListener[Any, Any]],
-    ride_along: RideAlong | None,
-) -> RunResult:
+def _train_until_plateau(config: TrainConfig, place: RunDirectory[Any, Any], once: Callable[..., Any]) -> RunResult:
     """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
     for doublings in range(config.max_doublings + 1):
         attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
-        result = _train_once(attempt, fabric, place.training(config, attempt.epochs), listeners, ride_along)
+        result = once(attempt, place.training(config, attempt.epochs))
         if result.plateaued or result.outcome == "diverged":
             break
     whole: RunResult = replace(result, doublings=doublings, config_hash=config.hash)
-    if fabric.is_global_zero:
-        place.store_result(whole)
     return whole
 
 
 def _train_once(
     config: RunConfig,
-    fabric: Fabric,
     place: RunDirectory[Any, Any],
+    *,
+    fabric: Fabric,
     listeners: Sequence[RunListener[Any, Any]],
     ride_along: RideAlong | None,
 ) -> Any:
-    """Carry out one training, or what is left of it; the result of a finished one is read again."""
+    """Carry out one training, or what is left of it; the result of a finished one is read."""
     result = place.stored_result()
     if result is None:
-        training = assemble(TASKS[type(config)](config, place), fabric, ride_along)
+        training = assemble(_task_type(type(config))(config, place), fabric, ride_along)
         if fabric.is_global_zero:
             place.begin(config)
             training.task.save_data()
@@ -177,13 +168,9 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> 
     try:
         for epoch in range(finished, task.config.epochs):
             trained = train_epoch(training, epoch, listeners)
-            curves.add_losses(trained.losses)
             row = None if trained.diverged is not None else _row(training, epoch + 1, trained)
-            if row is not None:
-                curves.add_epoch(row)
-            curves.write()
-            if training.measuring is not None:
-                training.measuring.write(epoch + 1)
+            curves.add_epoch(trained.losses, row)
+            training.write_measurements(epoch + 1)
             if row is None:
                 return _result(training, curves, trained)
             save_checkpoint(fabric, place.checkpoint, training.network, training.optimizer, epoch + 1)
@@ -210,13 +197,11 @@ def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
 def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> TrainingResult[Any]:
     """The result of a finished or diverged training."""
     task, rows, steps = training.task, curves.rows, len(curves.losses)
-    if rows:
-        seconds = sum(row.seconds for row in rows) / len(rows)
-    else:
-        assert diverged is not None
-        seconds = diverged.seconds / len(diverged.losses) * task.steps_per_epoch
+    seconds = [row.seconds for row in rows]
+    if diverged is not None and not rows:
+        seconds = [diverged.seconds / len(diverged.losses) * task.steps_per_epoch]
     return task.RESULT(
-        seconds_per_epoch=seconds,
+        seconds_per_epoch=sum(seconds) / len(seconds),
         steps=steps,
         parameters=sum(p.numel() for p in training.network.parameters() if p.requires_grad),
         diverged_epoch=None if diverged is None else len(rows) + 1,
@@ -253,10 +238,17 @@ def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tu
     config = place.stored_config()
     place.check_trained()
     with torch.random.fork_rng(devices=[]):
-        task = TASKS[config_type](config, place)
+        task = _task_type(config_type)(config, place)
         network = task.build_network()
     return restored(network, place.checkpoint), task.data
 
 
 def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
-    return RunDirectory(Path(directory), config_type, TASKS[config_type].RESULT)
+    return RunDirectory(Path(directory), config_type, _task_type(config_type).RESULT)
+
+
+def _task_type(config_type: type[RunConfig]) -> type[Task[Any]]:
+    if config_type not in TASKS:
+        names = " or ".join(kind.__name__ for kind in TASKS)
+        raise TypeError(f"Expected a {names} to train by, got a {config_type.__name__}.")
+    return TASKS[config_type]

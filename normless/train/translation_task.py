@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,16 +19,15 @@ from normless.data import (
     joint_vocabulary,
     load_parallel_text,
 )
+from normless.lifting import evaluating
 from normless.models import build_model
 from normless.schemes import parse_scheme
-from normless.spec import parse_call
-from normless.train.atomic_write import replaced
+from normless.spec import format_call, parse_call
 from normless.train.config import TranslationConfig
 from normless.train.decoding import Bleu, bleu, translate
 from normless.train.decoding.bleu import require_sacrebleu
-from normless.train.directory import VOCABULARY_FILE
-from normless.train.evaluation import Evaluation, evaluate_tokens
-from normless.train.objective import count_correct_tokens, token_cross_entropy
+from normless.train.directory import VOCABULARY_FILE, replaced
+from normless.train.objective import Evaluation, count_correct_tokens, share_buffers, token_cross_entropy
 from normless.train.outcome import chance_accuracy, finished_outcome
 from normless.train.pretrained import load_saved, saved_folder, stored_vocabulary
 from normless.train.result import TranslationResult, TranslationRow
@@ -70,14 +70,7 @@ class TranslationTask(Task[TranslationConfig]):
         return batch.source, batch.target
 
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU, a pure function of the configuration and the text.
-
-        The global generator is seeded with the configuration's seed.
-
-        Raises:
-            ValueError: there is no such network or scheme, the network's text sets what the data decides, or it does
-                not translate.
-        """
+        """See `Task.build_network`; seeds the global generator with the configuration's seed."""
         config, size = self.config, self.data.vocabulary.size
         torch.manual_seed(config.seed)
         folder = saved_folder(config.model)
@@ -145,9 +138,8 @@ class TranslationTask(Task[TranslationConfig]):
         if fabric.is_global_zero:
             with replaced(self.directory.translations) as part:
                 part.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
-        labels = torch.cat(
-            [one.labels.flatten() for _, one in self.data.evaluation_batches("test", self.config.batch_tokens)]
-        )
+        batches = self.data.evaluation_batches("test", self.config.batch_tokens)
+        labels = torch.cat([batch.labels.flatten() for _, batch in batches])
         labels = labels[labels != SPECIAL_TOKENS.padding]
         return {
             "outcome": "diverged" if diverged else finished_outcome(test.accuracy, labels),
@@ -166,7 +158,21 @@ class TranslationTask(Task[TranslationConfig]):
         }
 
     def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> Evaluation:
-        return evaluate_tokens(fabric, network, self.data, name, self.config.batch_tokens)
+        """Teacher-forced loss and accuracy on a set, some of its batches in each process."""
+        share_buffers(fabric, network)
+        loss, correct, count = 0.0, 0, 0
+        batches = self.data.evaluation_batches(name, self.config.batch_tokens, device=fabric.device)
+        with evaluating(network):
+            for _, batch in islice(batches, fabric.global_rank, None, fabric.world_size):
+                with fabric.autocast():
+                    logits: Tensor = network(batch.source, batch.target)
+                logits = logits.to(torch.get_default_dtype())
+                loss += float(token_cross_entropy(logits, batch.labels, reduction="sum"))
+                correct += int(self.correct(logits, batch.labels))
+                count += int(batch.label_count)
+        totals = torch.tensor([loss, correct, count], dtype=torch.float64, device=fabric.device)
+        loss, right, tokens = fabric.all_reduce(totals, reduce_op="sum").tolist()  # type: ignore[union-attr]
+        return Evaluation(loss / tokens, right / tokens)
 
     def _scored(self, name: SetName, fabric: Fabric, network: nn.Module, width: int = 1) -> tuple[Bleu, list[str]]:
         """BLEU of the translations of a set, by greedy or by beam search, and these."""
@@ -200,5 +206,4 @@ def _fitted_to(model: str, vocabulary: int) -> str:
         )
     if arguments.get("padding", SPECIAL_TOKENS.padding) != SPECIAL_TOKENS.padding:
         raise ValueError(f"{model} sets padding, but the token that fills up sentences is {SPECIAL_TOKENS.padding}.")
-    fitted = {**arguments, "vocabulary": vocabulary}
-    return f"{source}:{name}({', '.join(f'{key}={value!r}' for key, value in fitted.items())})"
+    return format_call(f"{source}:{name}", {**arguments, "vocabulary": vocabulary})

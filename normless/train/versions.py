@@ -6,15 +6,13 @@ import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-import torch
-
 from normless import __version__
 
 
 def versions_of(*packages: str) -> dict[str, str]:
     """The versions of normless, Python, torch (with its build) and of those of the packages that are installed."""
-    versions = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in packages:
+    versions = {"normless": __version__, "python": platform.python_version()}
+    for name in ("torch", *packages):
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions

@@ -1,4 +1,4 @@
-"""Where a row of artefacts stands, on standard error: a live line on a terminal, plain lines elsewhere."""
+"""The progress of some artefacts on standard error: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ from normless.plots import VERDICT_INKS
 from normless.sweeps import LaboratoryListener, RunRow
 from normless_papers.reproduction import Reproduction
 
-# Plain lines about runs come no more often.
+# Plain lines about runs are at least so far apart.
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class ReproductionProgress(AbstractContextManager["ReproductionProgress"]):
-    """Tells of artefacts as they begin and end, and of their training runs in between.
-
-    Attributes:
-        runs: what a laboratory tells of its runs.
-    """
+class ReproductionProgress(LaboratoryListener, AbstractContextManager["ReproductionProgress"]):
+    """Reports when artefacts begin and end, and the training runs in between as the listener of a laboratory."""
 
     def __init__(self, artefacts: int, console: Console | None = None) -> None:
         self.console = Console(stderr=True) if console is None else console
-        self.runs = _Runs(self)
         self._artefacts = artefacts
-        self._place = 0
+        self._place = self._missing = self._finished = 0
         self._name = ""
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._status = Status("", console=self.console) if self.console.is_terminal else None
 
     def __enter__(self) -> ReproductionProgress:
@@ -46,40 +41,32 @@ class ReproductionProgress(AbstractContextManager["ReproductionProgress"]):
             self._status.stop()
 
     def begin(self, name: str) -> None:
-        """An artefact begins."""
+        """Report that an artefact begins."""
         self._place += 1
         self._name = f"[{self._place}/{self._artefacts}] {name}"
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         if self._status is not None:
             self._status.update(self._name.replace("[", r"\["))
 
     def end(self, one: Reproduction) -> None:
-        """An artefact has ended."""
+        """Report the verdict on an artefact."""
         mark = VERDICT_INKS[one.verdict].marker
         detail = f": {one.error}" if one.error else ""
         self._print(f"{self._name} {mark} {one.verdict}, {one.seconds:.1f} s{detail}")
 
-    def tell_runs(self, finished: int, wanted: int) -> None:
-        """Some runs of the artefact are finished."""
-        text = f"{self._name}: {finished} of {wanted} training runs"
+    def on_begin(self, missing: int, finished: int) -> None:
+        """Count the runs of a set from its start."""
+        self._missing, self._finished = missing, 0
+
+    def on_runs(self, rows: Sequence[RunRow]) -> None:
+        """Report how many of the set are finished."""
+        self._finished += len(rows)
+        text = f"{self._name}: {self._finished} of {self._missing} training runs"
         if self._status is not None:
             self._status.update(text.replace("[", r"\["))
-        elif time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = time.monotonic()
             self._print(text)
 
     def _print(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-class _Runs(LaboratoryListener):
-    def __init__(self, progress: ReproductionProgress) -> None:
-        self._progress = progress
-        self._wanted = self._finished = 0
-
-    def on_begin(self, wanted: int, finished: int) -> None:
-        self._wanted, self._finished = wanted, 0
-
-    def on_runs(self, rows: Sequence[RunRow]) -> None:
-        self._finished += len(rows)
-        self._progress.tell_runs(self._finished, self._wanted)

@@ -62,8 +62,8 @@ def run(namespace: Namespace) -> int:
     entries = _asked_for(namespace)
     results = _carry_out(entries, namespace)
     if namespace.json:
-        found = [one.to_dict() | {"files": str(_folder(one, namespace.out))} for one in results]
-        print_json({"out": str(namespace.out), "results": found})
+        rows = [one.to_dict() | {"files": str(_folder(one, namespace.out))} for one in results]
+        print_json({"out": str(namespace.out), "results": rows})
     else:
         from normless_papers.cli.text import in_full, summary
 
@@ -103,23 +103,14 @@ def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Repro
     with (
         redirect_stdout(sys.stderr),
         ReproductionProgress(len(entries)) as progress,
-        laboratory_in(namespace.out, namespace.workers, progress.runs) as laboratory,
+        laboratory_in(namespace.out, namespace.workers, progress) as laboratory,
     ):
         results = []
         for entry in entries:
             progress.begin(entry.id)
-            one = reproduce(
-                entry.id,
-                namespace.budget,
-                out=namespace.out,
-                data=namespace.data,
-                data_root=namespace.data_root,
-                seed=namespace.seed,
-                again=namespace.again,
-                laboratory=laboratory,
-            )
-            progress.end(one)
-            results.append(one)
+            options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "again")}
+            results.append(reproduce(entry.id, namespace.budget, laboratory=laboratory, **options))
+            progress.end(results[-1])
     return results
 
 
@@ -131,9 +122,8 @@ def _list(namespace: Namespace) -> int:
 
     rows: list[tuple[Published, Mapping[str, str]]] = []
     for entry in _of_paper(namespace.paper):
-        found = {budget: load(namespace.out, entry.id, budget) for budget in BUDGETS}
-        states: dict[str, str] = {budget: "not run" if one is None else one.verdict for budget, one in found.items()}
-        rows.append((entry, states))
+        results = {budget: load(namespace.out, entry.id, budget) for budget in BUDGETS}
+        rows.append((entry, {budget: one.verdict if one else "not run" for budget, one in results.items()}))
     if namespace.json:
         listed = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
         print_json({"out": str(namespace.out), "artefacts": listed})

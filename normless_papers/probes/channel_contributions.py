@@ -7,7 +7,7 @@ above ("Understanding batch normalization", appendix K).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,12 @@ from normless.plots import Law, Plot
 from normless.probes import by_channel
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, padded, require_positions, weight_input
-from normless_papers.probes.layer_tables import LayerTables
+from normless_papers.probes.layer_tables import LayerTables, by_layer
 
 COLUMNS = ("order", "layer", "block", "call", "channel", "mean", "deviation", "contribution", "share")
 
 # Elements of the contributions in memory at a time: 16 MiB in float32.
-_HELD = 2**22
+_CHUNK = 2**22
 
 
 def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tens
     Args:
         module: a convolution that is not transposed, or a linear layer.
         x: its input, shape (B, C, *P), or (B, …, C) of a linear layer.
-        y: its output, checked against the layer's attributes where it is given.
+        y: its output, checked against the layer's attributes if it is passed.
 
     Raises:
         UnknownSummandsError: the layer is of another kind, dropout precedes its weight, or its forward code does
@@ -126,7 +126,7 @@ def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
     groups, outputs = module.groups, weight.shape[0] // module.groups
     # (C, O/groups, 1, *K): the kernels that read channel c of the whole layer.
     kernels = weight.reshape(groups, outputs, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).unsqueeze(2)
-    step = max(1, _HELD // (outputs * x[:, 0].numel()))
+    step = max(1, _CHUNK // (outputs * x[:, 0].numel()))
     sizes = []
     for start in range(0, x.shape[1], step):
         one = kernels[start : start + step]
@@ -140,24 +140,22 @@ def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
 def dominance_table(channels: pd.DataFrame) -> pd.DataFrame:
     """Whether the channels with the largest means contribute the most, and how many channels matter.
 
-    Args:
-        channels: rows of `ChannelContributions`.
-
-    Returns:
-        One row per layer and call: ``order``, ``layer``, ``call``, ``channels``; ``mean_correlation``, the rank
-        correlation (Spearman) of contribution with |mean| over channels, NaN where one is constant;
-        ``effective_channels``, 1/Σ share², between 1 and the number of channels; ``effective_share``, that over the
-        number of channels; ``top_tenth_share``, the share of the contributions from the tenth (at least one) of the
-        channels with the largest |mean|.
+    Of rows of `ChannelContributions` one row per layer and call: ``channels``; ``mean_correlation``, the rank
+    correlation (Spearman) of contribution with |mean| over channels, NaN where one is constant;
+    ``effective_channels``, 1/Σ share²; ``effective_share``, that over the number of channels; ``top_tenth_share``,
+    the share of the contributions from the tenth (at least one) of the channels with the largest |mean|.
     """
-    rows = []
-    for (order, layer, call), group in channels.groupby(["order", "layer", "call"], sort=True):
-        means, shares = group["mean"].abs().to_numpy(float), group["share"].to_numpy(float)
-        varies = len(np.unique(means)) > 1 and len(np.unique(shares)) > 1
-        effective, tenth = 1 / float(np.square(shares).sum()), max(1, len(shares) // 10)
-        row = {"order": order, "layer": layer, "call": call, "channels": len(shares)}
-        row["mean_correlation"] = float(spearmanr(means, shares)[0]) if varies else np.nan
-        row |= {"effective_channels": effective, "effective_share": effective / len(shares)}
-        row["top_tenth_share"] = float(shares[np.argsort(means)[-tenth:]].sum())
-        rows.append(row)
-    return pd.DataFrame(rows)
+    return by_layer(channels, _dominance)
+
+
+def _dominance(channels: pd.DataFrame) -> dict[str, Any]:
+    means, shares = channels["mean"].abs().to_numpy(float), channels["share"].to_numpy(float)
+    varies = len(np.unique(means)) > 1 and len(np.unique(shares)) > 1
+    effective, tenth = 1 / float(np.square(shares).sum()), max(1, len(shares) // 10)
+    return {
+        "channels": len(shares),
+        "mean_correlation": float(spearmanr(means, shares)[0]) if varies else np.nan,
+        "effective_channels": effective,
+        "effective_share": effective / len(shares),
+        "top_tenth_share": float(shares[np.argsort(means)[-tenth:]].sum()),
+    }

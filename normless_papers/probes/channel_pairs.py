@@ -15,23 +15,14 @@ import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from normless.probes import LayerPosition, Setting, layer_table, require_known
+from normless.probes import LayerPosition, Setting, layer_table
 from normless_papers.probes.layer_tables import LayerTables
+from normless_papers.probes.parameter_owners import require_known
 
-COLUMNS = ("order", "layer", "block", "weight", "out_channel", "in_channel", "gradient")
-STRUCTURE_COLUMNS = (
-    "order",
-    "layer",
-    "block",
-    "weight",
-    "out_channels",
-    "in_channels",
-    "mean",
-    "variation",
-    "effective_rank",
-    "rank_one_share",
-    "predicted_rank_one_share",
-)
+_PLACE = ("order", "layer", "block", "weight")
+COLUMNS = (*_PLACE, "out_channel", "in_channel", "gradient")
+_RANKS = ("variation", "effective_rank", "rank_one_share", "predicted_rank_one_share")
+STRUCTURE_COLUMNS = (*_PLACE, "out_channels", "in_channels", "mean", *_RANKS)
 
 
 @dataclass

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes import Loss, as_function, layer_table, parameter_positions, require_known, trainable_parameters
+from normless.probes import Loss, layer_table, parameter_positions
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import as_function, map_of, trainable_parameters
+from normless_papers.probes.parameter_owners import require_known
 
 Gradients = dict[str, Tensor]
 COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")
@@ -54,8 +54,7 @@ def for_each_class(
         visit: called for each class with its index, the share of examples that predict it, and the gradients by
             the parameters' qualified names; zero where a parameter has no influence.
         parameters: qualified names; every trainable one if None. Those near the logits cost less.
-        classes: indices along the axis of classes; all if None.
-        class_axis: the logits' axis of classes.
+        classes: indices along the logits' `class_axis`; all if None.
 
     Raises:
         ValueError: a parameter or class that the network does not have, no trainable parameter, or no logits.
@@ -93,13 +92,12 @@ def classwise_gradients(
     """The size of every parameter's gradient by class (Bjorck et al., figure 21); arguments as for `for_each_class`.
 
     Returns:
-        A row per class and parameter: `class`, `parameter`, its `order`, `layer` and `block`, `mean_abs` and `norm`
-        of the gradient's elements, `share`, the part of the sum of `mean_abs` over the classes measured, and
-        `predicted_share`, the share of examples whose largest logit the class is.
+        A row per class and parameter: `mean_abs` and `norm` of the gradient's elements, `share`, the part of the sum
+        of `mean_abs` over the classes measured, and `predicted_share`, the share of examples whose largest logit it
+        is.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
-    where, rows = parameter_positions(model, found), []
+    residual_map = map_of(model, inputs, residual_map)
+    where, rows = parameter_positions(model, residual_map), []
 
     def visit(index: int, predicted: float, gradients: Gradients) -> None:
         for name, gradient in gradients.items():
@@ -119,9 +117,7 @@ def classwise_elements(
 ) -> pd.DataFrame:
     """The gradient of every element of one parameter by class (Bjorck et al., figure 20); see `for_each_class`.
 
-    Returns:
-        A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and
-        `gradient`.
+    A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and `gradient`.
     """
     parts: list[pd.DataFrame] = []
 

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
+from normless.probes import Loss
+from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
 
 COLUMNS = ("steps", "rate", "loss", "update_norm", "update_per_rate", "predicted_update_per_rate")
 RATES = (1e-4, 1e-3, 1e-2)
@@ -47,10 +48,9 @@ def function_update_table(
         step_rate: their rate.
 
     Returns:
-        One row per number of steps and rate: the loss before the measured step; `update_norm`, ‖∆f‖, root mean
-        square over examples of the norm of the logits' change; the same over η; `predicted_update_per_rate`, its
-        limit for η → 0, ‖(∂f/∂θ)(∂l/∂θ)‖, NaN for a network with an operation that cannot be differentiated twice.
-        The steps of different examples may cancel: theorem 3 of the paper is about the step and output of one.
+        One row per number of steps and rate: the loss before the measured step; `update_norm`, ‖∆f‖, root mean square
+        over examples of the norm of the logits' change; the same over η; `predicted_update_per_rate`, its limit for
+        η → 0, ‖(∂f/∂θ)(∂l/∂θ)‖, NaN for a network with an operation that cannot be differentiated twice.
 
     Raises:
         ValueError: a rate is not positive, a number of steps negative, or the network has no trainable parameter.

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes import Loss, NetworkFunction, as_function, trainable_parameters
+from normless.probes import Loss
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import NetworkFunction, as_function, map_of, trainable_parameters
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 TOGETHER = "all"
@@ -55,13 +54,8 @@ class _Passes:
 def _passes(
     model: nn.Module, inputs: Any, targets: Any, residual_map: ResidualMap | None, loss: Loss
 ) -> Iterator[_Passes]:
-    """Find the γ of a network.
-
-    Raises:
-        ValueError: none is trainable and other than zero.
-    """
-    positional, named = arguments_of(inputs)
-    known = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    """Find the γ of a network."""
+    known = map_of(model, inputs, residual_map)
     norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
     names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
     parameters = {name: value.detach() for name, value in trainable_parameters(model).items()} if names else {}
@@ -90,8 +84,7 @@ def gamma_invariance(
 
     In a block N[W ReLU(Γx)], Γ = diag(γ) and N another norm, c > 0 changes nothing (but for ε), so that the gradient
     is divided by c. That holds for `other` norms within a branch and β = 0; those that end in the stream (`last`,
-    `down`) and those not followed by a norm are not invariant. One pass forward and back per norm and one more; the
-    network is left as it was.
+    `down`) and those not followed by a norm are not invariant. The network is left as it was.
 
     Args:
         model, inputs, targets, residual_map, loss: as for `normless.probes.observe`.
@@ -99,8 +92,8 @@ def gamma_invariance(
 
     Returns:
         One row per norm in execution order: ``layer``, ``role``, ``gamma_norm`` ‖Γ‖ before, ``output_change``
-        ‖y(cΓ) - y(Γ)‖ / ‖y(Γ)‖ of the logits, ``gradient_ratio`` ‖∇(cΓ)‖ / ‖∇(Γ)‖, ``predicted_gradient_ratio``
-        1/c, and ``radial_share``, the part of the gradient along γ, |⟨∇, Γ⟩| / (‖∇‖‖Γ‖), zero in theory.
+        ‖y(cΓ) - y(Γ)‖ / ‖y(Γ)‖ of the logits, ``gradient_ratio`` ‖∇(cΓ)‖ / ‖∇(Γ)‖, ``predicted_gradient_ratio`` 1/c,
+        and ``radial_share``, the part of the gradient along γ, |⟨∇, Γ⟩| / (‖∇‖‖Γ‖), zero in theory.
 
     Raises:
         ValueError: no norm has a trainable γ, or the factor is not above 0 or is 1.
@@ -174,15 +167,10 @@ def gamma_updates(
 def gamma_slopes(updates: pd.DataFrame) -> pd.DataFrame:
     """The slope of log update against log ‖Γ‖, for every set of norms that was varied and every role in it.
 
-    The regression is by least squares with an intercept for every norm, so that the slope is that within norms.
-
-    Args:
-        updates: the table of `gamma_updates`.
-
-    Returns:
-        One row per set and role, and one per set for all its roles where there are several: ``varied``,
-        ``role``, ``slope``, ``predicted_slope`` -2, ``r_squared`` within norms, ``norms`` and ``points``. Updates
-        of zero have no logarithm and are left out.
+    By least squares over the table of `gamma_updates`, with an intercept for every norm, so that the slope is that
+    within norms. One row per set and role, and one per set for all its roles where there are several: ``varied``,
+    ``role``, ``slope``, ``predicted_slope`` -2, ``r_squared`` within norms, ``norms`` and ``points``. Updates of zero
+    are left out.
     """
     rows = []
     for varied, table in updates.groupby("varied", sort=False):

@@ -21,33 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes import (
-    NO_OWNER,
-    Loss,
-    Setting,
-    Watcher,
-    as_function,
-    last_stem_layer,
-    observe,
-    parameter_owners,
-    trainable_parameters,
-)
+from normless.probes import Loss, Setting, Watcher, observe
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import as_function, gradients_of, map_of, trainable_parameters
+from normless_papers.probes.parameter_owners import NO_OWNER, last_stem_layer, parameter_owners
 
 BLOCK_COLUMNS = ("block", "name", "cosine", "absolute_cosine", "pairs")
-PARAMETER_COLUMNS = (
-    "parameter",
-    "layer",
-    "place",
-    "block",
-    "name",
-    "position",
-    "cosine",
-    "absolute_cosine",
-    "pairs",
-)
 ALL = "all"
 
 
@@ -126,35 +105,26 @@ def parameter_gradient_correlation(
     """Cosine between the gradients of different examples with respect to every parameter, and to all of them.
 
     One forward pass, and one backward pass and one copy of the gradients per example. The network is left as it was.
-
-    Args:
-        model, inputs, residual_map, training: as for `normless.probes.observe`; examples along the logits' first
-        axis. targets: of every example. loss: (logits, targets) of one example, both with a first axis of length 1,
-        to a scalar.
+    Arguments are those of `normless.probes.observe`, with examples along the logits' first axis; `loss` takes logits
+    and targets of one example, both with a first axis of length 1.
 
     Returns:
-        A row per trainable parameter in the order of `named_parameters`, its place as in `places.Owner`, and a
-        last row `all`: mean cosine and mean |cosine| over pairs of examples with a gradient, and how many these are.
+        A row per trainable parameter in the order of `named_parameters` with its `ParameterOwner`, and a last row
+        `all`: mean cosine and mean |cosine| over pairs of examples with a gradient, and how many these are.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    residual_map = map_of(model, inputs, residual_map)
     parameters = trainable_parameters(model)
-    leaves = list(parameters.values())
-    rows = []
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z = logits(parameters, inputs)
-        for example in range(len(z)):
-            value = loss(z[example : example + 1], targets[example : example + 1])
-            last = example == len(z) - 1
-            rows.append(torch.autograd.grad(value, leaves, retain_graph=not last, materialize_grads=True))
-    columns = zip(*rows, strict=True)
-    grams = {name: _gram(torch.stack(column)) for name, column in zip(parameters, columns, strict=True)}
+        examples = [slice(place, place + 1) for place in range(len(z))]
+        gradients = gradients_of([loss(z[one], targets[one]) for one in examples], parameters)
+    grams = {name: _gram(rows) for name, rows in gradients.items()}
     grams[ALL] = torch.stack(list(grams.values())).sum(0)
-    places = parameter_owners(found)
+    places = parameter_owners(residual_map)
     table = [
         {"parameter": name, **vars(places.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()
     ]
-    return pd.DataFrame(table, columns=list(PARAMETER_COLUMNS))
+    return pd.DataFrame(table)
 
 
 def predicted_gradient_cosines(

@@ -17,25 +17,11 @@ from torch import nn
 
 from normless.plots import Law, Plot
 from normless.residual import Layer
-from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables
 from normless_papers.probes.summands import Summands
 
-COLUMNS = (
-    "order",
-    "layer",
-    "block",
-    "call",
-    "examples",
-    "positions",
-    "parameters",
-    "sum_abs",
-    "sum_b_abs_sum_xy",
-    "sum_xy_abs_sum_b",
-    "abs_sum",
-    "input_independence",
-    "parameter_input_independence",
-    "predicted_for_random_signs",
-)
+_RATIOS = ("input_independence", "parameter_input_independence", "predicted_for_random_signs")
+COLUMNS = (*LAYER_COLUMNS, "examples", "positions", "parameters", *SUM_COLUMNS, *_RATIOS)
 
 
 @dataclass

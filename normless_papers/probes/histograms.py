@@ -22,10 +22,10 @@ from normless.probes import (
     layer_positions,
     layer_table,
     parameter_positions,
-    require_known,
 )
 from normless.residual import Layer
 from normless_papers.probes.layer_tables import LayerTables
+from normless_papers.probes.parameter_owners import require_known
 
 COLUMNS = ("parameter", "order", "layer", "block", "call", "channel", "low", "high", "count", "density", "not_finite")
 
@@ -145,18 +145,8 @@ def peak_counts(table: pd.DataFrame, *, prominence: float = 0.1, smoothing: floa
     """The number of modes of each histogram of a table: 1 if it is unimodal.
 
     A mode is a maximum of the counts, smoothed by a Gaussian of `smoothing` bins, whose prominence is at least
-    `prominence` of the highest count.
-
-    Args:
-        table: of any watcher of this file.
-        prominence: share of the highest count, in (0, 1].
-        smoothing: standard deviation in bins.
-
-    Returns:
-        A row per histogram: `parameter`, `order`, `layer`, `call`, `channel`, `peaks`.
-
-    Raises:
-        ValueError: a prominence outside (0, 1].
+    `prominence`, in (0, 1] (else ValueError), of the highest count. A row per histogram: `parameter`, `order`,
+    `layer`, `call`, `channel`, `peaks`.
     """
     if not 0 < prominence <= 1:
         raise ValueError(f"The prominence of a peak is a share of the highest, in (0, 1], not {prominence}.")

@@ -40,29 +40,28 @@ def jacobian_spectrum(
 ) -> pd.DataFrame:
     """Singular values of ∂(output of ``stop``)/∂(input of ``start``), per example or, where examples mix, per batch.
 
-    Whether they mix is measured: by the gradient of each example's output with respect to the others' inputs. The
-    network and torch's random state are left as they were.
+    Whether they mix is measured: by the gradient of each example's output with respect to the others' inputs. A copy
+    of the network runs; torch's random state is left as it was.
 
     Args:
-        model: the network; a copy of it runs.
+        model: the network.
         inputs: a batch, shape (B, …).
         start: the module (a path as in `named_modules`) at whose first positional input the Jacobian starts; the
             network's input if None. Connections to ``stop`` around ``start`` are held fixed.
         stop: the module at whose output it ends; the network's output if None.
         training: the mode; dropout draws one mask for the whole Jacobian.
-        dtype: of the copy and its inputs. Singular values below about 1e-7 of the largest are rounding in float32,
-            below 1e-15 in float64. None keeps the network's.
+        dtype: of the copy and its inputs, the network's if None. Singular values below about 1e-7 of the largest are
+            rounding in float32, below 1e-15 in float64.
         chunk: rows of the Jacobian per vectorized backward pass; 1 for operators that cannot be vectorized.
 
     Returns:
         One row per singular value, largest first: ``spectrum`` (the example, or 0 for the one of the batch),
-        ``examples`` (1, or B where the examples mix), ``index``, ``singular_value``, ``squared``. Each spectrum has
-        as many rows as the smaller side of its Jacobian.
+        ``examples`` (1, or B where the examples mix), ``index``, ``singular_value``, ``squared``.
 
     Raises:
         ValueError: no such module, one that does not run exactly once, an input or output that is not one
-            floating-point tensor with a row per example, no path from ``start`` to ``stop``, or Jacobians of more
-            than 2 GiB.
+        floating-point
+            tensor with a row per example, no path from ``start`` to ``stop``, or Jacobians of more than 2 GiB.
     """
     if chunk < 1:
         raise ValueError(f"Expected a chunk of at least one row, got {chunk}.")

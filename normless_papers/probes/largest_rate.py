@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes import Batch, Loss, MakeOptimizer, descend, momentum_sgd, trained_copy
+from normless.probes import Batch, Loss, descend
+from normless_papers.probes.divergence import MakeOptimizer, momentum_sgd, trained_copy
 
 _FACTOR = 4.0
 
@@ -66,9 +67,7 @@ def largest_stable_rate(
         batches: inputs and targets, in a cycle.
         optimizer: from a network and a rate to an optimizer of its parameters.
         steps: of each run; one for each batch if None.
-        start: the first rate.
-        lowest: the lowest rate tried.
-        highest: the highest rate tried.
+        start, lowest, highest: the first, the lowest and the highest rate tried.
         resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
         warm_start: training before the search, on the first batches.
         loss: (logits, targets) to a scalar.

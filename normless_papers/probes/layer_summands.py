@@ -22,15 +22,6 @@ def summands_of(module: nn.Module, x: Tensor, gradient: Tensor) -> Summands:
     For a layer with a multiplier or a standardized weight they sum to the gradient of the weight as the layer applies
     it. A linear layer's positions are the axes between the first and the last; a transposed convolution's are those
     of its input, with x and the gradient exchanged.
-
-    Args:
-        module: a convolution of any kind or a linear layer.
-        x: its input, shape (B, C, *P), or (B, …, C) of a linear layer.
-        gradient: of the loss with respect to its output.
-
-    Raises:
-        UnknownSummandsError: the layer is of another kind, or its forward code does more than its attributes say,
-            such as padding.
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, gradient.dtype), torch.float32)
     x, gradient = weight_input(module, x.to(dtype)), gradient.to(dtype)
@@ -42,11 +33,7 @@ def summands_of(module: nn.Module, x: Tensor, gradient: Tensor) -> Summands:
 
 
 def weight_input(module: nn.Module, x: Tensor) -> Tensor:
-    """The tensor that a layer multiplies by its weight: its input, as preprocessed by scalar layers.
-
-    Raises:
-        UnknownSummandsError: dropout precedes the weight, and its mask is unknown.
-    """
+    """The tensor that a layer multiplies by its weight: its input, as preprocessed by scalar layers."""
     if not isinstance(module, ScalarAffine):
         return x
     before = module.before
@@ -93,11 +80,7 @@ def _of_convolution(module: _ConvNd, x: Tensor, gradient: Tensor) -> Summands:
 
 
 def require_positions(module: _ConvNd, x: Tensor, y: Tensor) -> None:
-    """Check that a convolution's output has the positions that its attributes give for its padded input x.
-
-    Raises:
-        UnknownSummandsError: they differ, for example since forward code pads or crops.
-    """
+    """Check that a convolution's output has the positions that its attributes give for its padded input x."""
     sides = zip(module.kernel_size, module.dilation, module.stride, x.shape[2:], strict=True)
     fits = [(length - (kernel - 1) * dilation - 1) // stride + 1 for kernel, dilation, stride, length in sides]
     if list(y.shape[2:]) != fits:

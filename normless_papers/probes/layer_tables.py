@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,10 +10,21 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table, require_known
+from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table
 from normless.residual import Layer, Unresolved
 from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
+from normless_papers.probes.parameter_owners import require_known
 from normless_papers.probes.summands import Summands
+
+LAYER_COLUMNS = ("order", "layer", "block", "call")
+SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
+
+
+def by_layer(table: pd.DataFrame, numbers: Callable[[pd.DataFrame], Mapping[str, Any]]) -> pd.DataFrame:
+    """A row of numbers per layer and call, in execution order."""
+    keys = ["order", "layer", "call"]
+    groups = table.groupby(keys, sort=True)
+    return pd.DataFrame([dict(zip(keys, key, strict=True)) | dict(numbers(rows)) for key, rows in groups])
 
 
 @dataclass
@@ -35,10 +46,10 @@ class LayerTables(Watcher):
 
     def on_start(self, setting: Setting) -> None:
         """Choose the layers."""
-        found = layer_positions(setting.map)
-        require_known(self.layers, dict.fromkeys(layer.path for layer in found), "weight layer")
-        chosen = {layer.path for layer in found} if self.layers is None else self.layers
-        self._places = {layer: place for layer, place in found.items() if layer.path in chosen}
+        places = layer_positions(setting.map)
+        require_known(self.layers, dict.fromkeys(layer.path for layer in places), "weight layer")
+        chosen = {layer.path for layer in places} if self.layers is None else self.layers
+        self._places = {layer: place for layer, place in places.items() if layer.path in chosen}
         self._tables = []
 
     def wants(self, layer: Layer) -> bool:

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes import ChannelMoments, Loss, Watcher, as_function, observe, require_known, trainable_parameters
+from normless.probes import ChannelMoments, Loss, Watcher, observe
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
+from normless_papers.probes.network_function import as_function, map_of, trainable_parameters
+from normless_papers.probes.parameter_owners import require_known
 
 Direction = Mapping[str, Tensor]
 """By the parameters' qualified names, the tensors that a step of length 1 adds to them."""
@@ -27,11 +27,7 @@ Direction = Mapping[str, Tensor]
 
 @contextmanager
 def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]:
-    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were.
-
-    Raises:
-        ValueError: the direction has a parameter that the network does not have, or of another shape.
-    """
+    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were."""
     known = dict(model.named_parameters())
     require_known(list(direction), known, "parameter")
     for name, part in direction.items():
@@ -109,17 +105,14 @@ def observe_along(
 ) -> pd.DataFrame:
     """The concatenated tables of a watcher at θ + t·direction; targets may be None if it needs no gradients.
 
-    Arguments are those of `normless.probes.observe` and `loss_along`.
-
-    Returns:
-        The watcher's columns after `point` and `loss`, the batch's loss at that point, NaN without targets.
+    Arguments are those of `normless.probes.observe` and `loss_along`. The watcher's columns come after `point` and
+    `loss`, the batch's loss at that point, NaN without targets.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    known = map_of(model, inputs, residual_map)
     tables = []
     for point in points:
         with moved(model, direction, point):
-            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=found, training=training)
+            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=known, training=training)
         table = watcher.table().copy()
         table.insert(0, "loss", value)
         table.insert(0, "point", point)
@@ -130,11 +123,7 @@ def observe_along(
 def moments_along(
     model: nn.Module, inputs: Any, targets: Any, direction: Direction, points: Sequence[float], **options: Any
 ) -> pd.DataFrame:
-    """The channel moments of every weight layer along a direction (Bjorck et al., figure 6).
-
-    Returns:
-        The columns of `ChannelMoments` after `point` and `loss`; options are those of `observe_along`.
-    """
+    """`observe_along` of `ChannelMoments`, those of every weight layer (Bjorck et al., figure 6)."""
     return observe_along(model, ChannelMoments(), inputs, targets, direction, points, **options)
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Loss, as_function
+from normless.probes import Loss
+from normless_papers.probes.network_function import as_function
 
 COLUMNS = ("term", "group", "weight_decay", "value", "share")
 
@@ -32,14 +33,11 @@ def loss_terms(
 
     Args:
         model, inputs, targets, loss, training: as for `normless.probes.observe`.
-        groups: parameter groups, as `normless.param_groups` gives them or an optimizer's `param_groups` are: `params`
-            (parameters, or pairs of name and parameter), `weight_decay` λ, and `name` where there is one.
+        groups: parameter groups, as those of `normless.param_groups` or an optimizer's `param_groups`: `params`
+            (parameters, or pairs of name and parameter), `weight_decay` λ (else ValueError), and perhaps `name`.
 
     Returns:
         A row `data`, then a row `l2` per group: its name or number, its λ, the value and its share in the sum of all.
-
-    Raises:
-        ValueError: a group has no `weight_decay`.
     """
     with torch.no_grad(), as_function(model, training=training) as logits:
         value = float(loss(logits({}, inputs), targets))

@@ -17,26 +17,12 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from normless.probes import Setting
 from normless.residual import Layer, ResidualBlock
-from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables, by_layer
 from normless_papers.probes.preactivations import Preactivations
 from normless_papers.probes.summands import Summands, Sums
 
-COLUMNS = (
-    "order",
-    "layer",
-    "block",
-    "call",
-    "out_channel",
-    "in_channel",
-    "offset",
-    "gradient",
-    "abs_sum",
-    "sum_abs",
-    "sum_b_abs_sum_xy",
-    "sum_xy_abs_sum_b",
-    "input_independence",
-    "channel_mean",
-)
+_PLACE = (*LAYER_COLUMNS, "out_channel", "in_channel", "offset")
+COLUMNS = (*_PLACE, "gradient", "abs_sum", *SUM_COLUMNS[:-1], "input_independence", "channel_mean")
 
 
 @dataclass
@@ -109,32 +95,25 @@ def _columns(sums: Sums, groups: int) -> dict[str, Any]:
 def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:
     """How far gradients follow channel means (figure 18) and their own Σ|d| (figure 23), layer by layer.
 
-    Args:
-        parameters: rows of `ParameterGradients`.
-
-    Returns:
-        One row per layer and call: ``order``, ``layer``, ``call``; ``mean_correlation``, the rank correlation
-        (Spearman) of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``,
-        the mean |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
-        ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
-        parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
+    Of rows of `ParameterGradients` one row per layer and call: ``mean_correlation``, the rank correlation (Spearman)
+    of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``, the mean
+    |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
+    ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
+    parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
     """
-    rows = []
-    for (order, layer, call), group in parameters.groupby(["order", "layer", "call"], sort=True):
-        by_mean = group.sort_values("channel_mean")["abs_sum"].to_numpy(float)
-        tenth = max(1, len(by_mean) // 10)
-        varies = group[["abs_sum", "channel_mean", "sum_abs"]].nunique() > 1
-        both = bool(varies["abs_sum"] and varies["channel_mean"])
-        rows.append(
-            {
-                "order": order,
-                "layer": layer,
-                "call": call,
-                "mean_correlation": float(spearmanr(group["abs_sum"], group["channel_mean"])[0]) if both else np.nan,
-                "dead_gradient": float(by_mean[:tenth].mean()),
-                "live_gradient": float(by_mean[-tenth:].mean()),
-                "sum_correlation": float(group["abs_sum"].corr(group["sum_abs"])) if varies["sum_abs"] else np.nan,
-                "share_aligned": float((group["input_independence"] >= 0.5).mean()),
-            }
-        )
-    return pd.DataFrame(rows)
+    return by_layer(parameters, _alignment)
+
+
+def _alignment(parameters: pd.DataFrame) -> dict[str, float]:
+    sizes, means = parameters["abs_sum"], parameters["channel_mean"]
+    by_mean = parameters.sort_values("channel_mean")["abs_sum"].to_numpy(float)
+    tenth = max(1, len(by_mean) // 10)
+    both = sizes.nunique() > 1 and means.nunique() > 1
+    varies = parameters["sum_abs"].nunique() > 1
+    return {
+        "mean_correlation": float(spearmanr(sizes, means)[0]) if both else np.nan,
+        "dead_gradient": float(by_mean[:tenth].mean()),
+        "live_gradient": float(by_mean[-tenth:].mean()),
+        "sum_correlation": float(sizes.corr(parameters["sum_abs"])) if varies else np.nan,
+        "share_aligned": float((parameters["input_independence"] >= 0.5).mean()),
+    }

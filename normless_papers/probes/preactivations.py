@@ -20,28 +20,28 @@ class Preactivations:
 
     Args:
         model: the network.
-        found: its map.
+        residual_map: its map.
         layers: the weight layers whose channels are measured.
     """
 
-    def __init__(self, model: nn.Module, found: ResidualMap, layers: Iterable[Layer]) -> None:
+    def __init__(self, model: nn.Module, residual_map: ResidualMap, layers: Iterable[Layer]) -> None:
         self.layers = set(layers)
         self.sums: dict[str, nn.Module] = {}
         self.sources: dict[Layer, str] = {}
         self._latest: dict[str, Tensor] = {}
         for layer in self.layers:
-            activation = found.by_path.get(layer.input or "")
+            activation = residual_map.by_path.get(layer.input or "")
             if activation is not None and activation.kind == "activation":
-                self._find_source(model, found, layer, activation)
+                self._find_source(model, residual_map, layer, activation)
 
-    def _find_source(self, model: nn.Module, found: ResidualMap, layer: Layer, activation: Layer) -> None:
+    def _find_source(self, model: nn.Module, residual_map: ResidualMap, layer: Layer, activation: Layer) -> None:
         """The source of the values before an activation: a layer's input, a layer's output (`>`) or a sum (`+`)."""
-        seen = ":" not in activation.path and activation.called
-        before = found.by_path.get(activation.input or "")
-        block = next((block for block in found.walk() if activation in block.after_sum[:1]), None)
+        hooked = ":" not in activation.path and activation.called
+        before = residual_map.by_path.get(activation.input or "")
+        block = next((block for block in residual_map.walk() if activation in block.after_sum[:1]), None)
         if before is not None and before.kind == "norm" and ":" not in before.path and before.called:
             self.sources[layer] = before.path
-        elif seen and not activation.in_place:
+        elif hooked and not activation.in_place:
             self.sources[layer] = activation.path
         elif before is not None:
             self.sources[layer] = f">{before.path}"

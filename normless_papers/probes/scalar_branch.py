@@ -25,19 +25,7 @@ Option: TypeAlias = Literal["equal", "zero_last", "ones"]
 
 
 def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
-    """The scalars a_1, …, a_m of one of L branches at initialization.
-
-    Args:
-        option: the initialization.
-        blocks: the number of branches L.
-        layers: m.
-
-    Returns:
-        Shape (m,), float64.
-
-    Raises:
-        ValueError: no such option, no block, or fewer than two layers (the exponent of one is infinite).
-    """
+    """The scalars a_1, …, a_m of one of L branches at initialization."""
     if option not in get_args(Option):
         raise ValueError(f"option is {', '.join(map(repr, get_args(Option)))}, got {option!r}.")
     if blocks < 1 or layers < 2:
@@ -51,14 +39,7 @@ def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
 
 
 def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """The exact change of F by one step of gradient descent.
-
-    Args:
-        scalars: a_1, …, a_m, shape (m,).
-        learning_rate: η.
-        signal: x.
-        slope: ∂ℓ/∂F.
-    """
+    """The exact change of F by one step of gradient descent."""
     before = scalars.detach().double().requires_grad_()
     output = before.prod() * signal
     (gradient,) = torch.autograd.grad(output, before, torch.tensor(slope, dtype=torch.float64))
@@ -93,8 +74,7 @@ def scalar_branch_table(
         slope: ∂ℓ/∂F.
 
     Returns:
-        One row per option, m and L: ``option``, ``layers``, ``blocks``, ``learning_rate``, ``output`` (F before the
-        step), ``update`` (ΔF, exact), ``predicted_update`` (first order).
+        One row per option, m and L: ``output`` (F before the step), ``update`` (ΔF, exact), ``predicted_update``.
 
     Raises:
         ValueError: no such option, no block, or fewer than two layers.
@@ -115,15 +95,8 @@ def scalar_branch_table(
 def update_slopes(table: pd.DataFrame) -> pd.DataFrame:
     """The slope of log|ΔF| against log L, fitted by least squares: -1 where branches together change by Θ(η).
 
-    Args:
-        table: the rows of `scalar_branch_table`, at least two L each.
-
-    Returns:
-        One row per option and m: ``option``, ``layers``, ``slope`` (of the exact updates), ``predicted_slope``: -1,
-        or 0 for ones.
-
-    Raises:
-        ValueError: fewer than two L.
+    Of the rows of `scalar_branch_table`, at least two L each (else ValueError), one row per option and m: ``option``,
+    ``layers``, ``slope`` (of the exact updates), ``predicted_slope``: -1, or 0 for ones.
     """
     rows = []
     for option, layers in table[["option", "layers"]].drop_duplicates().itertuples(index=False):

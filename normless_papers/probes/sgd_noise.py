@@ -32,17 +32,13 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 def per_example_gradients(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, *, chunk: int = 32
 ) -> Tensor:
-    """∇f_i of every example by all trainable parameters, in eval mode.
+    """∇f_i of every example by all trainable parameters, in eval mode, in the order of `named_parameters`: (N, P).
 
     Args:
         model: any network that `torch.func.vmap` can run.
-        inputs: shape (N, …).
-        targets: shape (N, …).
+        inputs, targets: a row per example each.
         loss: the mean loss over examples.
         chunk: number of examples computed at a time.
-
-    Returns:
-        Shape (N, P), parameters in the order of `named_parameters`.
 
     Raises:
         ValueError: no example, not one target per example, or no trainable parameter.
@@ -63,11 +59,7 @@ def per_example_gradients(
 
 
 def noise_per_example(gradients: Tensor) -> float:
-    """M = (1/N) Σ ||∇f_i - ∇f||², the squared noise of a minibatch of one example at learning rate 1.
-
-    Args:
-        gradients: ∇f_i, shape (N, P).
-    """
+    """M = (1/N) Σ ||∇f_i - ∇f||² of the gradients ∇f_i, shape (N, P): the noise of one example at learning rate 1."""
     wide = gradients.double()
     return float((wide - wide.mean(dim=0)).square().sum(dim=1).mean())
 
@@ -94,10 +86,8 @@ def step_errors(
 
     Args:
         model: any network; it runs in eval mode and is left as it was, gradients included.
-        inputs: shape (N, …).
-        targets: shape (N, …).
-        loss: the mean loss over examples.
-        minibatches: indices of examples, one minibatch per row, shape (draws, |B|); repetitions are allowed.
+        inputs, targets, loss: as for `per_example_gradients`.
+        minibatches: indices of examples, shape (draws, |B|); repetitions are allowed.
         learning_rate: α.
 
     Raises:
@@ -149,9 +139,9 @@ def sgd_noise_table(
         seed: of the draws.
 
     Returns:
-        One row per batch size and learning rate: ``batch_size``, ``learning_rate``, ``draws``, ``noise`` (measured
-        E||step - α∇f||²), ``standard_error`` of it, ``predicted_noise``, ``bias`` (length of the mean error) and
-        ``predicted_bias``, √(predicted_noise/draws), the expected length for so many draws of an unbiased step.
+        One row per batch size and learning rate: ``noise`` (measured E||step - α∇f||²), ``standard_error`` of it,
+        ``predicted_noise``, ``bias`` (length of the mean error) and ``predicted_bias``, √(predicted_noise/draws), the
+        expected length for so many draws of an unbiased step.
 
     Raises:
         ValueError: a loss that is not the mean over examples, or an error of `per_example_gradients`.

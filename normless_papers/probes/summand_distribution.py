@@ -82,14 +82,9 @@ def _chosen(sums: Sums, choice: str) -> tuple[int, ...]:
 def summand_statistics(summands: pd.DataFrame) -> pd.DataFrame:
     """Whether the summands of each parameter are centred around 0 or skewed to one side.
 
-    Args:
-        summands: rows of `SummandDistribution`.
-
-    Returns:
-        One row per parameter: ``layer``, ``call``, ``parameter``, ``chosen``, ``count``, ``mean`` and
-        ``standard_deviation`` (in the summands' unit), ``one_sign_share`` (the larger share of one sign among
-        summands other than 0: 1/2 where they are centred, 1 where all agree), ``input_independence`` (|Σd|/Σ|d|)
-        and ``mean_in_deviations`` (|mean| over the standard deviation).
+    Of rows of `SummandDistribution` one row per parameter: ``count``, ``mean``, ``standard_deviation``,
+    ``one_sign_share`` (the larger share of one sign among summands other than 0: 1/2 where they are centred, 1 where
+    all agree), ``input_independence`` (|Σd|/Σ|d|) and ``mean_in_deviations`` (|mean| over the standard deviation).
     """
     rows = []
     for key, group in summands.groupby(["layer", "call", "parameter", "chosen"], sort=False):

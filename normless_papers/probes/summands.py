@@ -18,7 +18,7 @@ from math import prod
 from torch import Tensor
 
 # Elements of a batch of products in memory at a time: 4 MiB in float32, about the size of a processor's cache.
-_HELD = 2**20
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,7 @@ class Summands:
         return prod(self.gradient.shape[2:])
 
     def of_parameter(self, index: tuple[int, ...]) -> Tensor:
-        """All summands of one parameter: shape (B, *S).
-
-        Args:
-            index: of the parameter within the weight: out-channel, in-channel of its group, kernel offset.
-
-        Raises:
-            IndexError: the weight has no such parameter.
-        """
+        """All summands of one parameter: shape (B, *S)."""
         if len(index) != len(self.shape) or any(not 0 <= one < n for one, n in zip(index, self.shape, strict=True)):
             raise IndexError(f"Expected the index of one parameter of a weight of shape {self.shape}, got {index}.")
         out_channel, channel, *offsets = index
@@ -130,8 +123,8 @@ class Summands:
             yield piece, windows[at].reshape(len(piece), self.groups, self.examples, -1)
 
     def _chunks(self, length: int, others: int) -> Iterator[slice]:
-        """Slices of an axis for which the windows, or the products, of each hold at most `_HELD` elements."""
+        """Slices of an axis for which the windows, or the products, of each hold at most `_CHUNK` elements."""
         kernels = self.groups * prod(self.shape[1:])
-        step = max(1, _HELD // max(kernels * others, prod(self.shape)))
+        step = max(1, _CHUNK // max(kernels * others, prod(self.shape)))
         for start in range(0, length, step):
             yield slice(start, start + step)

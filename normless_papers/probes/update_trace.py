@@ -20,32 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
-from normless.probes import (
-    NO_OWNER,
-    Loss,
+from normless.probes import Loss
+from normless.residual import ResidualMap
+from normless_papers.probes.network_function import (
     NetworkFunction,
-    ParameterOwner,
     as_function,
-    parameter_owners,
+    gradients_of,
+    map_of,
     trainable_parameters,
 )
-from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
-
-COLUMNS = (
-    "parameter",
-    "layer",
-    "place",
-    "block",
-    "name",
-    "position",
-    "trace",
-    "smallest_eigenvalue",
-    "largest_eigenvalue",
-    "update_norm",
-    "alignment",
-)
+from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
 
 @dataclass(frozen=True)
@@ -59,12 +43,9 @@ class UpdateTerm:
 def update_terms(model: nn.Module, inputs: Any, *, training: bool = True) -> list[UpdateTerm]:
     """The matrix J_l = (∂z/∂W_l)(∂z/∂W_l)ᵀ of every trainable parameter, in the order of `named_parameters`.
 
-    For one example it is theorem 3's, of shape (c, c); for a batch it includes the effect of a step on one example on
-    the output for another, and z is the concatenation of all examples' logits. Costs one backward pass per entry
-    of z, and as many copies of the gradients: use few examples. The network is left as it was.
-
-    Raises:
-        ValueError: the network has no trainable parameter.
+    For one example it is theorem 3's, of shape (c, c); for a batch z is the concatenation of all examples' logits.
+    Costs one backward pass and one copy of the gradients per entry of z: use few examples. The network is left as it
+    was. ValueError if it has no trainable parameter.
     """
     with torch.enable_grad(), as_function(model, training=training) as logits:
         _, rows = _jacobian(logits, trainable_parameters(model), inputs)
@@ -82,26 +63,21 @@ def update_trace_table(
 ) -> pd.DataFrame:
     """The contribution of every parameter to the change of the output by a gradient step (Fixup, theorem 3).
 
-    The cost is that of `update_terms`; the network is left as it was. Arguments are those of
-    `normless.probes.observe`.
+    Arguments are those of `normless.probes.observe`, costs and errors those of `update_terms`.
 
     Returns:
-        One row per trainable parameter, in the order of `named_parameters`: its place as in `Owner`; trace and
+        One row per trainable parameter, in the order of `named_parameters`, with its `ParameterOwner`: trace and
         extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, the
         change of the output at a rate of 1; `alignment`, the cosine between that and the sum over all parameters.
-
-    Raises:
-        ValueError: the network has no trainable parameter.
     """
-    positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    residual_map = map_of(model, inputs, residual_map)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z, rows = _jacobian(logits, trainable_parameters(model), inputs)
         examples = len(z)
         z = z.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(z, targets), z)
     with torch.no_grad():
-        return _table(rows, gradient.flatten().double(), examples, parameter_owners(found))
+        return _table(rows, gradient.flatten().double(), examples, parameter_owners(residual_map))
 
 
 def _jacobian(
@@ -109,15 +85,8 @@ def _jacobian(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The output z, and ∂z/∂W of each parameter, shape (N, elements), float64."""
     z = logits(parameters, inputs)
-    flat = z.flatten()
-    leaves = list(parameters.values())
-    rows = []
-    for index, entry in enumerate(flat):
-        last = index == len(flat) - 1
-        gradients = torch.autograd.grad(entry, leaves, retain_graph=not last, materialize_grads=True)
-        rows.append([gradient.flatten() for gradient in gradients])
-    columns = zip(*rows, strict=True)
-    return z, {name: torch.stack(column).double() for name, column in zip(parameters, columns, strict=True)}
+    gradients = gradients_of(list(z.flatten()), parameters)
+    return z, {name: jacobian.double() for name, jacobian in gradients.items()}
 
 
 def _table(
@@ -143,4 +112,4 @@ def _table(
                 "alignment": float(update @ whole / (update.norm() * whole.norm())),
             }
         )
-    return pd.DataFrame(table, columns=list(COLUMNS))
+    return pd.DataFrame(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pandas as pd
@@ -17,24 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.probes import NO_OWNER, parameter_owners
 from normless.residual import ResidualBlock, ResidualMap
+from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
 
-COLUMNS = (
-    "step",
-    "parameter",
-    "layer",
-    "place",
-    "block",
-    "name",
-    "position",
-    "weight_norm",
-    "gradient_norm",
-    "inner_product",
-    "cosine",
-    "multiplier",
-    "gamma_last",
-)
+_OWNER = tuple(field.name for field in fields(ParameterOwner))
+_NORMS = ("weight_norm", "gradient_norm", "inner_product", "cosine", "multiplier", "gamma_last")
+COLUMNS = ("step", "parameter", *_OWNER, *_NORMS)
 
 When = Callable[[int], bool]
 

@@ -34,35 +34,31 @@ class BatchStatistics:
     total: Estimate
 
 
-def _statistics_checks(found: Mapping[int, BatchStatistics]) -> list[Check]:
+def _statistics_checks(facts: Mapping[int, BatchStatistics]) -> list[Check]:
     checks = []
-    for batch, one in found.items():
+    for batch, one in facts.items():
         by_formula = formulas(batch)
+        claims = [("both add up to l", one.total, 1.0)]
         if batch >= LARGE_BATCH:
-            checks += [
-                _near(f"Batch size {batch}: μ² is {by_formula[0]:.4f} of l", one.mean_square, by_formula[0]),
-                _near(f"Batch size {batch}: σ² is {by_formula[1]:.4f} of l", one.variance, by_formula[1]),
+            claims = [
+                (f"μ² is {by_formula[0]:.4f} of l", one.mean_square, by_formula[0]),
+                (f"σ² is {by_formula[1]:.4f} of l", one.variance, by_formula[1]),
+                *claims,
             ]
-        checks.append(_near(f"Batch size {batch}: both add up to l", one.total, 1.0))
-    smallest, largest = min(found), max(found)
+        checks += [_near(f"Batch size {batch}: {claim}", measured, expected) for claim, measured, expected in claims]
+    smallest, largest = min(facts), max(facts)
+    falls = f"μ² falls towards l/π as the batch grows: it is larger at {smallest} than at {largest}."
+    rises = f"σ² rises towards l(1 - 1/π): it is larger at {largest} than at {smallest}."
     return [
         *checks,
-        larger(
-            f"μ² falls towards l/π as the batch grows: it is larger at {smallest} than at {largest}.",
-            found[smallest].mean_square,
-            found[largest].mean_square,
-        ),
-        larger(
-            f"σ² rises towards l(1 - 1/π): it is larger at {largest} than at {smallest}.",
-            found[largest].variance,
-            found[smallest].variance,
-        ),
+        larger(falls, facts[smallest].mean_square, facts[largest].mean_square),
+        larger(rises, facts[largest].variance, facts[smallest].variance),
     ]
 
 
-def _near(claim: str, found: Estimate, expected: float) -> Check:
+def _near(claim: str, measured: Estimate, expected: float) -> Check:
     slack = TOLERANCE * expected
-    return within(f"{claim}, to {100 * TOLERANCE:g} %.", found, expected - slack, expected + slack)
+    return within(f"{claim}, to {100 * TOLERANCE:g} %.", measured, expected - slack, expected + slack)
 
 
 def formulas(batch: int) -> tuple[float, float]:
@@ -86,14 +82,12 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
         scaled = np.stack([table[names].div(table["block"], axis=0).to_numpy(float) for table in drawn])
         per_draw = scaled.mean(1)
         facts[batch] = BatchStatistics(*map(over_draws, (per_draw[:, 0], per_draw[:, 1], per_draw.sum(1))))
-        for quantity, one, formula in zip(
-            (MEAN_SQUARE, VARIANCE), (facts[batch].mean_square, facts[batch].variance), formulas(batch), strict=True
-        ):
-            row = {"quantity": quantity, "batch": batch, "value": one.mean, "deviation": one.deviation}
-            rows.append({**row, "theory": formula})
+        measured = (MEAN_SQUARE, facts[batch].mean_square), (VARIANCE, facts[batch].variance)
+        for (quantity, one), formula in zip(measured, formulas(batch), strict=True):
+            rows.append((quantity, batch, one.mean, one.deviation, formula))
     largest = max(batches)
     return Evidence(
-        measured=pd.DataFrame(rows),
+        measured=pd.DataFrame(rows, columns=["quantity", "batch", "value", "deviation", "theory"]),
         facts=facts,
         setup={
             "network": f"dense, {blocks} blocks, width and inputs {width}, batch norm → ReLU → linear, He normal",

@@ -1,4 +1,4 @@
-"""The convolutional network of appendix B, made to be measured at initialization and not to be trained."""
+"""The convolutional network of appendix B, for measurements at initialization."""
 
 from __future__ import annotations
 

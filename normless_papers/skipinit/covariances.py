@@ -42,18 +42,12 @@ class _Sides(Watcher):
 
 
 def drawn_sides(blocks: int, width: int, batch: int, draws: int) -> tuple[Values, Values]:
-    """Skip paths and branches of networks drawn anew, each with a batch of its own.
-
-    Returns:
-        Two arrays, shape (draws, blocks, examples, channels).
-    """
-    found = residual_map(dense(blocks, width, in_features=width))
-    skips, branches = [], []
-    for _ in range(draws):
-        sides = _Sides()
-        observe(dense(blocks, width, in_features=width), [sides], torch.randn(batch, width), residual_map=found)
-        skips.append(torch.stack(sides.skips))
-        branches.append(torch.stack(sides.branches))
+    """Skip paths and branches of random networks and batches, two arrays of (draws, blocks, examples, channels)."""
+    known = residual_map(dense(blocks, width, in_features=width))
+    drawn = [_Sides() for _ in range(draws)]
+    for sides in drawn:
+        observe(dense(blocks, width, in_features=width), [sides], torch.randn(batch, width), residual_map=known)
+    skips, branches = ([torch.stack(getattr(one, name)) for one in drawn] for name in ("skips", "branches"))
     return torch.stack(skips).numpy(), torch.stack(branches).numpy()
 
 
@@ -69,14 +63,10 @@ class Moments:
 
 @dataclass(frozen=True)
 class CovarianceFacts:
-    """Moments over the block's number l, where theory has one for every block.
+    """Moments in the mean over the blocks: of skip paths over the block's number l, of branches, and of both.
 
-    Attributes:
-        stream: of the skip paths in the mean over the blocks.
-        deepest: of the last block's skip path.
-        branch: of the branches, not divided, in the mean over the blocks.
-        crossed: of a branch with its skip path in the mean over the blocks.
-        correlation_off: the largest difference of two examples' correlation from 1/π over the blocks of one draw.
+    `deepest` is of the last skip path; `correlation_off` the largest difference of two examples' correlation from 1/π
+    over the blocks of one draw.
     """
 
     stream: Moments
@@ -92,23 +82,21 @@ def moments(one: Values, other: Values) -> Moments:
     of_examples, of_channels = (~np.eye(size, dtype=bool) for size in (examples, channels))
     pairs = np.einsum("dnjc,dnkc->djk", one, other)[:, of_examples].mean(1) / (channels * blocks)
     crossed = np.einsum("dnjc,dnjl->dcl", one, other)[:, of_channels].mean(1) / (examples * blocks)
-    return Moments(
-        over_draws(one.mean((1, 2, 3))), over_draws((one * other).mean((1, 2, 3))), over_draws(pairs),
-        over_draws(crossed),
-    )  # fmt: skip
+    means, variances = (values.mean((1, 2, 3)) for values in (one, one * other))
+    return Moments(*map(over_draws, (means, variances, pairs, crossed)))
 
 
-def near(claim: str, found: Estimate, expected: float, tolerance: float = TOLERANCE) -> Check:
+def near(claim: str, measured: Estimate, expected: float, tolerance: float = TOLERANCE) -> Check:
     """Whether a mean over draws lies within a tolerance of the expected value."""
-    return within(f"{claim}, to {tolerance:g}.", found, expected - tolerance, expected + tolerance)
+    return within(f"{claim}, to {tolerance:g}.", measured, expected - tolerance, expected + tolerance)
 
 
-def _equation_1_checks(found: Moments) -> list[Check]:
+def _equation_1_checks(facts: Moments) -> list[Check]:
     return [
-        near("The mean of X¹ is 0", found.mean, 0.0),
-        near("The variance of X¹ is 1", found.variance, 1.0),
-        near("Two examples have covariance 1/π on a channel", found.examples, 1 / pi),
-        near("Two channels have covariance 0", found.channels, 0.0),
+        near("The mean of X¹ is 0", facts.mean, 0.0),
+        near("The variance of X¹ is 1", facts.variance, 1.0),
+        near("Two examples have covariance 1/π on a channel", facts.examples, 1 / pi),
+        near("Two channels have covariance 0", facts.channels, 0.0),
     ]
 
 
@@ -118,33 +106,26 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
     with seeded(context.seed):
         skips, _ = drawn_sides(1, width, batch, draws)
         one_draw = probe(dense(10, max(width, 400)), torch.randn(batch, 100), ["covariance"]).covariance
-    found = moments(skips, skips)
-    rows = [
-        {
-            "quantity": "E_X1",
-            "of": "mean",
-            "value": found.mean.mean,
-            "deviation": found.mean.deviation,
-            "theory": 0.0,
-        },
-        *_rows(PUBLISHED.format("X1", "X1"), found, level=1),
-    ]
+    facts = moments(skips, skips)
+    mean = _row("E_X1", "mean", facts.mean, 0.0)
+    rows = [mean, *_rows(PUBLISHED.format("X1", "X1"), facts, level=1)]
     return Evidence(
         measured=pd.DataFrame(rows),
-        facts=found,
+        facts=facts,
         setup={**_setup(context, width, batch, draws), "figure": "one draw, ten blocks"},
         on=("quantity",),
         draw=lambda: PLOTS["covariance"](one_draw),
     )
 
 
-def _rows(quantity: str, found: Moments, level: float) -> list[dict[str, object]]:
+def _row(quantity: str, of: str, one: Estimate, theory: float) -> dict[str, object]:
+    return {"quantity": quantity, "of": of, "value": one.mean, "deviation": one.deviation, "theory": theory}
+
+
+def _rows(quantity: str, facts: Moments, level: float) -> list[dict[str, object]]:
     """j = m and i = l: a variance; j ≠ m: of two examples; i ≠ l: of two channels."""
-    parts = (("j = m", found.variance, level), ("j ≠ m", found.examples, level / pi), ("i ≠ l", found.channels, 0.0))
-    return [
-        {"quantity": quantity, "of": name, "value": one.mean, "deviation": one.deviation, "theory": theory}
-        for name, one, theory in parts
-    ]
+    parts = (("j = m", facts.variance, level), ("j ≠ m", facts.examples, level / pi), ("i ≠ l", facts.channels, 0.0))
+    return [_row(quantity, *part) for part in parts]
 
 
 def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, object]:
@@ -156,25 +137,30 @@ def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, ob
     }
 
 
-def _covariance_checks(found: CovarianceFacts) -> list[Check]:
-    return [
-        near("Over l the variance of Xˡ is 1 in the mean over the blocks", found.stream.variance, 1.0),
-        near("In the last block, too", found.deepest.variance, 1.0),
-        near(
-            "Over l the covariance of two examples is 1/π in the mean over the blocks", found.stream.examples, 1 / pi
-        ),
-        near("In the last block, too, it is 1/π", found.deepest.examples, 1 / pi),
-        near("Over l the covariance of two channels is 0", found.stream.channels, 0.0),
-        near("The branch's variance is 1", found.branch.variance, 1.0),
-        near("Two examples have covariance 1/π on a branch's channel", found.branch.examples, 1 / pi),
-        near("Branch and skip path have covariance 0 on one example", found.crossed.variance, 0.0),
-        near("Branch and skip path have covariance 0 on two examples", found.crossed.examples, 0.0),
-        check(
-            "In one draw two examples have correlation 1/π on every skip path, to 0.05.",
-            found.correlation_off <= 0.05,
-            largest_difference=found.correlation_off,
-        ),
+# Claims on moments: the side and the moment, and what theory has for it.
+_CLAIMS = (
+    ("Over l the variance of Xˡ is 1 in the mean over the blocks", "stream", "variance", 1.0),
+    ("In the last block, too", "deepest", "variance", 1.0),
+    ("Over l the covariance of two examples is 1/π in the mean over the blocks", "stream", "examples", 1 / pi),
+    ("In the last block, too, it is 1/π", "deepest", "examples", 1 / pi),
+    ("Over l the covariance of two channels is 0", "stream", "channels", 0.0),
+    ("The branch's variance is 1", "branch", "variance", 1.0),
+    ("Two examples have covariance 1/π on a branch's channel", "branch", "examples", 1 / pi),
+    ("Branch and skip path have covariance 0 on one example", "crossed", "variance", 0.0),
+    ("Branch and skip path have covariance 0 on two examples", "crossed", "examples", 0.0),
+)
+
+
+def _covariance_checks(facts: CovarianceFacts) -> list[Check]:
+    correlation = check(
+        "In one draw two examples have correlation 1/π on every skip path, to 0.05.",
+        facts.correlation_off <= 0.05,
+        largest_difference=facts.correlation_off,
+    )
+    near_theory = [
+        near(claim, getattr(getattr(facts, side), moment), expected) for claim, side, moment, expected in _CLAIMS
     ]
+    return [*near_theory, correlation]
 
 
 @artefact("skipinit/appendix-c-covariance", basis="measurement", checks=_covariance_checks)
@@ -187,15 +173,14 @@ def covariance(
         one_draw = probe(dense(deep, deep_width), torch.randn(300, 100), ["covariance"]).covariance
     rows: list[dict[str, object]] = []
     for index in range(blocks):
-        level, here = index + 1, slice(index, index + 1)
-        skip, branch = skips[:, here], branches[:, here]
-        for name, found, size in (
-            ("X^l", moments(skip, skip), level),
-            ("branch", moments(branch, branch), 1.0),
-            ("crossed", moments(branch, skip), 0.0),
+        skip, branch = (side[:, index : index + 1] for side in (skips, branches))
+        for names, sides, level in (
+            (("X^l", "X^l"), (skip, skip), index + 1),
+            (("branch", "branch"), (branch, branch), 1.0),
+            (("branch", "X^l"), (branch, skip), 0.0),
         ):
-            quantity = PUBLISHED.format(*(("branch", "X^l") if name == "crossed" else (name, name)))
-            rows += [{"block": level, **row} for row in _rows(quantity, found, size)]
+            named = _rows(PUBLISHED.format(*names), moments(*sides), level)
+            rows += [{"block": index + 1, **row} for row in named]
     roots = np.sqrt(np.arange(1, blocks + 1))[:, None, None]
     scaled = skips / roots
     return Evidence(

@@ -55,17 +55,16 @@ def figure_2(
     examples = training_batch(context, data, images)
     with seeded(context.seed):
         vectors = torch.randn(batch, 100)
-        linear = dense(blocks, width, relu=False)
-        bare = probe(convert(linear, "none"), vectors, ["signal"]).signal
-        normalized = probe(linear, vectors, ["signal"]).signal
-        channels = examples.inputs.shape[1]
-        convolutional = probe(
-            ConvolutionalNetwork(conv_blocks, conv_width, channels), examples.inputs, ["signal"]
-        ).signal
-    tables = {"a": bare, "b": normalized, "c": convolutional}
-    measured = pd.concat([_chosen(table).assign(network=name) for name, table in tables.items()])
+        linear, channels = dense(blocks, width, relu=False), examples.inputs.shape[1]
+        measured = (
+            (convert(linear, "none"), vectors),
+            (linear, vectors),
+            (ConvolutionalNetwork(conv_blocks, conv_width, channels), examples.inputs),
+        )
+        tables = {name: probe(*one, ["signal"]).signal for name, one in zip("abc", measured, strict=True)}
+    chosen = pd.concat([_chosen(table).assign(network=name) for name, table in tables.items()])
     return Evidence(
-        measured=measured[["network", *(name for name in measured.columns if name != "network")]],
+        measured=chosen[["network", *(name for name in chosen.columns if name != "network")]],
         facts=tables,
         setup={
             "a, b": f"{blocks} blocks of width {width}, batch of {batch} vectors of 100 N(0, 1), LeCun normal",
@@ -83,49 +82,46 @@ def figure_2(
 
 def _chosen(table: pd.DataFrame) -> pd.DataFrame:
     """The blocks whose number is a power of two, and the last; measured and predicted columns."""
-    kept = [block for block in table["block"] if log2(block).is_integer() or block == table["block"].max()]
+    blocks = [block for block in table["block"] if log2(block).is_integer() or block == table["block"].max()]
     names = [name for column in QUANTITIES.values() for name in (column, f"predicted_{column}")]
-    return table.loc[table["block"].isin(kept), ["block", *names]]
+    return table.loc[table["block"].isin(blocks), ["block", *names]]
+
+
+def _near(claim: str, measured: float, expected: float, what: str = "in the mean") -> Check:
+    return close(f"{claim}, to 5 % {what}.", measured, expected, relative=0.05)
 
 
 def _doubling(table: pd.DataFrame) -> list[Check]:
     last = len(table) - 1
-    checks = []
-    for side in ("skip", "branch"):
-        variance = table[f"{side}_variance"]
-        growth = (variance.iloc[last] / variance.iloc[0]) ** (1 / last)
-        checks.append(
-            close(
-                f"(a) The {side}'s variance doubles with every block, to 5 % in the mean.", growth, 2, relative=0.05
-            )
-        )
+    growth = {
+        side: (table[f"{side}_variance"].iloc[last] / table[f"{side}_variance"].iloc[0]) ** (1 / last)
+        for side in ("skip", "branch")
+    }
     ratio = (table["branch_variance"] / table["skip_variance"]).mean()
-    checks.append(close("(a) The branch has the skip path's variance, to 5 % in the mean.", ratio, 1, relative=0.05))
-    return checks
+    return [
+        *(_near(f"(a) The {side}'s variance doubles with every block", rate, 2) for side, rate in growth.items()),
+        _near("(a) The branch has the skip path's variance", ratio, 1),
+    ]
 
 
 def _linear(table: pd.DataFrame) -> list[Check]:
-    depth = table["block"]
+    skip, branch, variance = table["skip_variance"], table["branch_variance"], table["norm_variance"]
+    worst, share = float((variance / skip - 1).abs().max()), (table["norm_mean_square"] / skip).max()
+    slope = slope_through_zero(table["block"], skip)
     return [
-        close(
-            "(b) The skip path's variance is the block's number, to 5 % of the slope.",
-            slope_through_zero(depth, table["skip_variance"]),
-            1,
-            relative=0.05,
-        ),
-        _deviates_by(
+        _near("(b) The skip path's variance is the block's number", slope, 1, "of the slope"),
+        check(
             "(b) The mean moving variance is the skip path's variance, to 1 % in every block.",
-            table["norm_variance"] / table["skip_variance"],
-            0.01,
+            worst <= 0.01,
+            worst_relative_deviation=worst,
+            tolerance=0.01,
         ),
         check(
             "(b) The mean squared moving mean is below 0.1 % of the skip path's variance in every block.",
-            bool((table["norm_mean_square"] < 1e-3 * table["skip_variance"]).all()),
-            largest_share=(table["norm_mean_square"] / table["skip_variance"]).max(),
+            bool((table["norm_mean_square"] < 1e-3 * skip).all()),
+            largest_share=share,
         ),
-        close(
-            "(b) The branch's variance is 1, to 5 % in the mean.", table["branch_variance"].mean(), 1, relative=0.05
-        ),
+        _near("(b) The branch's variance is 1", branch.mean(), 1),
     ]
 
 
@@ -163,11 +159,6 @@ def slope_through_zero(across: pd.Series, up: pd.Series) -> float:
     return float(x @ y / (x @ x))
 
 
-def _deviates_by(claim: str, ratio: pd.Series, tolerance: float) -> Check:
-    worst = float((ratio - 1).abs().max())
-    return check(claim, worst <= tolerance, worst_relative_deviation=worst, tolerance=tolerance)
-
-
 def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
     panels = new_panels(1, 3, width=4.9, height=3.2)
     GROWTH(_growth(tables["a"]), panels[0], y_label="(a) linear, no norm: variance / that of block 1")
@@ -193,22 +184,17 @@ class BatchStatisticsOfBlocks:
     width: int
 
 
-def _figure_5_checks(found: BatchStatisticsOfBlocks) -> list[Check]:
-    # What one draw of weights makes of the rectifiers' mean strays by √(2/w), relative to its square.
-    tolerances = {"mean_squared_moving_mean": 4 * sqrt(2 / found.width)}
-    table = found.table
-    slopes = [
-        close(
-            f"The {quantity.replace('_', ' ')} of block d is {factor:.3f}·d, to "
-            f"{100 * tolerances.get(quantity, 0.1):.0f} % of the slope.",
-            slope_through_zero(table["block"], table[QUANTITIES[quantity]]),
-            factor,
-            relative=tolerances.get(quantity, 0.1),
+def _figure_5_checks(facts: BatchStatisticsOfBlocks) -> list[Check]:
+    table, checks = facts.table, []
+    for quantity, factor in LAWS.items():
+        # In one draw of weights the rectifiers' squared mean strays by √(2/w) of itself.
+        relative = 4 * sqrt(2 / facts.width) if quantity == "mean_squared_moving_mean" else 0.1
+        slope = slope_through_zero(table["block"], table[QUANTITIES[quantity]])
+        claim = (
+            f"The {quantity.replace('_', ' ')} of block d is {factor:.3f}·d, to {100 * relative:.0f} % of the slope."
         )
-        for quantity, factor in LAWS.items()
-    ]
-    branch = close("The branch variance is 1, to 5 % in the mean.", table["branch_variance"].mean(), 1, relative=0.05)
-    return [*slopes, branch]
+        checks.append(close(claim, slope, factor, relative=relative))
+    return [*checks, _near("The branch variance is 1", table["branch_variance"].mean(), 1)]
 
 
 @artefact("skipinit/figure-5", basis="measurement", checks=_figure_5_checks)
@@ -217,11 +203,18 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
     with seeded(context.seed):
         table = probe(dense(blocks, width), torch.randn(batch, 100), ["signal"]).signal
     chosen = _chosen(table)
-    rows = []
-    for quantity, column in QUANTITIES.items():
-        law = LAWS[quantity] * chosen["block"] if quantity in LAWS else 1.0 + 0 * chosen["block"]
-        part = {"quantity": quantity, "block": chosen["block"], "value": chosen[column], "law": law}
-        rows.append(pd.DataFrame({**part, "predicted": chosen[f"predicted_{column}"]}))
+    rows = [
+        pd.DataFrame(
+            {
+                "quantity": quantity,
+                "block": chosen["block"],
+                "value": chosen[column],
+                "law": LAWS[quantity] * chosen["block"] if quantity in LAWS else 1.0,
+                "predicted": chosen[f"predicted_{column}"],
+            }
+        )
+        for quantity, column in QUANTITIES.items()
+    ]
     return Evidence(
         measured=pd.concat(rows, ignore_index=True),
         facts=BatchStatisticsOfBlocks(table, width),

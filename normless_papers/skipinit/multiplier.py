@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normless import residual_map
 from normless.sweeps import convert
-from normless_papers.agreement import Agreement, agreement, agreement_table
+from normless_papers.agreement import Agreement, agreement, agreement_table, unscaled_weights
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
 from normless_papers.effort import Effort
 from normless_papers.multiplier_agreements import blocks_at_start, placement
+from normless_papers.reference_forward import multipliers
 from normless_papers.seeded_inputs import seeded
 from normless_papers.skipinit.depth import COLUMN
 
-# The methods of skipinit/table-1, whose runs these are, by what α starts at.
+# The methods of skipinit/table-1, whose runs these are, by the start of α.
 STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1": "skipinit_alpha_1"}
 UNTRAINABLE, DEEPEST = 100, 1000
 
@@ -42,20 +43,19 @@ class SkipInitFacts:
     runs: Comparison
 
 
-def _skipinit_checks(found: SkipInitFacts) -> list[Check]:
-    before, after = found.norms
+def _skipinit_checks(facts: SkipInitFacts) -> list[Check]:
+    before, after = facts.norms
     trains = [
-        found.runs.trains(f"With α = {alpha}, {depth} layers train, as with batch norm.", STARTS[alpha], depth)
+        facts.runs.trains(f"With α = {alpha}, {depth} layers train, as with batch norm.", STARTS[alpha], depth)
         for alpha in ("0", "1/sqrt(L)")
-        for depth in sorted({*found.runs.sizes, DEEPEST})
+        for depth in sorted({*facts.runs.sizes, DEEPEST})
     ]
     claim = f"With α = 1, {UNTRAINABLE} layers do not train, where batch norm does."
-    untrainable = found.runs.does_not_train(claim, STARTS["1"], UNTRAINABLE)
     return [
         check("No batch normalization is left.", after == 0 < before, before=before, after=after),
-        *(one.check() for one in found.agreements),
+        *(one.check() for one in facts.agreements),
         *trains,
-        untrainable,
+        facts.runs.does_not_train(claim, STARTS["1"], UNTRAINABLE),
     ]
 
 
@@ -67,54 +67,37 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
         agreements = (
             *_starts(original),
             *blocks_at_start(convert(original, "skipinit"), images),
-            _standard_weights(original),
+            unscaled_weights(original, convert(original, "skipinit(keep_scale=False)")),
             *placement(convert(original, "zeroinit(dropout=0)"), images),
         )
+    norms = [
+        sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+        for network in (original, convert(original, "skipinit"))
+    ]
     runs = over_depths(context, ("batch_norm", *STARTS.values()), depths, width, effort, column=COLUMN)
     trained = runs.by_depth("SkipInit and batch norm")
-    return Evidence(
+    own = {
+        "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
+        "d in 1/sqrt(d)": "the number of residual blocks L",
+    }
+    return replace(
+        trained,
         measured=pd.concat([agreement_table(agreements), trained.measured], ignore_index=True),
-        facts=SkipInitFacts(_norms(original), agreements, runs),
-        setup={
-            "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
-            "d in 1/sqrt(d)": "the number of residual blocks L",
-            **trained.setup,
-        },
-        draw=trained.draw,
+        facts=SkipInitFacts((norms[0], norms[1]), agreements, runs),
+        setup={**own, **trained.setup},
+        on=(),
         remarks=("The runs are those of skipinit/table-1.", *trained.remarks),
-        reduction=trained.reduction,
     )
 
 
 def _starts(original: nn.Module) -> list[Agreement]:
     """One multiplier per block, and where each starts."""
     blocks = len(residual_map(original).blocks)
-    values = {"0": 0.0, "1/sqrt(L)": 1 / sqrt(blocks), "1": 1.0}
-    found = []
-    for label, method in STARTS.items():
-        network = convert(original, scheme_of(method))
-        multipliers: list[Tensor] = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
-        expected = torch.full((blocks, 1), values[label])
+    agreements = []
+    for (label, method), value in zip(STARTS.items(), (0.0, 1 / sqrt(blocks), 1.0), strict=True):
+        starts = multipliers(convert(original, scheme_of(method)))
         # A wrong number of multipliers is no agreement.
-        stacked = torch.stack(multipliers) if len(multipliers) == blocks else expected + float("nan")
-        found.append(
-            agreement(f"α = {label} is the start of one scalar in each of {blocks} blocks", stacked, expected)
-        )
-    return found
-
-
-def _norms(original: nn.Module) -> tuple[int, int]:
-    """How many batch norms there are before the conversion and after it."""
-    before, after = (
-        sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
-        for network in (original, convert(original, "skipinit"))
-    )
-    return before, after
-
-
-def _standard_weights(original: nn.Module) -> Agreement:
-    """No weight is rescaled."""
-    network = dict(convert(original, "skipinit(keep_scale=False)").named_parameters())
-    pairs = [(network[name], one) for name, one in original.named_parameters() if one.dim() > 1]
-    ours, theirs = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
-    return agreement("Weights are those of the standard initialization", ours, theirs)
+        starts = starts if len(starts) == blocks else torch.full((blocks,), torch.nan)
+        quantity = f"α = {label} is the start of one scalar in each of {blocks} blocks"
+        agreements.append(agreement(quantity, starts, torch.full((blocks,), value)))
+    return agreements

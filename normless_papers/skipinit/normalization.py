@@ -25,13 +25,13 @@ class Definition:
     dependence: float
 
 
-def _definition_checks(found: Definition) -> list[Check]:
+def _definition_checks(facts: Definition) -> list[Check]:
     depends = check(
         "In training mode the same examples in another batch come out otherwise, by more than 0.001.",
-        found.dependence > 1e-3,
-        largest_difference=found.dependence,
+        facts.dependence > 1e-3,
+        largest_difference=facts.dependence,
     )
-    return [*(one.check() for one in found.agreements), depends]
+    return [*(one.check() for one in facts.agreements), depends]
 
 
 @artefact("skipinit/batch-norm-definition", basis="formula", checks=_definition_checks)
@@ -62,7 +62,7 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
 
 def _by_definition(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """The formula, with σ² = (1/Z) Σ I² - μ²; x of shape (B, C, H, W)."""
-    count = x.shape[0] * x.shape[2] * x.shape[3]
+    count = x.numel() // x.shape[1]
     mean = x.sum((0, 2, 3)) / count
     variance = x.square().sum((0, 2, 3)) / count - mean.square()
     gamma, beta, mean, variance = (one.reshape(-1, 1, 1) for one in (gamma, beta, mean, variance))
@@ -76,49 +76,43 @@ def _drawn(layer: nn.BatchNorm2d) -> nn.BatchNorm2d:
     return layer.double()
 
 
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of every channel."""
+    return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+
+
 def _in_training(x: Tensor) -> list[Agreement]:
     """The output by the formula, and its moments with γ = 1 and β = 0."""
     layer = _drawn(nn.BatchNorm2d(x.shape[1]))
     formula = _by_definition(x, layer.weight, layer.bias, layer.eps)
     plain = nn.BatchNorm2d(x.shape[1]).double()
-    output = plain(x)
-    variance = x.var((0, 2, 3), correction=0)
-    ones, zeros = torch.ones_like(variance), torch.zeros_like(variance)
+    mean, variance = _moments(plain(x))
+    _, expected = _moments(x)
+    zeros, ratio = torch.zeros_like(mean), expected / (expected + plain.eps)
     return [
-        agreement("γ is 1 at the start", plain.weight, ones),
+        agreement("γ is 1 at the start", plain.weight, torch.ones_like(mean)),
         agreement("β is 0 at the start", plain.bias, zeros),
         agreement("In training the output is the formula's", layer(x), formula, ROUNDING),
-        agreement("With γ = 1, β = 0 the mean of every channel is 0", output.mean((0, 2, 3)), zeros, ROUNDING),
-        agreement(
-            "With γ = 1, β = 0 the variance of every channel is σ²/(σ² + ε)",
-            output.var((0, 2, 3), correction=0),
-            variance / (variance + plain.eps),
-            ROUNDING,
-        ),
+        agreement("With γ = 1, β = 0 the mean of every channel is 0", mean, zeros, ROUNDING),
+        agreement("With γ = 1, β = 0 the variance of every channel is σ²/(σ² + ε)", variance, ratio, ROUNDING),
     ]
 
 
 def _at_test_time(x: Tensor) -> list[Agreement]:
     """The running averages with momentum 0 of one batch, and predictions at test time."""
-    # The paper's momentum is the share of the old value that is kept; torch's is that of the new one.
+    # The paper's momentum is the share of the old value in the new one; torch's is that of the batch.
     layer = nn.BatchNorm2d(x.shape[1], momentum=1.0).double()
     layer(x)
     assert layer.running_mean is not None
     assert layer.running_var is not None
-    count = x.shape[0] * x.shape[2] * x.shape[3]
+    count = x.numel() // x.shape[1]
     layer.eval()
     alone = torch.cat([layer(example) for example in torch.split(x, 1)])
-    biased = layer.running_var * (count - 1) / count
+    biased, (mean, variance) = layer.running_var * (count - 1) / count, _moments(x)
+    claim = "After one update with momentum 0 the running"
     return [
-        agreement(
-            "After one update with momentum 0 the running mean is μ", layer.running_mean, x.mean((0, 2, 3)), ROUNDING
-        ),
-        agreement(
-            "After one update with momentum 0 the running variance is Z/(Z - 1) σ²",
-            biased,
-            x.var((0, 2, 3), correction=0),
-            ROUNDING,
-        ),
+        agreement(f"{claim} mean is μ", layer.running_mean, mean, ROUNDING),
+        agreement(f"{claim} variance is Z/(Z - 1) σ²", biased, variance, ROUNDING),
         agreement("At test time an example alone gives what it gives in its batch", alone, layer(x), ROUNDING),
     ]
 

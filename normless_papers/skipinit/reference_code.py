@@ -17,7 +17,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.plots import AGREEMENT
-from normless_papers.reference_forward import Parts, disturbed, scaled
+from normless_papers.reference_forward import Parts, disturbed, multipliers, scaled
 from normless_papers.seeded_inputs import seeded
 
 # (output channels, bottleneck channels, stride) of every block of every group, as printed.
@@ -27,6 +27,7 @@ GROUPS = (
     ((1024, 256, 1),) * 5 + ((1024, 256, 2),),
     ((2048, 512, 1),) * 3,
 )
+BLOCKS = [block for group in GROUPS for block in group]
 KEEP = 0.8
 
 
@@ -53,31 +54,50 @@ class Port:
     agreements: tuple[Agreement, ...]
 
 
-def _port_checks(found: Port) -> list[Check]:
-    blocks, sizes = sum(found.groups), found.sizes
-    ends = [sizes[2 + sum(found.groups[: number + 1])] for number in range(3)]
-    scalars = agreement(
-        "Every scalar multiplier starts at 0",
-        torch.tensor(found.multipliers),
-        torch.zeros(len(found.multipliers)),
-    )
+def _port_checks(facts: Port) -> list[Check]:
+    blocks, sizes, scalars = sum(facts.groups), facts.sizes, torch.tensor(facts.multipliers)
+    stem, pooled = sizes[1:3]
+    ends = [sizes[2 + sum(facts.groups[: number + 1])] for number in range(3)]
+    drop = facts.dropouts[0] if facts.dropouts else float("nan")
+    counted = expected_parameters()
+    zero = agreement("Every scalar multiplier starts at 0", scalars, torch.zeros_like(scalars))
     return [
-        check("16 residual blocks have a scalar each.", len(found.multipliers) == blocks == 16,
-              scalars=len(found.multipliers), blocks=blocks),
-        check("The groups have 3, 4, 6 and 3 blocks.", found.groups == (3, 4, 6, 3),
-              **{f"group_{number}": count for number, count in enumerate(found.groups, 1)}),
-        check("Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
-              [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
-              stem=sizes[1], pooled=sizes[2], group_1=ends[0], group_2=ends[1], group_3=ends[2]),
-        check("The number of parameters is that of the printed list of blocks.",
-              found.parameters == expected_parameters(), parameters=found.parameters, expected=expected_parameters()),
-        check("There are 1000 logits.", found.classes == 1000, logits=found.classes),
-        check("One dropout before the classifier keeps 0.8 of the features.",
-              [round(one, 9) for one in found.dropouts] == [round(1 - KEEP, 9)],
-              dropouts=len(found.dropouts), keep=1 - found.dropouts[0] if found.dropouts else float("nan")),
-        scalars.check(),
-        *(one.check() for one in found.agreements),
-    ]  # fmt: skip
+        check(
+            "16 residual blocks have a scalar each.",
+            len(scalars) == blocks == 16,
+            scalars=len(scalars),
+            blocks=blocks,
+        ),
+        check(
+            "The groups have 3, 4, 6 and 3 blocks.",
+            facts.groups == (3, 4, 6, 3),
+            **{f"group_{number}": count for number, count in enumerate(facts.groups, 1)},
+        ),
+        check(
+            "Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
+            [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
+            stem=stem,
+            pooled=pooled,
+            group_1=ends[0],
+            group_2=ends[1],
+            group_3=ends[2],
+        ),
+        check(
+            "The number of parameters is that of the printed list of blocks.",
+            facts.parameters == counted,
+            parameters=facts.parameters,
+            expected=counted,
+        ),
+        check("There are 1000 logits.", facts.classes == 1000, logits=facts.classes),
+        check(
+            "One dropout before the classifier keeps 0.8 of the features.",
+            [round(one, 9) for one in facts.dropouts] == [round(1 - KEEP, 9)],
+            dropouts=len(facts.dropouts),
+            keep=1 - drop,
+        ),
+        zero.check(),
+        *(one.check() for one in facts.agreements),
+    ]
 
 
 @artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
@@ -86,39 +106,20 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
     with seeded(context.seed):
         network = convert(resnet_v2(50), f"zeroinit(dropout={1 - KEEP:g})")
         x = torch.randn(images, 3, side, side)
-        sizes, multipliers = _map_sizes(network), _multipliers(network)
-        found = residual_map(network)
+        sizes, scalars = _map_sizes(network), multipliers(network)
         agreements = [*blocks_at_start(network, x), _identities(network)]
         disturbed(network).eval()
-        wide = x.double()
-        agreements.append(
-            agreement(
-                "Logits are the code's, everything off its start", network(wide), appendix_g(network, wide), ROUNDING
-            )
-        )
+        ours, code = network(x.double()), appendix_g(network, x.double())
+        agreements.append(agreement("Logits are the code's, everything off its start", ours, code, ROUNDING))
     port = Port(
         parameters=sum(one.numel() for one in network.parameters()),
-        multipliers=tuple(multipliers.tolist()),
-        groups=tuple(_blocks_per_group(found.depth, sizes)),
+        multipliers=tuple(scalars.tolist()),
+        groups=tuple(_blocks_per_group(residual_map(network).depth, sizes)),
         sizes=tuple(sizes),
         dropouts=tuple(module.p for module in network.modules() if isinstance(module, nn.Dropout)),
         classes=int(network.get_submodule("classifier").out_features),  # type: ignore[arg-type]
         agreements=tuple(agreements),
     )
-    table = agreement_table(agreements)
-    return Evidence(
-        measured=pd.concat([_quantities(port), table], ignore_index=True),
-        facts=port,
-        setup={
-            "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
-            "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
-        },
-        on=("quantity",),
-        draw=lambda: AGREEMENT(table),
-    )
-
-
-def _quantities(port: Port) -> pd.DataFrame:
     values = {
         "keep_prob": 1 - port.dropouts[0] if port.dropouts else float("nan"),
         "res_multiplier_init": max(map(abs, port.multipliers)),
@@ -127,7 +128,18 @@ def _quantities(port: Port) -> pd.DataFrame:
         "parameters": port.parameters,
         "map sizes": ", ".join(map(str, port.sizes)),
     }
-    return pd.DataFrame({"quantity": list(values), "value": list(values.values())})
+    table = agreement_table(agreements)
+    quantities = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
+    return Evidence(
+        measured=pd.concat([quantities, table], ignore_index=True),
+        facts=port,
+        setup={
+            "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
+            "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
+        },
+        on=("quantity",),
+        draw=lambda: AGREEMENT(table),
+    )
 
 
 def appendix_g(network: nn.Module, x: Tensor) -> Tensor:
@@ -139,7 +151,7 @@ def appendix_g(network: nn.Module, x: Tensor) -> Tensor:
         return scaled(F.conv2d(padded, parts.matrix, parts.bias, stride), parts.multiplier)
 
     x = F.max_pool2d(_fixed_padding(conv("stem", x, 2), 3), 3, stride=2)
-    for index, (outputs, _, stride) in enumerate(block for group in GROUPS for block in group):
+    for index, (outputs, _, stride) in enumerate(BLOCKS):
         name = f"blocks.{index}"
         preact = F.relu(x)
         if outputs == x.shape[1]:
@@ -163,15 +175,11 @@ def _fixed_padding(x: Tensor, size: int) -> Tensor:
 def expected_parameters() -> int:
     """Counted from the printed list of blocks: weights, a bias for every output and a scalar for every block."""
     total, inputs = (7 * 7 * 3 + 1) * 64, 64
-    for outputs, width, _ in (block for group in GROUPS for block in group):
+    for outputs, width, _ in BLOCKS:
         total += (inputs + 1) * width + (9 * width + 1) * width + (width + 1) * outputs + 1
         total += (inputs + 1) * outputs if inputs != outputs else 0
         inputs = outputs
     return total + (inputs + 1) * 1000
-
-
-def _multipliers(network: nn.Module) -> Tensor:
-    return torch.cat([one.detach() for name, one in network.named_parameters() if name.endswith("multiplier")])
 
 
 def _map_sizes(network: nn.Module) -> list[int]:
@@ -185,7 +193,7 @@ def _identities(network: nn.Module) -> Agreement:
     """Blocks from the second of their group on are the identity, or every second position, at the start."""
     pairs = []
     network.eval()
-    for index, (outputs, _, stride) in enumerate(block for group in GROUPS for block in group):
+    for index, (outputs, _, stride) in enumerate(BLOCKS):
         block = network.get_submodule(f"blocks.{index}")
         if isinstance(block.get_submodule("shortcut"), nn.Conv2d):
             continue

@@ -17,7 +17,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.de_smith import RESNET_V1
 from normless_papers.effort import Effort
-from normless_papers.imagenet_comparison import ImageNetComparison, on_imagenet
+from normless_papers.imagenet_comparison import ImageNetComparison, imagenet_table, on_imagenet
 from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import disturbed
 from normless_papers.seeded_inputs import seeded
@@ -32,14 +32,12 @@ METHODS = {
 BIASED, PLAIN = "regularized_skipinit_scalar_bias", "regularized_skipinit"
 
 
-def _table_7(found: ImageNetComparison) -> list[Check]:
-    return found.without_identity(PLAIN, BIASED)
+def _table_7(facts: ImageNetComparison) -> list[Check]:
+    return facts.without_identity(PLAIN, BIASED)
 
 
-@artefact("skipinit/table-7", basis="training", checks=_table_7)
-def resnet_v1(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
-    """The runs of zeroinit/table-5 by other names, its numbers rounded."""
-    return on_imagenet(context, METHODS, batch_sizes, model=RESNET_V1, effort=effort).accuracies("ResNet-50-V1")
+# The runs of zeroinit/table-5 by other names, its numbers rounded.
+imagenet_table("skipinit/table-7", _table_7, METHODS, RESNET_V1, "ResNet-50-V1")
 
 
 @dataclass(frozen=True)
@@ -61,24 +59,15 @@ class ScalarBiasFacts:
     top1: Mapping[str, Estimate]
 
 
-def _scalar_bias_checks(found: ScalarBiasFacts) -> list[Check]:
-    one_each = check(
-        "Each block has one scalar bias.",
-        found.biases == (1,) * found.blocks,
-        blocks=found.blocks,
-        scalars=len(found.biases),
-    )
-    top1 = found.top1
+def _scalar_bias_checks(facts: ScalarBiasFacts) -> list[Check]:
+    biased, plain, fixup = (facts.top1[method] for method in (BIASED, PLAIN, "fixup"))
+    single = facts.biases == (1,) * facts.blocks
+    claim = f"With it there is no gap to Fixup at batch size {facts.size}: it is less than half a point below."
     return [
-        one_each,
-        *(one.check() for one in found.agreements),
-        larger(f"At batch size {found.size} the bias raises the accuracy.", top1[BIASED], top1[PLAIN]),
-        larger(
-            f"With it there is no gap to Fixup at batch size {found.size}: it is less than half a point below.",
-            top1[BIASED],
-            top1["fixup"],
-            by=-0.5,
-        ),
+        check("Each block has one scalar bias.", single, blocks=facts.blocks, scalars=len(facts.biases)),
+        *(one.check() for one in facts.agreements),
+        larger(f"At batch size {facts.size} the bias raises the accuracy.", biased, plain),
+        larger(claim, biased, fixup, by=-0.5),
     ]
 
 
@@ -88,8 +77,8 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
     with seeded(context.seed):
         blocks, biases, agreements = _algorithm(side)
     size = batch_sizes[0]
-    found = on_imagenet(context, METHODS, [size], model=RESNET_V1, effort=effort)
-    top1 = {method: found.reached(method, size) for method in METHODS}
+    runs = on_imagenet(context, METHODS, [size], model=RESNET_V1, effort=effort)
+    top1 = {method: runs.reached(method, size) for method in METHODS}
     table = agreement_table(agreements)
     trained = pd.DataFrame(
         {"quantity": f"top-1 of {method}", "value": one.mean, "deviation_of_runs": one.deviation, "n": one.n}
@@ -105,7 +94,7 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
         },
         draw=lambda: AGREEMENT(table),
         remarks=("Published at batch size 256: Fixup 74.4, without the bias 70.0, with it 75.2.",),
-        reduction=found.runs.reduction,
+        reduction=runs.runs.reduction,
     )
 
 
@@ -128,19 +117,14 @@ def _algorithm(side: int) -> tuple[int, tuple[int, ...], tuple[Agreement, ...]]:
 
 def _every_block(network: nn.Module, images: Tensor) -> Agreement:
     """Each block's output against relu(skip + branch + b), branch and skip path taken before the sum."""
-    found = residual_map(network)
     disturbed(network).eval()
-    blocks = [network.get_submodule(block.name) for block in found.blocks]
-    sums = [network.get_submodule(block.sum or "") for block in found.blocks]
-    ends = [network.get_submodule(block.branch[-1]) for block in found.blocks]
-    biases = [float(end.get_parameter("output_bias").detach()) for end in ends]
-    inside, _ = observed(network, sums, images.double())
-    outside, _ = observed(network, blocks, images.double())
-    pairs = [
+    blocks = residual_map(network).blocks
+    names = [name for block in blocks for name in (block.sum or "", block.name)]
+    calls, _ = observed(network, [network.get_submodule(name) for name in names], images.double())
+    pairs = []
+    for block, ((skip, branch), _), (_, output) in zip(blocks, calls[::2], calls[1::2], strict=True):
+        bias = float(network.get_submodule(block.branch[-1]).get_parameter("output_bias").detach())
         # The bias is added at the branch's end, so that it is taken off before the sum.
-        (output, torch.relu(skip + (branch - bias) + bias))
-        for ((skip, branch), _), (_, output), bias in zip(inside, outside, biases, strict=True)
-    ]
-    return worst_agreement(
-        "Each block's output is relu(skip + α branch + b), everything off its start", pairs, ROUNDING
-    )
+        pairs.append((output, torch.relu(skip + (branch - bias) + bias)))
+    quantity = "Each block's output is relu(skip + α branch + b), everything off its start"
+    return worst_agreement(quantity, pairs, ROUNDING)

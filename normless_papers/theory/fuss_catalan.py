@@ -46,18 +46,7 @@ def support_edge(factors: int, of: Of = "squares") -> float:
 
 
 def squared_value_at(angle: npt.ArrayLike, factors: int) -> Array:
-    """x(φ), the squared singular value at an angle (equation 9, figure 9); strictly decreasing.
-
-    Args:
-        angle: angles φ in (0, π/(M+1)), radians, any shape.
-        factors: the number of matrices M ≥ 1.
-
-    Returns:
-        x, same shape.
-
-    Raises:
-        ValueError: an angle outside the open interval.
-    """
+    """x(φ), the squared singular value at an angle (equation 9, figure 9); strictly decreasing."""
     _check(factors)
     phi = np.asarray(angle, dtype=np.float64)
     if not ((phi > 0) & (phi < pi / (factors + 1))).all():
@@ -93,9 +82,6 @@ def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 
     It is the integral of equation 10: with B = sin((M+1)φ)/sin(Mφ) · e^(iφ) and x = B^(M+1)/(B-1), the density is
     Im B/(πx), whose antiderivative is Im(MB - log(B-1))/π. Arguments are those of `density`.
-
-    Returns:
-        Shares in 0..1, same shape, with full relative precision near 0.
     """
     _check(factors, of)
     points, inside = _inside(x, factors, of)
@@ -104,19 +90,7 @@ def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 
 
 def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
-    """The value below which a share of the law lies, the inverse of `cumulative`.
-
-    Args:
-        share: shares in 0..1, any shape.
-        factors: the number of matrices M ≥ 1.
-        of: the quantity to return.
-
-    Returns:
-        Squared singular values or singular values, same shape.
-
-    Raises:
-        ValueError: a share outside 0..1.
-    """
+    """The value below which a share of the law lies, the inverse of `cumulative`."""
     _check(factors, of)
     shares = np.asarray(share, dtype=np.float64)
     if not ((shares >= 0) & (shares <= 1)).all():
@@ -129,16 +103,7 @@ def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 
 
 def moment(order: float, factors: int, of: Of = "squares") -> float:
-    """E[x^k] = Γ((M+1)k + 1)/(Γ(k+1)·Γ(Mk + 2)), for whole k the Fuss–Catalan numbers: 1, M+1, …
-
-    Args:
-        order: the order k ≥ 0, fractions included; of values s it is that of x^(k/2).
-        factors: the number of matrices M ≥ 1.
-        of: the moment of squared singular values, or of singular values.
-
-    Raises:
-        ValueError: a negative order.
-    """
+    """E[x^k] = Γ((M+1)k + 1)/(Γ(k+1)·Γ(Mk + 2)), for whole k the Fuss–Catalan numbers: 1, M+1, …"""
     _check(factors, of)
     if order < 0:
         raise ValueError(f"Expected an order from 0 up, got {order}.")
@@ -147,15 +112,11 @@ def moment(order: float, factors: int, of: Of = "squares") -> float:
 
 
 def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400) -> pd.DataFrame:
-    """The curves of figures 9 and 10: angle, x and density for several numbers of factors.
-
-    Args:
-        factors: numbers of matrices.
-        of: the quantity in the columns ``x`` and ``density``.
-        points: rows per number of factors, dense in the angle at both of its ends, 0 and π/(M+1).
+    """The curves of figures 9 and 10 for several numbers of factors.
 
     Returns:
-        Columns ``factors``, ``of``, ``angle`` (radians), ``x``, ``density`` (per unit of x), x decreasing.
+        `points` rows per number of factors, dense in the angle at both of its ends: ``factors``, ``of``, ``angle``
+        (radians), ``x``, ``density`` (per unit of x), x decreasing.
     """
     curves = []
     for count in factors:

@@ -1,11 +1,11 @@
 """The singular values of a long product of matrices, including the small ones.
 
-In a product formed by multiplication, singular values below the largest times the unit roundoff are rounding: once
-the condition number exceeds about 10¹⁵ (seven Gaussian factors of size 1000) it is wrong. Here the product is
-represented as U·D·T, with U orthogonal, D diagonal and stored as logarithms, T well conditioned. A new factor X gives
-(X·U)·D·T; the columns of X·U, sorted by their weight in D, are orthogonalized by QR, since scaling columns costs no
-precision (Loh et al. 1989; sorting instead of pivoting: Tomás, Bai et al. 2012). Finally the one-sided Jacobi method
-computes the singular values of D·T to high *relative* precision (LAPACK's gejsv: Drmač and Veselić 2008).
+In a product formed by multiplication, singular values below the largest times the unit roundoff are rounding: beyond
+a condition number of about 10¹⁵ (seven Gaussian factors of size 1000) it is wrong. Here the product is U·D·T, with U
+orthogonal, D diagonal and stored as logarithms, T well conditioned. A new factor X gives (X·U)·D·T; the columns of
+X·U, sorted by their weight in D, are orthogonalized by QR, since scaling columns costs no precision (Loh et al. 1989;
+sorting instead of pivoting: Tomás, Bai et al. 2012). The one-sided Jacobi method then computes the singular values
+of D·T to high *relative* precision (LAPACK's gejsv: Drmač and Veselić 2008).
 """
 
 from __future__ import annotations
@@ -22,18 +22,12 @@ _RANGE = 280 * log(10)
 
 
 class GradedProduct:
-    """X_k … X_2 X_1 for factors that are given one at a time, as the layers of a linear network.
+    """X_k … X_2 X_1 of N × N factors that come one at a time, as the layers of a linear network.
 
-    The result is the spectrum of the product of factors perturbed by about 1e-16 of their norm. For random factors
-    its relative error is about Σ_k κ(X_k)·1e-16, independent of the condition number of the product: 1e-12 if each
-    factor has condition number 1000. The smallest value must be above 1e-280 of the largest: up to about 150 Gaussian
-    factors of size 1000.
-
-    Args:
-        size: the N of the N × N factors.
-
-    Raises:
-        ValueError: the size is below 1.
+    The result is the spectrum of the product of factors perturbed by about 1e-16 of their norm: for random factors
+    its relative error is about Σ_k κ(X_k)·1e-16, whatever the condition number of the product. The smallest value
+    must be above 1e-280 of the largest: up to about 150 Gaussian factors of size 1000. ValueError for a size N below
+    1.
     """
 
     def __init__(self, size: int) -> None:
@@ -46,14 +40,7 @@ class GradedProduct:
         self._rows = torch.eye(size, dtype=torch.float64)
 
     def multiply(self, factor: Tensor) -> None:
-        """Multiply by one more factor from the left.
-
-        Args:
-            factor: shape (N, N), finite.
-
-        Raises:
-            ValueError: another shape, or a number that is not finite.
-        """
+        """Multiply by one more factor from the left, of shape (N, N) and finite, else ValueError."""
         if factor.shape != (self.size, self.size):
             raise ValueError(
                 f"Expected a factor of shape ({self.size}, {self.size}), got {tuple(factor.shape)}: only square "
@@ -76,10 +63,7 @@ class GradedProduct:
         self.factors += 1
 
     def log_singular_values(self) -> Tensor:
-        """Natural logarithms of all singular values, largest first; -∞ for a value of exactly 0.
-
-        Returns:
-            Shape (N,), float64. Logarithms, since the values of long products may overflow.
+        """Natural logarithms of all singular values, shape (N,), float64, largest first; -∞ for a value of exactly 0.
 
         Raises:
             ValueError: the smallest value is below 1e-280 times the largest.
@@ -102,16 +86,10 @@ class GradedProduct:
 
 
 def product_log_singular_values(factors: list[Tensor]) -> Tensor:
-    """Natural logarithms of the singular values of X_M … X_1, largest first, to high relative precision.
+    """Natural logarithms of the singular values of X_M … X_1, shape (N,), largest first; see `GradedProduct`.
 
-    Args:
-        factors: X_1, …, X_M in the order in which they are applied, each of shape (N, N).
-
-    Returns:
-        Shape (N,), float64; see `GradedProduct` for their accuracy.
-
-    Raises:
-        ValueError: no factor, different shapes, or a range that exceeds floating point.
+    The factors X_1, …, X_M, each of shape (N, N), are in the order in which they are applied. ValueError without
+    factors, and as the methods of `GradedProduct`.
     """
     if not factors:
         raise ValueError("Expected at least one factor, got none.")

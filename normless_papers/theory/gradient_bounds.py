@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Setting, Watcher, last_stem_layer
+from normless.probes import Setting, Watcher
 from normless.residual import Layer, ResidualBlock
+from normless_papers.probes import last_stem_layer
 from normless_papers.theory.parameter_sets import ParameterSet, candidate_sets
 
 INPUT_COLUMNS = (
@@ -32,18 +33,8 @@ INPUT_COLUMNS = (
     "entropy",
     "bound",
 )
-SET_COLUMNS = (
-    "set",
-    "place",
-    "block",
-    "parameters",
-    "gradient_norm",
-    "set_norm",
-    "inner_product",
-    "excess",
-    "bound",
-    "logit_bound",
-)
+_MEASURED = ("gradient_norm", "set_norm", "inner_product", "excess", "bound", "logit_bound")
+SET_COLUMNS = ("set", "place", "block", "parameters", *_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -68,8 +59,8 @@ class InputGradientBounds(Watcher):
     """Norm of each example's gradient with respect to every block's input, and its bound (theorem 1, eq. 2).
 
     The input of the first block is the output of the stem's last layer, that of a later one the residual sum before
-    it; the identity is the same before and after an activation on that sum. The gradient must be that of the mean
-    cross entropy over the batch, the default of `observe`; an example's own is B times as large.
+    it. The gradient must be that of the mean cross entropy, the default of `observe`; an example's own is B times as
+    large.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list, init=False)
@@ -165,14 +156,14 @@ class SetGradientBounds(Watcher):
         """Choose the sets."""
         chosen = candidate_sets(setting.map, single=False) if self.sets is None else self.sets
         self._sets = list(chosen)
-        self._wanted = {name for one in self._sets for name in one.parameters}
+        self._members = {name for one in self._sets for name in one.parameters}
         self._sizes = {
             name: float(parameter.detach().double().square().sum())
             for name, parameter in setting.model.named_parameters()
-            if name in self._wanted
+            if name in self._members
         }
         self._targets = setting.targets
-        self._found: dict[str, tuple[float, float]] = {}
+        self._products: dict[str, tuple[float, float]] = {}
         self._output: OutputEntropy | None = None
 
     def on_logits(self, logits: Tensor) -> None:
@@ -181,9 +172,9 @@ class SetGradientBounds(Watcher):
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """The contribution of a parameter to ‖∂l/∂θ‖² and ⟨∂l/∂θ, θ⟩."""
-        if name in self._wanted:
+        if name in self._members:
             wide = gradient.double()
-            self._found[name] = (float(wide.square().sum()), float((wide * parameter.double()).sum()))
+            self._products[name] = (float(wide.square().sum()), float((wide * parameter.double()).sum()))
 
     def table(self) -> pd.DataFrame:
         """A row per set; where it is positively homogeneous, `inner_product` = `excess`, `gradient_norm` ≥ `bound`.
@@ -196,7 +187,7 @@ class SetGradientBounds(Watcher):
         output = self._output
         for one in self._sets if output is not None else []:
             assert output is not None
-            squares, products = zip(*(self._found.get(name, (0.0, 0.0)) for name in one.parameters), strict=True)
+            squares, products = zip(*(self._products.get(name, (0.0, 0.0)) for name in one.parameters), strict=True)
             size = sum(self._sizes.get(name, 0.0) for name in one.parameters) ** 0.5
             excess = float((output.loss - output.entropy).mean())
             room = float(output.largest.mean()) - log(output.classes)
@@ -208,11 +199,7 @@ class SetGradientBounds(Watcher):
 
 
 def output_entropy(logits: Tensor, targets: Tensor) -> OutputEntropy:
-    """Loss and entropy of logits (B, classes) at targets, classes (B,) or probabilities (B, classes).
-
-    Raises:
-        ValueError: the logits are not one vector per example.
-    """
+    """Loss and entropy of logits (B, classes) at targets, classes (B,) or probabilities (B, classes)."""
     if logits.dim() != 2:
         raise ValueError(
             f"The bounds are about one vector of logits per example, shape (B, classes), and these have shape "

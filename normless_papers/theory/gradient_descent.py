@@ -31,18 +31,14 @@ def descent_table(
 
     Args:
         matrices: each of shape (rows, columns) and full column rank.
-        reduction: final over initial error ||z - z*||.
+        reduction: final over initial error ||z - z*||, in (0, 1).
         max_steps: the limit of steps, beyond which ``steps`` is NaN.
         seed: of the draws.
 
     Returns:
-        One row per matrix: ``condition_number``; ``largest_step`` and ``predicted_largest_step``; ``steps`` to the
-        reduction at the step α*, and ``predicted_steps``, exact for an error in the two extreme subspaces and an
-        upper bound for any other; ``gradient_ratio`` of the gradients by unit errors along the extreme singular
-        vectors, and ``predicted_gradient_ratio``.
-
-    Raises:
-        ValueError: a matrix without full column rank, or a reduction outside (0, 1).
+        One row per matrix: ``condition_number``; ``largest_step``; ``steps`` to the reduction at the step α*;
+        ``gradient_ratio`` of the gradients by unit errors along the extreme singular vectors; and their predictions,
+        of the steps exact for an error in the two extreme subspaces and an upper bound for any other.
     """
     if not 0 < reduction < 1:
         raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
@@ -60,10 +56,6 @@ def largest_stable_step(matrix: Tensor, solution: Tensor) -> float:
     """The largest step α at which gradient descent on ||Az - Az*||² from z = 0 does not grow, by bisection on runs.
 
     A run grows if its loss rises in the last of 1000 steps; below the limit no step raises it. Accurate to 1%.
-
-    Args:
-        matrix: A, shape (rows, columns), float64.
-        solution: z*, shape (columns,), float64, not orthogonal to the largest singular vector.
     """
     low = 1 / (2 * float(matrix.square().sum()))
     high = 2 * low

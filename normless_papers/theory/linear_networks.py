@@ -60,7 +60,7 @@ class LinearSystems:
 
 
 def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, targets: Tensor) -> LinearSystems:
-    """Reduce the training of one layer of a linear network to independent linear systems.
+    """Reduce the training of one layer of a linear network to independent linear systems, in float64.
 
     Args:
         weights: A_1, …, A_t in the order in which they are applied, A_k of shape (n_k, n_(k-1)).
@@ -68,12 +68,9 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
         inputs: x, one column per sample, shape (n_0, m).
         targets: y, shape (n_t, m).
 
-    Returns:
-        The systems, in float64.
-
     Raises:
         ValueError: no such layer, incompatible shapes, or an assumption of the proposition is violated: at least as
-            many samples as features, all matrices of full rank, no layer after the trained one narrower than it.
+            many samples as features, matrices of full rank, no layer after the trained one narrower than it.
     """
     if not 0 <= layer < len(weights):
         raise ValueError(f"Expected a layer between 0 and {len(weights) - 1}, got {layer}.")

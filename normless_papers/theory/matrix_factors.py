@@ -29,16 +29,7 @@ GAINS = MappingProxyType({"xavier": 1.0, "he": sqrt(2.0)})
 
 
 def gain_of(gain: float | str, size: int) -> float:
-    """The number g for which entries have standard deviation g/√N.
-
-    Args:
-        gain: "xavier" (1, as theorem 1 has it), "he" (√2), "standard" (√N: standard Gaussian entries, as the
-            caption of figure 8 has it), or the number itself.
-        size: N.
-
-    Raises:
-        ValueError: another name, or a number that is not positive and finite.
-    """
+    """The g of a deviation g/√N: 1 for "xavier" (theorem 1), √2 for "he", √N for "standard" (figure 8), or itself."""
     if isinstance(gain, str):
         if gain == "standard":
             return sqrt(size)
@@ -53,22 +44,10 @@ def gain_of(gain: float | str, size: int) -> float:
 def random_factors(
     size: int, *, entries: Entries = "gaussian", gain: float | str = "xavier", seed: int = 0, run: int = 0
 ) -> Iterator[Tensor]:
-    """An infinite sequence of independent N × N matrices, entries independent with mean 0 and deviation g/√N.
+    """An infinite sequence of independent N × N matrices, float64, entries independent of mean 0 and deviation g/√N.
 
-    The same seed, run and entries give the same matrices up to the gain; other runs and entries are independent.
-
-    Args:
-        size: N.
-        entries: the distribution of the entries.
-        gain: g, see `gain_of`.
-        seed: of the whole experiment.
-        run: index of the repetition.
-
-    Yields:
-        Tensors of shape (N, N), float64.
-
-    Raises:
-        ValueError: no such entries, no such gain, or a size below 1.
+    The same seed, run and entries give the same matrices up to the gain g (see `gain_of`); other runs and entries are
+    independent. ValueError for other entries or gains, or a size below 1.
     """
     if size < 1:
         raise ValueError(f"Expected matrices of at least one row, got size {size}.")
@@ -95,17 +74,7 @@ def _draws(size: int, entries: Entries, scale: float, generator: torch.Generator
 def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:
     """The N exponents λ_i of products of N × N Gaussian matrices, largest first (natural logarithm per factor).
 
-    Their sum is the mean of log|det X| of one factor.
-
-    Args:
-        size: N.
-        gain: g, a number or a name as in `gain_of`.
-
-    Returns:
-        Shape (N,), float64.
-
-    Raises:
-        ValueError: a size below 1, or an invalid gain.
+    Shape (N,), float64; their sum is the mean of log|det X| of one factor. `gain` is that of `random_factors`.
     """
     if size < 1:
         raise ValueError(f"Expected matrices of at least one row, got size {size}.")
@@ -114,10 +83,6 @@ def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:
 
 
 def condition_growth(size: int) -> float:
-    """λ_1 - λ_N for matrices of size N: the growth per factor of the logarithm of a long product's condition number.
-
-    Raises:
-        ValueError: a size below 1.
-    """
+    """λ_1 - λ_N for size N: the growth per factor of the logarithm of a long product's condition number."""
     exponents = lyapunov_exponents(size)
     return float(exponents[0] - exponents[-1])

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.probes import as_function, map_tensors
+from normless.probes import map_tensors
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless_papers.probes import as_function
 
 Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
 
@@ -53,13 +54,12 @@ def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[Pa
     """Parameter sets in which a network without normalization may be positively homogeneous (Fixup, figure 2).
 
     These are the weight layers through which all of the signal passes, in the stem, between the blocks and in the
-    head (the classifier), and, in blocks with weights on the skip path, one of these with one from each branch. A
-    layer includes its bias, so that a classifier with a nonzero bias is detected.
+    head, and, in blocks with weights on the skip path, one of these with one from each branch. A layer includes its
+    bias.
 
     Args:
         residual_map: the network's map.
-        single: also every single weight layer inside a block. Those are p.h. sets where the block has no other
-            path, and serve as the negative case.
+        single: also every single weight layer inside a block; p.h. sets where the block has no other path.
     """
     sets = [*_single_layers(residual_map.stem_layers, "stem")]
     for block in residual_map.blocks:
@@ -80,14 +80,10 @@ def input_homogeneity(
     """Whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
 
     All floating-point tensors among the inputs are scaled. The network is left as it was; dropout draws the same
-    masks in all passes.
-
-    Args:
-        model, inputs, training: as for `normless.probes.observe`.
-        factors: the a, all positive.
+    masks in all passes. Arguments are those of `normless.probes.observe`, and `factors`, the positive a.
 
     Returns:
-        One row per factor. `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
+        One row per factor: `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
         ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding.
 
     Raises:
@@ -119,12 +115,8 @@ def homogeneous_sets(
 ) -> pd.DataFrame:
     """Find the positively homogeneous sets: f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
 
-    One forward pass per set and factor. The network is left as it was.
-
-    Args:
-        model, inputs, residual_map, training: as for `normless.probes.observe`.
-        sets: the sets to test; `candidate_sets` of the map if None.
-        factors: the a, all positive.
+    One forward pass per set and factor, the a of `input_homogeneity`; `sets` are `candidate_sets` of the map if None.
+    Other arguments are those of `normless.probes.observe`; the network is left as it was.
 
     Returns:
         One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
@@ -135,12 +127,12 @@ def homogeneous_sets(
     """
     _check_factors(factors)
     positional, named = arguments_of(inputs)
-    found = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    residual_map = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
     own = dict(model.named_parameters(remove_duplicate=False))
     rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
         plain = logits({}, inputs)
-        for one in candidate_sets(found) if sets is None else sets:
+        for one in candidate_sets(residual_map) if sets is None else sets:
             errors = [
                 _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)
                 for factor in factors

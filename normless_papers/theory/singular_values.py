@@ -38,9 +38,7 @@ def singular_value_table(
         factors: the numbers of factors M.
         size: N of the N × N factors.
         runs: independent repetitions.
-        entries: the distribution of the entries.
-        gain: g of their standard deviation g/√N, a number or a name as in `gain_of`.
-        seed: of the whole table.
+        entries, gain, seed: as for `random_factors`.
 
     Returns:
         One row per value, largest first within a product: ``factors``, ``run``, ``index`` (0..N-1),
@@ -78,12 +76,8 @@ def extremes_table(
 ) -> pd.DataFrame:
     """Largest and smallest singular value and condition number of every run; arguments as in `singular_value_table`.
 
-    Returns:
-        One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_largest``,
-        ``log10_smallest``, ``log10_condition``. Logarithms, since long products overflow.
-
-    Raises:
-        ValueError: a count below 1, no such entries or gain, or a product beyond the range of floating point.
+    One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_largest``, ``log10_smallest``,
+    ``log10_condition``. Logarithms, since long products overflow.
     """
     rows = []
     for count, run, logarithms in _spectra(factors, size, runs, entries, gain, seed):
@@ -97,25 +91,20 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
     """Mean and deviation over runs of the condition number and the largest value, with predictions (figures 11, 12).
 
     The condition number is averaged as its logarithm: the mean of the number itself is infinite already for one
-    Gaussian matrix (Edelman 1988).
-
-    Predictions by theorem 1: the largest value g^M·√((M+1)^(M+1)/M^M), approached as N grows, on average from
-    below; and the condition number as the ratio of that edge to the quantile 1/(2N), where the smallest of N values
-    lies: an order of magnitude, for M small compared to N. Its growth per factor tends to `condition_growth`.
+    Gaussian matrix (Edelman 1988). Predictions by theorem 1: the largest value g^M·√((M+1)^(M+1)/M^M), approached as
+    N grows, on average from below; and the condition number as the ratio of that edge to the quantile 1/(2N), where
+    the smallest of N values lies: an order of magnitude, for M small compared to N. Its growth per factor tends to
+    `condition_growth`.
 
     Args:
-        extremes: the rows of `extremes_table`, of one size and gain.
+        extremes: the rows of `extremes_table`, of one size N and gain g (see `random_factors`).
         size: N.
-        gain: g, a number or a name as in `gain_of`.
+        gain: g.
 
     Returns:
-        One row per number of factors: ``factors``, ``runs``, ``mean_log10_condition``, ``std_log10_condition``,
-        ``predicted_log10_condition``, ``mean_largest``, ``std_largest``, ``predicted_largest``,
-        ``predicted_log10_growth`` (of the condition number, per factor of a long product). Deviations are those of
-        a sample (divisor runs - 1), NaN for a single run.
-
-    Raises:
-        ValueError: an invalid gain.
+        One row per number of factors: ``factors``, ``runs``, mean, sample deviation (NaN for a single run) and
+        prediction of ``log10_condition`` and ``largest`` (``mean_…``, ``std_…``, ``predicted_…``),
+        ``predicted_log10_growth`` (of the condition number, per factor of a long product).
     """
     grouped = extremes.groupby("factors", sort=True)
     table = grouped.agg(
@@ -137,12 +126,8 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
 def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
     """The Kolmogorov–Smirnov distance of the singular values of each product from the limiting law.
 
-    Args:
-        values: the rows of `singular_value_table`.
-
-    Returns:
-        One row per number of factors and run: ``factors``, ``run``, ``distance`` (the largest difference of the
-        two shares of values below any point, 0..1), ``beyond_edge`` (the share of values above the law's edge).
+    Of rows of `singular_value_table` one row per number of factors and run: ``factors``, ``run``, ``distance`` (the
+    largest difference of the two shares of values below any point, 0..1), ``beyond_edge`` (the share above the edge).
     """
     rows = []
     for count, run in values[["factors", "run"]].drop_duplicates().itertuples(index=False):
@@ -156,16 +141,10 @@ def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def distance_between(values: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The Kolmogorov–Smirnov distance of two tables of singular values, all runs together.
+    """The Kolmogorov–Smirnov distance of two tables of `singular_value_table`, all runs together.
 
-    Both are in units of their gain, so that only the shape matters (universality, section 4).
-
-    Args:
-        values: the rows of one `singular_value_table`.
-        others: those of another.
-
-    Returns:
-        One row per number of factors in both: ``factors``, ``distance`` (0..1).
+    Both are in units of their gain, so that only the shape matters (universality, section 4). One row per number of
+    factors in both: ``factors``, ``distance`` (0..1).
     """
     shared = sorted(set(values["factors"]) & set(others["factors"]))
     rows = []

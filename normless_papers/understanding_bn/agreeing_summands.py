@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from normless.plots import lines, scheme_ink
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, larger, replicates, within
+from normless_papers.claims import replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients
+from normless_papers.stated_claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, conv_path, decades
 
@@ -30,23 +31,21 @@ _PAIRS = ((18, 19), (54, 55), (90, 91))
 _ROUNDING = 1e-9
 
 
-def _summand_identity(facts: Measured) -> list[Check]:
+def _summand_identity(facts: Measured) -> Tests:
     measured = facts.table
-    return [
-        check(
-            f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
-            "the kernel's mean |gradient|.",
-            bool((measured["deviation"] <= _ROUNDING).all()),
+    return {
+        f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
+        "the kernel's mean |gradient|.": decided(
+            (measured["deviation"] <= _ROUNDING).all(),
             largest_deviation=measured["deviation"].max(),
             parameters=measured["parameters"].sum(),
         ),
-        check(
-            "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.",
-            bool((measured["violations"] == 0).all()),
+        "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.": decided(
+            (measured["violations"] == 0).all(),
             violations=measured["violations"].sum(),
             parameters=measured["parameters"].sum(),
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
@@ -55,12 +54,10 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
+        f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
+        "|Σd| = Σ|d|.",
+        "The paper states the equation; the inequalities are the triangle inequality.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
-        remarks=(
-            f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
-            "|Σd| = Σ|d|.",
-            "The paper states the equation; the inequalities are the triangle inequality.",
-        ),
         layers=list(layers),
         precision="float64",
     )
@@ -91,18 +88,14 @@ def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _table_1(facts: Measured) -> list[Check]:
+def _table_1(facts: Measured) -> Tests:
     sizes = _by_layer(facts, "abs_sum", batch_norm=False)
-    growth = [
-        larger(
-            f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
-            "0).",
-            decades(sizes[later] / sizes[earlier]),
-            Estimate(0.0),
-        )
+    growth = {
+        f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
+        "0).": exceeds(decades(sizes[later] / sizes[earlier]), 0.0)
         for earlier, later in pairwise(_LAYERS)
-    ]
-    return [*_agreement(facts, _LAYERS), *growth]
+    }
+    return {**_agreement(facts, _LAYERS), **growth}
 
 
 @artefact("understanding-bn/table-1", basis="measurement", checks=_table_1)
@@ -111,17 +104,15 @@ def agreeing_summands(context: Context, *, data: str, batch_size: int, draws: in
     return _evidence(Initializations(context, data, batch_size, draws), _LAYERS)
 
 
-def _table_4(facts: Measured) -> list[Check]:
+def _table_4(facts: Measured) -> Tests:
     layers = [layer for pair in _PAIRS for layer in pair]
     sizes = np.log10(_by_layer(facts, "abs_sum", batch_norm=False))
     ratio = sum(sizes[second] - sizes[first] for first, second in _PAIRS) / len(_PAIRS)
-    ordering = larger(
+    return {
+        **_agreement(facts, layers),
         "Without batch norm |Σd| is smaller in the second convolution of a block than in the first (log₁₀ of the "
-        "ratio, its mean over the three blocks, below 0).",
-        Estimate(0.0),
-        replicates(ratio),
-    )
-    return [*_agreement(facts, layers), ordering]
+        "ratio, its mean over the three blocks, below 0).": exceeds(0.0, replicates(ratio)),
+    }
 
 
 @artefact("understanding-bn/table-4", basis="measurement", checks=_table_4)
@@ -137,7 +128,7 @@ def _by_layer(facts: Measured, quantity: str, *, batch_norm: bool) -> pd.DataFra
     return facts.pivoted("order", [quantity], batch_norm=batch_norm).droplevel(0, axis=1)
 
 
-def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
+def _agreement(facts: Measured, layers: Sequence[int]) -> Tests:
     """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
     table = facts.table.assign(factor=_factor(facts.table))
     # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
@@ -146,50 +137,23 @@ def _agreement(facts: Measured, layers: Sequence[int]) -> list[Check]:
     without = _by_layer(facts, "factor", batch_norm=False)
     with_norm, cancelled = (_by_layer(facts, name, batch_norm=True) for name in ("factor", "of_random_signs"))
     sizes = [_by_layer(facts, "abs_sum", batch_norm=kind) for kind in (False, True)]
-    checks = []
+    tests: dict[str, Test] = {}
     for layer in layers:
         ratio, five = decades(sizes[0][layer] / sizes[1][layer]), math.log10(5)
         named = f"Layer {layer} with batch norm"
-        checks += [
-            within(
-                f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of the ratio).",
-                decades(without[layer]),
-                0.0,
-                math.log10(4),
+        tests |= {
+            f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of "
+            "the ratio).": lies_within(decades(without[layer]), 0.0, math.log10(4)),
+            f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
+            "(log₁₀ of the ratio to √N).": lies_within(decades(cancelled[layer]), -five, five),
+            f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).": asked_at_scale(
+                lies_within(decades(with_norm[layer]), 2 - five, 2 + five), facts.fewer
             ),
-            within(
-                f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
-                "(log₁₀ of the ratio to √N).",
-                decades(cancelled[layer]),
-                -five,
-                five,
-            ),
-            at_scale(
-                within(
-                    f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).",
-                    decades(with_norm[layer]),
-                    2 - five,
-                    2 + five,
-                ),
-                facts.fewer,
-            ),
-            larger(
-                f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).",
-                ratio,
-                Estimate(0.0),
-            ),
-            at_scale(
-                within(
-                    f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
-                    "a decade (log₁₀ of the ratio).",
-                    ratio,
-                    1.5,
-                    3.5,
-                ),
-                facts.reduction,
-            ),
-        ]
-    return checks
+            f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).": exceeds(ratio, 0.0),
+            f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
+            "a decade (log₁₀ of the ratio).": asked_at_scale(lies_within(ratio, 1.5, 3.5), facts.reduction),
+        }
+    return tests
 
 
 def _factor(rows: pd.DataFrame) -> pd.Series:
@@ -200,7 +164,7 @@ def _evidence(setting: Initializations, layers: Sequence[int]) -> Evidence:
     """The four sums of some layers, and their geometric means over draws in the table's columns."""
 
     def sums(draw: Draw) -> pd.DataFrame:
-        table = pass_of(draw).sums
+        table = pass_of(draw)["sums"]
         return table[table["order"].isin(layers)]
 
     drawn = setting.measured(sums)

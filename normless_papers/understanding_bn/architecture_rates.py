@@ -16,7 +16,7 @@ from normless.plots import Ink, accuracy_against_rate, series_ink
 from normless.spec import parse_call
 from normless_papers.agreement import ROUNDING, Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, larger
+from normless_papers.claims import Check, Estimate, at_scale, check, larger, quantity_table
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
 from normless_papers.seeded_inputs import seeded
@@ -128,10 +128,6 @@ def _figure(runs: ArchitectureRuns) -> Axes:
     return accuracy_against_rate(table, series=AXIS, inks=_INKS, title="Rates that architectures train at")
 
 
-def _quantities(values: Mapping[str, float]) -> pd.DataFrame:
-    return pd.DataFrame([{"quantity": name, "value": float(value)} for name, value in values.items()])
-
-
 def _table_3(runs: ArchitectureRuns) -> list[Check]:
     return [
         *(runs.is_printed(name) for name in PRINTED),
@@ -180,7 +176,7 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
     """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
     runs = achievable(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
     return runs.runs.evidence(
-        _quantities(
+        quantity_table(
             {
                 "warm_start_lr": max(runs.first_rates, default=math.nan),
                 "warm_start_epochs": effort.variants["warm_start"]["warm_start_epochs"],
@@ -208,7 +204,7 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
     runs = achievable(context, effort, (ALTERNATING, NORMALIZED))
     return runs.runs.evidence(
-        _quantities(
+        quantity_table(
             {
                 "achievable_lr": runs.highest(ALTERNATING),
                 "achievable rate with batch norm": runs.highest(NORMALIZED),

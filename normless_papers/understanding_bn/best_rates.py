@@ -16,11 +16,7 @@ _BELOW = 0.5
 
 
 def best_rate(runs: pd.DataFrame) -> float:
-    """The learning rate with the highest mean test accuracy, the lower one of equals; NaN without runs.
-
-    Args:
-        runs: of one network, as in `normless_papers.trained.best_accuracy`.
-    """
+    """The learning rate with the highest mean test accuracy, the lower one of equals; NaN without runs."""
     means = {float(rate): best_accuracy(group).mean for rate, group in runs.groupby("rate")}  # type: ignore[arg-type]
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
     return max(sorted(known), key=known.__getitem__, default=math.nan)

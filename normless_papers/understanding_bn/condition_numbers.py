@@ -10,7 +10,7 @@ import pandas as pd
 
 from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check, in_every, larger, replicates
+from normless_papers.stated_claims import Tests, decided, exceeds, in_all
 from normless_papers.theory import (
     Entries,
     conditioning_table,
@@ -24,31 +24,21 @@ _OTHERS: tuple[Entries, ...] = ("uniform", "signs")
 _GAINS: tuple[float | str, ...] = ("he", "standard", 0.1)
 
 
-def _condition_numbers(extremes: pd.DataFrame) -> list[Check]:
+def _condition_numbers(extremes: pd.DataFrame) -> Tests:
     logarithms = extremes.pivot(index="run", columns="factors", values="log10_condition")
     factors, means = logarithms.columns.to_numpy(float), logarithms.mean().to_numpy(float)
     slopes = _slopes(logarithms)
     explained = float(np.corrcoef(factors, means)[0, 1] ** 2)
     first, last = logarithms.columns[[0, -1]]
-    return [
-        in_every(
-            "κ rises with the number of factors, in every run (the slope of log₁₀ κ).",
-            slopes > 0,
-            smallest_decades_per_factor=slopes.min(),
+    return {
+        "κ rises with the number of factors, in every run (the slope of log₁₀ κ).": in_all(
+            slopes > 0, smallest_decades_per_factor=slopes.min()
         ),
-        check(
-            "It rises roughly exponentially: a straight line explains more than 0.9 of the variance of log₁₀ κ, the "
-            "mean over runs.",
-            explained > 0.9,
-            explained=explained,
-        ),
-        larger(
-            f"It rises dramatically: with {last} factors κ is more than a thousand times that with {first} (log₁₀).",
-            replicates(logarithms[last]),
-            replicates(logarithms[first]),
-            by=3.0,
-        ),
-    ]
+        "It rises roughly exponentially: a straight line explains more than 0.9 of the variance of log₁₀ κ, the "
+        "mean over runs.": decided(explained > 0.9, explained=explained),
+        f"It rises dramatically: with {last} factors κ is more than a thousand times that with {first} "
+        "(log₁₀).": exceeds(logarithms[last], logarithms[first], by=3.0),
+    }
 
 
 @artefact("understanding-bn/figure-11", basis="measurement", checks=_condition_numbers)
@@ -69,23 +59,17 @@ def condition_numbers(context: Context, *, size: int, factors: Sequence[int], ru
     )
 
 
-def _largest_values(extremes: pd.DataFrame) -> list[Check]:
+def _largest_values(extremes: pd.DataFrame) -> Tests:
     values = extremes.pivot(index="run", columns="factors", values="largest")
     slopes = _slopes(values)
     first, last = values.columns[[0, -1]]
-    return [
-        in_every(
-            "It rises with the number of factors, in every run (the slope of the largest value).",
-            slopes > 0,
-            smallest_slope=slopes.min(),
+    return {
+        "It rises with the number of factors, in every run (the slope of the largest value).": in_all(
+            slopes > 0, smallest_slope=slopes.min()
         ),
-        larger(
-            f"It rises more slowly than linearly: with {last} factors it is smaller than in proportion to their "
-            f"number, from that with {first}.",
-            replicates(values[first] * (float(last) / float(first))),
-            replicates(values[last]),
-        ),
-    ]
+        f"It rises more slowly than linearly: with {last} factors it is smaller than in proportion to their "
+        f"number, from that with {first}.": exceeds(values[first] * (float(last) / float(first)), values[last]),
+    }
 
 
 @artefact("understanding-bn/figure-12", basis="measurement", checks=_largest_values)
@@ -113,23 +97,17 @@ def _slopes(by_run: pd.DataFrame) -> pd.Series[float]:
     return by_run.apply(lambda row: float(np.polyfit(factors, row.to_numpy(float), 1)[0]), axis=1)
 
 
-def _universality(changes: pd.DataFrame) -> list[Check]:
+def _universality(changes: pd.DataFrame) -> Tests:
     """Of `size` N, the largest `change_of_log10_condition` by gain, and the largest `distance` by entries."""
     bound = 5 / changes["size"].iloc[0]
     change, distance = changes["change_of_log10_condition"].max(), changes["distance"].max()
-    return [
-        check(
-            "The condition number of every product is unchanged by the gain: log₁₀ κ to 1e-6.",
-            change <= 1e-6,
-            largest_change=change,
+    return {
+        "The condition number of every product is unchanged by the gain: log₁₀ κ to 1e-6.": decided(
+            change <= 1e-6, largest_change=change
         ),
-        check(
-            f"Uniform entries and signs have the singular values of Gaussian ones: shares below any point, all runs "
-            f"together, differ by at most 5/N = {bound:g}.",
-            distance <= bound,
-            largest_distance=distance,
-        ),
-    ]
+        f"Uniform entries and signs have the singular values of Gaussian ones: shares below any point, all runs "
+        f"together, differ by at most 5/N = {bound:g}.": decided(distance <= bound, largest_distance=distance),
+    }
 
 
 @artefact("understanding-bn/scale-and-distribution-do-not-matter", basis="measurement", checks=_universality)

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 
 from normless.divergence import LOSS_LIMIT
 from normless.plots import Plot, lines, new_panels, shades
-from normless.probes import DivergingUpdate, find_divergence
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
@@ -25,7 +24,7 @@ from normless_papers.claims import (
     over_draws,
     quantity_table,
 )
-from normless_papers.probes import loss_along, moments_along
+from normless_papers.probes import DivergingUpdate, find_divergence, loss_along, moments_along
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.protocol import OPTIMIZER
 
@@ -110,7 +109,7 @@ def loss_along_update(
         setup=setting.setup(rate=RATE, optimizer=OPTIMIZER, minibatches=minibatches),
         on=("quantity",),
         draw=(lambda: LOSSES(tables[0])) if tables else None,
-        remarks=("The loss is that of the minibatch that made the update; the figure shows the first draw.",),
+        remarks=("The loss is that of the minibatch of the update; the figure shows the first draw.",),
         reduction=setting.reduction,
     )
 
@@ -232,7 +231,7 @@ def _moments(table: pd.DataFrame) -> Axes:
             log="y",
             title=title,
             x_label="layer",
-            y_label=f"mean of {_MOMENTS[moment]}, by part of the update made",
+            y_label=f"mean of {_MOMENTS[moment]}, by part of the update",
         )
     return panels[0]
 
@@ -248,6 +247,6 @@ LOSSES = Plot(
     joined=True,
     log="y?",
     title="Loss along the update",
-    x_label="part of the update made",
+    x_label="part of the update",
     y_label="loss (nats); dashed: by the gradient at the start",
 )

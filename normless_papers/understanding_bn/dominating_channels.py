@@ -5,36 +5,27 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS, Plot, new_panels, scheme_ink
-from normless.probes import channel_gradient_spread
+from normless.plots import PLOTS, Plot, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, larger, replicates, within
-from normless_papers.probes import ChannelContributions, dominance_table
+from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table
+from normless_papers.stated_claims import Tests, exceeds, lies_within
 from normless_papers.understanding_bn.initial_pass import READING_LAYERS, pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 
 _EARLY, _LATE = (2, 10), (95, 108)
 
 
-def _channel_pairs(facts: Measured) -> list[Check]:
+def _channel_pairs(facts: Measured) -> Tests:
     share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
-    return [
-        larger(
-            "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
-            "explains more than half of what varies in it.",
-            share[0],
-            Estimate(0.5),
-        ),
-        larger("With batch norm that explains less.", *share),
-        larger("The effective rank is larger with batch norm.", *reversed(rank)),
-        larger(
-            "Some channels have consistently large, others small gradients without batch norm: entries vary by more "
-            "than their mean.",
-            variation[0],
-            Estimate(1.0),
-        ),
-        larger("With batch norm they vary by less than their mean.", Estimate(1.0), variation[1]),
-    ]
+    return {
+        "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
+        "explains more than half of what varies in it.": exceeds(share[0], 0.5),
+        "With batch norm that explains less.": exceeds(*share),
+        "The effective rank is larger with batch norm.": exceeds(*reversed(rank)),
+        "Some channels have consistently large, others small gradients without batch norm: entries vary by more "
+        "than their mean.": exceeds(variation[0], 1.0),
+        "With batch norm they vary by less than their mean.": exceeds(1.0, variation[1]),
+    }
 
 
 @artefact("understanding-bn/figure-7", basis="measurement", checks=_channel_pairs)
@@ -42,49 +33,33 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
+
+    def matrix(draw: Draw, axes: Axes, title: str) -> None:
+        PAIRS(pass_of(draw)["pairs"], axes, ink=scheme_ink(INKS[draw.batch_norm]), title=f"{title}, layer 45")
+
     return setting.evidence(
-        lambda draw: pass_of(draw).pair_structure[columns],
-        draw=lambda: _matrices({kind: pass_of(Draw(setting, kind, 0)).pairs for kind in (False, True)}),
-        remarks=(
-            "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
-            "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
-            "channels sorted.",
-        ),
+        lambda draw: pass_of(draw)["pair_structure"][columns],
+        "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
+        "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
+        "channels sorted.",
+        draw=lambda: setting.side_by_side(matrix, width=4.3, height=3.6),
         layer=45,
     )
 
 
-def _matrices(matrices: dict[bool, pd.DataFrame]) -> Axes:
-    panels = new_panels(2, width=4.3, height=3.6)
-    for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        PAIRS(matrices[kind], axes, ink=scheme_ink(INKS[kind]), title=f"{name}, layer 45")
-    return panels[0]
-
-
-def _channel_gradients(facts: Measured) -> list[Check]:
+def _channel_gradients(facts: Measured) -> Tests:
     without, with_norm = (facts.pivoted("part", ["mean", "decades"], batch_norm=kind) for kind in (False, True))
     scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
-    return [
-        larger(
-            "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio "
-            "of mean |gradient| above 0).",
-            scales[0],
-            Estimate(0.0),
+    return {
+        "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio "
+        "of mean |gradient| above 0).": exceeds(scales[0], 0.0),
+        "With batch norm they are similarly scaled in all layers: early and late ones within an order of "
+        "magnitude (log₁₀ of the ratio).": lies_within(scales[1], -1.0, 1.0),
+        "Without batch norm gradients differ more from channel to channel within early layers than within late "
+        "ones (the deviation of log₁₀|gradient| over the channels of a layer).": exceeds(
+            without["decades"]["early"], without["decades"]["late"]
         ),
-        within(
-            "With batch norm they are similarly scaled in all layers: early and late ones within an order of "
-            "magnitude (log₁₀ of the ratio).",
-            scales[1],
-            -1.0,
-            1.0,
-        ),
-        larger(
-            "Without batch norm gradients differ more from channel to channel within early layers than within late "
-            "ones (the deviation of log₁₀|gradient| over the channels of a layer).",
-            replicates(without["decades"]["early"]),
-            replicates(without["decades"]["late"]),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-19", basis="measurement", checks=_channel_gradients)
@@ -93,7 +68,7 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
     setting = Initializations(context, data, batch_size, draws)
 
     def spread(draw: Draw) -> pd.DataFrame:
-        by_layer = channel_gradient_spread(pass_of(draw).channels).set_index("order")
+        by_layer = channel_gradient_spread(pass_of(draw)["channels"]).set_index("order")
         rows = []
         for part, (first, last) in (("early", _EARLY), ("late", _LATE)):
             mean = by_layer.loc[first:last, ["mean", "standard_deviation", "decades"]].mean()
@@ -102,37 +77,27 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
     return setting.evidence(
         spread,
-        draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw).channels)),
-        remarks=(
-            "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
-            "conditioning of the network ahead; both are checked. The figure shows the first draw.",
-        ),
+        "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
+        "conditioning of the network ahead; both are checked. The figure shows the first draw.",
+        draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw)["channels"])),
         early=f"layers {_EARLY[0]} to {_EARLY[1]}",
         late=f"layers {_LATE[0]} to {_LATE[1]}",
     )
 
 
-def _dominating_channels(facts: Measured) -> list[Check]:
+def _dominating_channels(facts: Measured) -> Tests:
     averages = facts.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
     without, with_norm = averages.loc[False], averages.loc[True]
-    return [
-        larger(
-            "Without batch norm channels with larger means contribute more: the rank correlation of a channel's "
-            "contribution with its |mean| is above 0.5.",
-            replicates(without["mean_correlation"]),
-            Estimate(0.5),
+    return {
+        "Without batch norm channels with larger means contribute more: the rank correlation of a channel's "
+        "contribution with its |mean| is above 0.5.": exceeds(without["mean_correlation"], 0.5),
+        "Effectively fewer channels matter without batch norm (1/Σ share² over their number).": exceeds(
+            with_norm["effective_share"], without["effective_share"]
         ),
-        larger(
-            "Effectively fewer channels matter without batch norm (1/Σ share² over their number).",
-            replicates(with_norm["effective_share"]),
-            replicates(without["effective_share"]),
+        "Effectively few channels matter without it: less than half of them.": exceeds(
+            0.5, without["effective_share"]
         ),
-        larger(
-            "Effectively few channels matter without it: less than half of them.",
-            Estimate(0.5),
-            replicates(without["effective_share"]),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/dominating-channels", basis="measurement", checks=_dominating_channels)
@@ -141,13 +106,11 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
-        lambda draw: dominance_table(pass_of(draw).contributions)[columns].rename(columns={"order": "layer"}),
-        draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw).contributions)),
-        remarks=(
-            "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
-            "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
-            "first draw.",
-        ),
+        lambda draw: dominance_table(pass_of(draw)["contributions"])[columns].rename(columns={"order": "layer"}),
+        "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
+        "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
+        "first draw.",
+        draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw)["contributions"])),
         layers=list(READING_LAYERS),
     )
 

@@ -10,12 +10,13 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.plots import PLOTS, QUIET, SCHEME_INKS, lines, new_panels
+from normless.plots import PLOTS, QUIET, SCHEME_INKS, lines
 from normless.probes import agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, in_every, larger, replicates, within
+from normless_papers.claims import replicates
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import for_each_class
+from normless_papers.stated_claims import Tests, decided, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initial_pass import WEIGHT_52, class_pass_of, pass_of
 from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
 
@@ -25,42 +26,28 @@ ALMOST_ALWAYS = 0.9
 _SUM_ROUNDING = 1e-9
 
 
-def _favoured_class(facts: Measured) -> list[Check]:
+def _favoured_class(facts: Measured) -> Tests:
     without, with_norm = facts.both
     variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
-    return [
-        in_every(
-            f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
-            "minibatch, in every draw.",
-            without["predicted_share"] >= ALMOST_ALWAYS,
-            smallest_share=without["predicted_share"].min(),
+    return {
+        f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
+        "minibatch, in every draw.": in_all(
+            without["predicted_share"] >= ALMOST_ALWAYS, smallest_share=without["predicted_share"].min()
         ),
-        larger(
-            "That class's gradients are large for the images of other classes: on average more than half of the "
-            "largest possible, 1.",
-            replicates(without["column_mean"]),
-            Estimate(0.5),
+        "That class's gradients are large for the images of other classes: on average more than half of the "
+        "largest possible, 1.": exceeds(without["column_mean"], 0.5),
+        "They are roughly constant: their deviation over images is less than a quarter of their mean.": exceeds(
+            0.25, variation[0]
         ),
-        larger(
-            "They are roughly constant: their deviation over images is less than a quarter of their mean.",
-            Estimate(0.25),
-            variation[0],
+        "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
+        "mean is larger.": exceeds(variation[1], variation[0]),
+        "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.": exceeds(
+            *facts.estimates("agreement")
         ),
-        larger(
-            "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
-            "mean is larger.",
-            variation[1],
-            variation[0],
+        "The largest gradient of the final bias is smaller with batch norm.": exceeds(
+            *facts.estimates("bias_gradient")
         ),
-        larger(
-            "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.",
-            *facts.estimates("agreement"),
-        ),
-        larger(
-            "The largest gradient of the final bias is smaller with batch norm.",
-            *facts.estimates("bias_gradient"),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-4", basis="measurement", checks=_favoured_class)
@@ -68,13 +55,11 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
     """Figure 4: the gradient of one class's logit is large and positive for all images of other classes."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
-        lambda draw: _favourite(pass_of(draw).logits, pass_of(draw).logits_by_example),
-        draw=lambda: _maps({kind: pass_of(Draw(setting, kind, 0)).logits_by_example for kind in (False, True)}),
-        remarks=(
-            "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
-            "where the gradient is the predicted probability of that class, and hence positive.",
-            "The figure shows the first draw.",
-        ),
+        lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
+        "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
+        "where the gradient is the predicted probability of that class, and hence positive.",
+        "The figure shows the first draw.",
+        draw=lambda: setting.side_by_side(_map),
     )
 
 
@@ -88,38 +73,31 @@ def _favourite(by_class: pd.DataFrame, by_example: pd.DataFrame) -> pd.DataFrame
     return pd.DataFrame([row])
 
 
-def _maps(matrices: dict[bool, pd.DataFrame]) -> Axes:
-    panels = new_panels(2)
-    for axes, kind, name in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
-        PLOTS["logit_matrix"](matrices[kind], axes, title=f"{name}, ∂L_b/∂z_j")
-    return panels[0]
+def _map(draw: Draw, axes: Axes, title: str) -> None:
+    PLOTS["logit_matrix"](pass_of(draw)["logits_by_example"], axes, title=f"{title}, ∂L_b/∂z_j")
 
 
-def _predicted(dominant: pd.DataFrame) -> Check:
-    return in_every(
+def _predicted(dominant: pd.DataFrame) -> Tests:
+    return {
         "The class with the largest gradients is the one that the untrained network almost always guesses, for at "
-        f"least {ALMOST_ALWAYS:.0%} of the images, in every draw.",
-        dominant["predicted_share"] >= ALMOST_ALWAYS,
-        smallest_share=dominant["predicted_share"].min(),
-    )
+        f"least {ALMOST_ALWAYS:.0%} of the images, in every draw.": in_all(
+            dominant["predicted_share"] >= ALMOST_ALWAYS, smallest_share=dominant["predicted_share"].min()
+        )
+    }
 
 
-def _elements_of_classes(facts: Measured) -> list[Check]:
+def _elements_of_classes(facts: Measured) -> Tests:
     dominant = facts.by_draw(batch_norm=False)
-    return [
-        _predicted(dominant),
-        larger(
-            "One class has far larger impact than any other: its mean |gradient| is more than three times that of "
-            "the next (log₁₀ of the ratio above log₁₀ 3).",
-            decades(dominant["share"] / dominant["next_share"]),
-            Estimate(math.log10(3)),
+    return {
+        **_predicted(dominant),
+        "One class has far larger impact than any other: its mean |gradient| is more than three times that of the "
+        "next (log₁₀ of the ratio above log₁₀ 3).": exceeds(
+            decades(dominant["share"] / dominant["next_share"]), math.log10(3)
         ),
-        larger(
-            "It has the largest gradient of all classes in the majority of the kernel's elements.",
-            replicates(dominant["leading_share"]),
-            Estimate(0.5),
+        "It has the largest gradient of all classes in the majority of the kernel's elements.": exceeds(
+            dominant["leading_share"], 0.5
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-20", basis="measurement", checks=_elements_of_classes)
@@ -128,22 +106,20 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
 
     def dominance(draw: Draw) -> pd.DataFrame:
-        seen = class_pass_of(draw)
-        ordered = seen.sizes.sort_values("mean_abs", ascending=False)
+        tables = class_pass_of(draw)
+        ordered = tables["sizes"].sort_values("mean_abs", ascending=False)
         dominant = ordered.iloc[0]
         row = {name: dominant[name] for name in ("class", "share", "predicted_share")}
         row |= {"next_share": ordered["share"].iloc[1]}
-        return pd.DataFrame([row | {"leading_share": _leading(seen.elements, int(dominant["class"]))}])
+        return pd.DataFrame([row | {"leading_share": _leading(tables["elements"], int(dominant["class"]))}])
 
     return setting.evidence(
         dominance,
-        draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0)).elements),
-        remarks=(
-            "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
-            "The sum over classes has half of its size from that class by construction: where it is predicted with "
-            "certainty its logit has the gradient 1 for nine images in ten, and every other class -1 for one in ten. "
-            "So the majority is counted in elements.",
-        ),
+        "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
+        "The sum over classes has half of its size from that class by construction: where it is predicted with "
+        "certainty its logit has the gradient 1 for nine images in ten, and every other class -1 for one in ten. "
+        "So the majority is counted in elements.",
+        draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0))["elements"]),
         batch_norm=(False,),
         layer=52,
         parameter=WEIGHT_52,
@@ -157,21 +133,15 @@ def _leading(elements: pd.DataFrame, dominant: int) -> float:
     return float((alive.idxmax(axis=1) == dominant).mean()) if len(alive) else float("nan")
 
 
-def _gradient_of_classes(facts: Measured) -> list[Check]:
+def _gradient_of_classes(facts: Measured) -> Tests:
     rows = facts.by_draw(batch_norm=False).reset_index()
     by_draw = rows.groupby("draw")["mean_abs"]
-    dominant = rows.loc[by_draw.idxmax()]
     ratio = by_draw.max() / ((by_draw.sum() - by_draw.max()) / (by_draw.count() - 1))
-    return [
-        _predicted(dominant),
-        within(
-            "The dominant class's mean |gradient| is about ten times the mean of the others, within half a decade "
-            "(log₁₀ of the ratio).",
-            decades(ratio),
-            0.5,
-            1.5,
-        ),
-    ]
+    return {
+        **_predicted(rows.loc[by_draw.idxmax()]),
+        "The dominant class's mean |gradient| is about ten times the mean of the others, within half a decade "
+        "(log₁₀ of the ratio).": lies_within(decades(ratio), 0.5, 1.5),
+    }
 
 
 @artefact("understanding-bn/figure-21", basis="measurement", checks=_gradient_of_classes)
@@ -179,31 +149,28 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     """Figure 21: the dominant class's mean absolute gradient is about ten times that of the other classes."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
-        lambda draw: class_pass_of(draw).sizes,
-        draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0)).sizes),
-        remarks=(
-            "The figure shows the first draw.",
-            "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
-            "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
-            "the caption's is checked.",
-        ),
+        lambda draw: class_pass_of(draw)["sizes"],
+        "The figure shows the first draw.",
+        "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
+        "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
+        "the caption's is checked.",
+        draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0))["sizes"]),
         batch_norm=(False,),
         layer=52,
         parameter=WEIGHT_52,
     )
 
 
-def _class_wise_mask(facts: Measured) -> list[Check]:
-    return [
-        check(
-            f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
-            f"{_SUM_ROUNDING:g} of its largest element.",
+def _class_wise_mask(facts: Measured) -> Tests:
+    return {
+        f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
+        f"{_SUM_ROUNDING:g} of its largest element.": decided(
             bool((rows["deviation"] <= _SUM_ROUNDING).all()) if len(rows) else None,
             largest_deviation=rows["deviation"].max(),
             parameters=rows["parameters"].max(),
         )
         for name, rows in zip(("without", "with"), facts.both, strict=True)
-    ]
+    }
 
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)
@@ -212,12 +179,10 @@ def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,
+        "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
+        "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
+        "The figure shows the first draw without batch norm.",
         draw=lambda: GRADIENT_BY_CLASS(_sums(Draw(setting, False, 0))),
-        remarks=(
-            "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
-            "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
-            "The figure shows the first draw without batch norm.",
-        ),
         precision="float64",
     )
 

@@ -25,13 +25,6 @@ def gradient_scales(
 
     Gradients are of a ResNet-110 whatever the effort: it is at that depth that norms decide their size. The networks
     of one draw start from one seed and see the same minibatch.
-
-    Args:
-        context: whose data and first seed are taken.
-        effort: whose data.
-        schemes: by the names that the result has.
-        batch_size: images in the minibatch.
-        draws: how many networks of each.
     """
     batch = training_batch(context, effort.data, batch_size)
     seeds = range(context.seed, context.seed + draws)

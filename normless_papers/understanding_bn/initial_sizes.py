@@ -8,40 +8,30 @@ from matplotlib.axes import Axes
 
 from normless.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, over_draws, replicates, within
+from normless_papers.claims import Estimate, over_draws
+from normless_papers.stated_claims import Test, Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
-from normless_papers.understanding_bn.initializations import Draw, Initializations, Measured, decades
+from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 
 # The layers over which growth is fitted: without the stem's neighbourhood and the classifier.
 _FITTED = (8, 109)
 _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
 
-def _gradients_of_layer_55(facts: Measured) -> list[Check]:
+def _gradients_of_layer_55(facts: Measured) -> Tests:
     without, with_norm = facts.both
     ratio = without["mean_abs"] / with_norm["mean_abs"]
-    return [
-        in_every(
-            "Gradients are larger without batch norm, in every draw (mean |gradient| of the kernel).",
-            ratio > 1,
-            smallest_ratio=ratio.min(),
-            largest_ratio=ratio.max(),
+    return {
+        "Gradients are larger without batch norm, in every draw (mean |gradient| of the kernel).": in_all(
+            ratio > 1, smallest_ratio=ratio.min(), largest_ratio=ratio.max()
         ),
-        at_scale(
-            within(
-                "They are about 10² times larger, within half a decade (log₁₀ of the ratio of the means).",
-                decades(ratio),
-                1.5,
-                2.5,
-            ),
-            facts.reduction,
+        "They are about 10² times larger, within half a decade (log₁₀ of the ratio of the means).": asked_at_scale(
+            lies_within(decades(ratio), 1.5, 2.5), facts.reduction
         ),
-        larger(
-            "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).",
-            decades(without["kurtosis"] / with_norm["kurtosis"]),
-            Estimate(0.0),
+        "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).": exceeds(
+            decades(without["kurtosis"] / with_norm["kurtosis"]), 0.0
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-2", basis="measurement", checks=_gradients_of_layer_55)
@@ -50,7 +40,7 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
     setting = Initializations(context, data, batch_size, draws)
 
     def sizes(draw: Draw) -> pd.DataFrame:
-        gradients = pass_of(draw).gradients
+        gradients = pass_of(draw)["gradients"]
         return gradients[gradients["parameter"] == WEIGHT_55]
 
     def quantities(facts: Measured) -> dict[str, Estimate | float]:
@@ -67,66 +57,38 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         sizes,
+        "Magnitudes are mean absolute values, as in tables 1 and 4.",
+        "The figure shows the first draw; note that its horizontal axes differ.",
         quantities=quantities,
-        draw=lambda: _histograms(setting.shown(lambda draw: pass_of(draw).gradient_histogram)),
-        remarks=(
-            "Magnitudes are mean absolute values, as in tables 1 and 4.",
-            "The figure shows the first draw; note that its horizontal axes differ.",
-        ),
+        draw=lambda: setting.side_by_side(_histogram),
         layer=55,
         parameter=WEIGHT_55,
     )
 
 
-def _histograms(counts: pd.DataFrame) -> Axes:
-    panels = new_panels(2)
-    for axes, scheme, title in zip(
-        panels, ("none", "batch_norm"), ("Without batch norm", "With batch norm"), strict=True
-    ):
-        histogram(
-            counts[counts["scheme"] == scheme],
-            axes,
-            names="none",
-            log="y",
-            x_marks=[0],
-            title=title,
-            x_label="gradient of a weight of layer 55 (nats per unit)",
-        )
-    return panels[0]
+def _histogram(draw: Draw, axes: Axes, title: str) -> None:
+    label = "gradient of a weight of layer 55 (nats per unit)"
+    counts = pass_of(draw)["gradient_histogram"].assign(scheme=INKS[draw.batch_norm])
+    histogram(counts, axes, names="none", log="y", x_marks=[0], title=title, x_label=label)
 
 
-def _moments_against_depth(facts: Measured) -> list[Check]:
+def _moments_against_depth(facts: Measured) -> Tests:
     without, with_norm = facts.both
-    checks = [
-        at_scale(
-            within(
-                "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade (log₁₀).",
-                replicates(without["log10_scale"]),
-                1.5,
-                2.5,
-            ),
-            facts.reduction,
-        )
-    ]
+    tests: dict[str, Test] = {
+        "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade "
+        "(log₁₀).": asked_at_scale(lies_within(without["log10_scale"], 1.5, 2.5), facts.reduction),
+    }
     for name in _MOMENTS.values():
-        growth = replicates(without[f"{name}_decades"])
-        checks += [
-            larger(f"Without batch norm {name} grows by more than a decade over 100 layers.", growth, Estimate(1.0)),
-            larger(
-                f"Almost exponentially: a straight line explains more than 0.8 of the variance of log₁₀ {name} over "
-                "layers.",
-                replicates(without[f"{name}_straightness"]),
-                Estimate(0.8),
+        tests |= {
+            f"Without batch norm {name} grows by more than a decade over 100 layers.": exceeds(
+                without[f"{name}_decades"], 1.0
             ),
-            within(
-                f"With batch norm {name} stays relatively constant: its trend is less than half a decade over 100 "
-                "layers.",
-                replicates(with_norm[f"{name}_decades"]),
-                -0.5,
-                0.5,
-            ),
-        ]
-    return checks
+            f"Almost exponentially: a straight line explains more than 0.8 of the variance of log₁₀ {name} over "
+            "layers.": exceeds(without[f"{name}_straightness"], 0.8),
+            f"With batch norm {name} stays relatively constant: its trend is less than half a decade over 100 "
+            "layers.": lies_within(with_norm[f"{name}_decades"], -0.5, 0.5),
+        }
+    return tests
 
 
 @artefact("understanding-bn/figure-3", basis="measurement", checks=_moments_against_depth)
@@ -134,14 +96,12 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     """Figure 3: without batch norm channel means and variances grow almost exponentially with depth."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
-        lambda draw: _fits(pass_of(draw).moments),
+        lambda draw: _fits(pass_of(draw)["moments"]),
+        "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
+        "variances zigzag around their constant trend.",
+        "The figure shows the first draw; bands reach one standard deviation over channels.",
         quantities=_growth,
-        draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw).moments)),
-        remarks=(
-            "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
-            "variances zigzag around their constant trend.",
-            "The figure shows the first draw; bands reach one standard deviation over channels.",
-        ),
+        draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw)["moments"])),
         layers=f"{_FITTED[0]} to {_FITTED[1]}",
         moments="of the weight layers' outputs, before a norm",
     )

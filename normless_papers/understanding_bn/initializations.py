@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
+from normless.plots import new_panels
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
@@ -34,11 +35,7 @@ PUBLISHED_DEPTH = 110
 
 
 def conv_path(layer: int) -> str:
-    """The path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem.
-
-    Raises:
-        ValueError: the layer is not in a block.
-    """
+    """The path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem."""
     if layer < 2:
         raise ValueError(f"Layers from 2 on are in residual blocks; {layer} is not.")
     return f"blocks.{(layer - 2) // 2}.conv{1 + layer % 2}"
@@ -111,26 +108,23 @@ class Initializations:
         first = (Draw(self, kind, 0) for kind in batch_norm)
         return pd.concat(table_of(draw).assign(scheme=INKS[draw.batch_norm]) for draw in first)
 
+    def side_by_side(self, draw: Callable[[Draw, Axes, str], object], **size: Any) -> Axes:
+        """A panel for the first draw without batch norm and one with it; `draw` gets the start of its title."""
+        panels = new_panels(2, **size)
+        for axes, kind, title in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
+            draw(Draw(self, kind, 0), axes, title)
+        return panels[0]
+
     def evidence(
         self,
         measure: Callable[[Draw], pd.DataFrame],
-        *,
+        *remarks: str,
         draw: Callable[[], Axes],
-        remarks: tuple[str, ...],
         quantities: Callable[[Measured], Mapping[str, Estimate | float]] | None = None,
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,
     ) -> Evidence:
-        """The evidence of an artefact whose facts are one table of every draw.
-
-        Args:
-            measure: the table of one draw.
-            draw: draws the figure.
-            remarks: of the evidence.
-            quantities: of the facts, by the names of published numbers; if None, the table itself is published.
-            batch_norm: the kinds of networks.
-            setup: added to `setup`.
-        """
+        """The evidence whose facts are one table of every draw; that is what is published without `quantities`."""
         facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
         return Evidence(
             facts.table if quantities is None else quantity_table(quantities(facts)),

@@ -11,20 +11,20 @@ from scipy.integrate import trapezoid
 
 from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check, close
+from normless_papers.stated_claims import Test, Tests, decided, equals
 from normless_papers.theory import density, density_table
 
 
-def _parametrization(curves: pd.DataFrame) -> list[Check]:
-    checks = []
+def _parametrization(curves: pd.DataFrame) -> Tests:
+    tests: dict[str, Test] = {}
     for count, edge, first, last, rise, apart in curves.itertuples(index=False, name=None):
-        checks += [
-            check(f"M = {count}: x(φ) is strictly decreasing.", rise < 0, largest_rise=rise),
-            close(f"M = {count}: x tends to (M+1)^(M+1)/M^M at φ → 0, within 1e-6.", first, edge, relative=1e-6),
-            close(f"M = {count}: x tends to 0 at φ → π/(M+1), below 1e-6.", last, 0.0, absolute=1e-6),
-            check(f"M = {count}: the curve is equation (9), to 1e-9.", apart <= 1e-9, deviation=apart),
-        ]
-    return checks
+        tests |= {
+            f"M = {count}: x(φ) is strictly decreasing.": decided(rise < 0, largest_rise=rise),
+            f"M = {count}: x tends to (M+1)^(M+1)/M^M at φ → 0, within 1e-6.": equals(first, edge, relative=1e-6),
+            f"M = {count}: x tends to 0 at φ → π/(M+1), below 1e-6.": equals(last, 0.0, absolute=1e-6),
+            f"M = {count}: the curve is equation (9), to 1e-9.": decided(apart <= 1e-9, deviation=apart),
+        }
+    return tests
 
 
 @artefact("understanding-bn/figure-9", basis="formula", checks=_parametrization)
@@ -57,27 +57,18 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
     )
 
 
-def _densities(densities: pd.DataFrame) -> list[Check]:
+def _densities(densities: pd.DataFrame) -> Tests:
     near, off = densities["density_at_1e-8"], densities["deviation_from_marchenko_pastur"].max()
     integrals = densities[["factors", "integral"]].itertuples(index=False, name=None)
-    return [
-        *(
-            close(f"M = {count}: the density integrates to 1, within 1e-4.", integral, 1.0, absolute=1e-4)
+    return {
+        **{
+            f"M = {count}: the density integrates to 1, within 1e-4.": equals(integral, 1.0, absolute=1e-4)
             for count, integral in integrals
-        ),
-        check(
-            "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
-            "M.",
-            bool(near.min() > 1e3 and (near.diff().iloc[1:] > 0).all()),
-            smallest=near.min(),
-            largest=near.max(),
-        ),
-        check(
-            "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.",
-            off <= 1e-9,
-            deviation=off,
-        ),
-    ]
+        },
+        "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
+        "M.": decided(near.min() > 1e3 and (near.diff().iloc[1:] > 0).all(), smallest=near.min(), largest=near.max()),
+        "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.": decided(off <= 1e-9, deviation=off),
+    }
 
 
 @artefact("understanding-bn/figure-10", basis="formula", checks=_densities)

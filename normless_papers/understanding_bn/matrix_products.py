@@ -14,9 +14,9 @@ from torch import nn
 
 from normless.plots import histogram
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check, close, in_every
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Test, Tests, decided, equals, in_all
 from normless_papers.theory import (
     density_table,
     distance_between,
@@ -52,48 +52,40 @@ class Law:
         return list(rows[["factors", "value", "predicted"]].itertuples(index=False, name=None))
 
 
-def _limiting_law(facts: Law) -> list[Check]:
+def _limiting_law(facts: Law) -> Tests:
     """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law."""
     bound = _VALUES_OFF / facts.size
     distances = facts.distances
-    checks = [
-        check(
-            f"The squared singular values at N = {facts.size} follow ρ: the shares below any point are at most "
-            f"{_VALUES_OFF}/N = {bound:g} off, in every product.",
-            bool((distances["distance"] <= bound).all()),
+    tests: dict[str, Test] = {
+        f"The squared singular values at N = {facts.size} follow ρ: the shares below any point are at most "
+        f"{_VALUES_OFF}/N = {bound:g} off, in every product.": decided(
+            (distances["distance"] <= bound).all(),
             largest_distance=distances["distance"].max(),
             bound=bound,
         ),
-        check(
-            "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.",
-            bool(distances["beyond_edge"].mean() < 1 / facts.size),
+        "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.": decided(
+            distances["beyond_edge"].mean() < 1 / facts.size,
             mean_share=distances["beyond_edge"].mean(),
             bound=1 / facts.size,
         ),
-        *(
-            close(f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.", edge, expected, relative=1e-3)
+        **{
+            f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.": equals(edge, expected, relative=1e-3)
             for count, edge, expected in facts.of("upper_edge_for_large_M")
-        ),
-    ]
-    checks += [
-        close(
-            f"M = {count}: ρ diverges as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.",
-            slope,
-            expected,
-            absolute=1e-3,
+        },
+    }
+    tests |= {
+        f"M = {count}: ρ diverges as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.": equals(
+            slope, expected, absolute=1e-3
         )
         for count, slope, expected in facts.of("behaviour_at_zero")
-    ]
-    checks += [
-        close(
-            f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.",
-            moment,
-            expected,
-            relative=2 * bound,
+    }
+    tests |= {
+        f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.": equals(
+            moment, expected, relative=2 * bound
         )
         for count, moment, expected in facts.of("mean of s⁴")
-    ]
-    return checks
+    }
+    return tests
 
 
 @artefact("understanding-bn/theorem-1", basis="measurement", checks=_limiting_law)
@@ -155,33 +147,29 @@ def matrix_reduction(size: int) -> str:
     return "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
 
 
-def _products(products: pd.DataFrame) -> list[Check]:
+def _products(products: pd.DataFrame) -> Tests:
     """Of `size` N, `factors`, `run`, `heaviness` E s⁴/(E s²)², `largest`, and `distance` from the first run."""
     heaviness, largest = (
         products.pivot(index="run", columns="factors", values=name) for name in ("heaviness", "largest")
     )
     bound = 2 * _VALUES_OFF / products["size"].iloc[0]
-    return [
-        in_every(
-            "The distribution is more heavy-tailed with every further number of factors, in every run: E s⁴/(E s²)² "
-            "rises.",
+    return {
+        "The distribution is more heavy-tailed with every further number of factors, in every run: E s⁴/(E s²)² "
+        "rises.": in_all(
             heaviness.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
             least=heaviness.mean().min(),
             most=heaviness.mean().max(),
         ),
-        in_every(
-            "The largest singular value grows with every further number of factors, in every run, also for entries "
-            "of variance 1/N.",
+        "The largest singular value grows with every further number of factors, in every run, also for entries "
+        "of variance 1/N.": in_all(
             largest.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
             first=largest.mean().iloc[0],
             last=largest.mean().iloc[-1],
         ),
-        check(
-            f"Runs nearly coincide: the shares of values below any point differ by at most {bound:g}.",
-            bool(products["distance"].max() <= bound),
-            largest_distance=products["distance"].max(),
+        f"Runs nearly coincide: the shares of values below any point differ by at most {bound:g}.": decided(
+            products["distance"].max() <= bound, largest_distance=products["distance"].max()
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-8", basis="measurement", checks=_products)
@@ -222,14 +210,7 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
 
 
 def draw_singular_values(values: pd.DataFrame, law: pd.DataFrame, ax: Axes | None = None, *, of: str) -> Axes:
-    """Figure 8: histograms of all runs over each other by the number of factors, with the limiting density.
-
-    Args:
-        values: a row per singular value: ``factors``, ``run``, ``unit_squared`` (for entries of variance 1/N).
-        law: of `density_table`.
-        ax: where to draw; a new figure without it.
-        of: ``"squares"`` or ``"values"``.
-    """
+    """Figure 8: histograms of all runs over each other by the number of factors, with the limiting density."""
     shown = values["unit_squared"] if of == "squares" else np.sqrt(values["unit_squared"])
     return histogram(
         values.assign(shown=shown),

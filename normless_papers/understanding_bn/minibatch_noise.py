@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check
 from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Tests, decided
 from normless_papers.understanding_bn.initializations import Initializations
 
 _SQUARE, _BIAS = "E[||alpha grad f - alpha grad_SGD||^2]", "E[error term]"
@@ -42,46 +42,33 @@ class StepNoise:
     draws: int
 
 
-def _equation_2(facts: StepNoise) -> tuple[Check, ...]:
+def _equation_2(facts: StepNoise) -> Tests:
     """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet."""
     exact, drawn = facts.exact, facts.drawn
     noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
     off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
     scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
     errors = (drawn["noise"] - drawn["predicted_noise"]).abs() / drawn["standard_error"]
-    return (
-        check(
-            "Over all possible minibatches the squared error is exactly α²M/|B|, to 1e-9.",
-            off <= _EXACT,
-            deviation=off,
+    return {
+        "Over all possible minibatches the squared error is exactly α²M/|B|, to 1e-9.": decided(
+            off <= _EXACT, deviation=off
         ),
-        check(
-            "The step is unbiased: the mean error is 0, to 1e-9 of its root mean square.",
-            bool(scaled.max() <= _EXACT),
-            deviation=scaled.max(),
+        "The step is unbiased: the mean error is 0, to 1e-9 of its root mean square.": decided(
+            scaled.max() <= _EXACT, deviation=scaled.max()
         ),
-        check(
-            "Doubling the batch halves the noise, to 1e-9.",
-            abs(noise[1, 0.1] / noise[2, 0.1] - 2) <= _EXACT,
-            ratio=noise[1, 0.1] / noise[2, 0.1],
+        "Doubling the batch halves the noise, to 1e-9.": decided(
+            abs(noise[1, 0.1] / noise[2, 0.1] - 2) <= _EXACT, ratio=noise[1, 0.1] / noise[2, 0.1]
         ),
-        check(
-            "Doubling the learning rate quadruples it, to 1e-9.",
-            abs(noise[2, 0.2] / noise[2, 0.1] - 4) <= _EXACT,
-            ratio=noise[2, 0.2] / noise[2, 0.1],
+        "Doubling the learning rate quadruples it, to 1e-9.": decided(
+            abs(noise[2, 0.2] / noise[2, 0.1] - 4) <= _EXACT, ratio=noise[2, 0.2] / noise[2, 0.1]
         ),
-        check(
-            f"In a ResNet-{facts.depth} the mean over {facts.draws} minibatches is α²M/|B| within four standard "
-            "errors.",
-            bool((errors <= 4).all()),
-            largest_in_standard_errors=errors.max(),
-        ),
-        check(
-            "There the mean error is at most three times that expected of as many unbiased draws.",
-            bool((drawn["bias"] <= 3 * drawn["predicted_bias"]).all()),
+        f"In a ResNet-{facts.depth} the mean over {facts.draws} minibatches is α²M/|B| within four standard "
+        "errors.": decided((errors <= 4).all(), largest_in_standard_errors=errors.max()),
+        "There the mean error is at most three times that expected of as many unbiased draws.": decided(
+            (drawn["bias"] <= 3 * drawn["predicted_bias"]).all(),
             largest_ratio=(drawn["bias"] / drawn["predicted_bias"]).max(),
         ),
-    )
+    }
 
 
 @artefact("understanding-bn/equation-2", basis="formula", checks=_equation_2)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normless.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check
+from normless_papers.stated_claims import Tests, decided
 from normless_papers.theory import descent_table, linear_systems
 
 
@@ -30,44 +30,31 @@ class Systems:
     descent: pd.DataFrame
 
 
-def _one_layer(facts: Systems) -> list[Check]:
+def _one_layer(facts: Systems) -> Tests:
     table, deviation = facts.descent, facts.deviations.max()
     off = float((table["gradient_ratio"] / table["predicted_gradient_ratio"] - 1).abs().max())
     step = float((table["largest_step"] / table["predicted_largest_step"] - 1).abs().max())
     steps, largest, ratio = (table[name].diff().iloc[1:] for name in ("steps", "largest_step", "gradient_ratio"))
-    return [
-        check(
-            "The loss of the network is that of the systems plus C, to 1e-9.",
-            deviation["loss"] <= 1e-9,
-            deviation=deviation["loss"],
+    return {
+        "The loss of the network is that of the systems plus C, to 1e-9.": decided(
+            deviation["loss"] <= 1e-9, deviation=deviation["loss"]
         ),
-        check(
-            "Both have the same minimum, to 1e-6 of the brute-force solution by least squares.",
-            deviation["minimum"] <= 1e-6,
-            deviation=deviation["minimum"],
+        "Both have the same minimum, to 1e-6 of the brute-force solution by least squares.": decided(
+            deviation["minimum"] <= 1e-6, deviation=deviation["minimum"]
         ),
-        check(
-            "Columns decouple: one changes no other's loss, to 1e-9.",
-            deviation["decoupling"] <= 1e-9,
-            deviation=deviation["decoupling"],
+        "Columns decouple: one changes no other's loss, to 1e-9.": decided(
+            deviation["decoupling"] <= 1e-9, deviation=deviation["decoupling"]
         ),
-        check(
-            "Gradient descent on one system is slower with every larger κ.",
-            bool((steps > 0).all()),
-            fewest=table["steps"].min(),
-            most=table["steps"].max(),
+        "Gradient descent on one system is slower with every larger κ.": decided(
+            (steps > 0).all(), fewest=table["steps"].min(), most=table["steps"].max()
         ),
-        check(
-            "It needs a smaller learning rate: the largest stable one falls with κ and is 1/σ_max² within 1 %.",
-            bool((largest < 0).all()) and step <= 0.011,
-            largest_deviation=step,
+        "It needs a smaller learning rate: the largest stable one falls with κ and is 1/σ_max² within 1 %.": decided(
+            bool((largest < 0).all()) and step <= 0.011, largest_deviation=step
         ),
-        check(
-            "Gradients in the extreme subspaces differ by κ², to 1e-6.",
-            bool((ratio > 0).all()) and off <= 1e-6,
-            largest_deviation=off,
+        "Gradients in the extreme subspaces differ by κ², to 1e-6.": decided(
+            bool((ratio > 0).all()) and off <= 1e-6, largest_deviation=off
         ),
-    ]
+    }
 
 
 @artefact("understanding-bn/proposition-1", basis="formula", checks=_one_layer)

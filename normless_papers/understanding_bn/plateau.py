@@ -18,12 +18,6 @@ def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
     "We divide the learning rate by 10 after epoch 50% and 75%, at which point learning has typically plateaued" names
     no rule; this is ours: with windows of w = ⌈epochs at the initial rate / 10⌉ epochs, the mean of the last window
     is less than 1 point above that of the window before it.
-
-    Args:
-        epochs: a row per run and epoch: `hash`, `epoch`, `epoch_rate` and `training_accuracy`, 0 to 1.
-
-    Returns:
-        By hash; runs of fewer than two epochs at their initial rate are not in it.
     """
     flags = {}
     for name, rows in epochs.groupby("hash") if len(epochs) else ():

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.optim import step
 from normless.plots import Ink, accuracy_against_rate, series_ink
+from normless.train import step
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, check, larger
 from normless_papers.effort import Effort

@@ -25,6 +25,7 @@ from normless_papers.claims import (
 )
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
+from normless_papers.stated_claims import exceeds, stated
 from normless_papers.understanding_bn.gradient_scale import gradient_scales
 from normless_papers.understanding_bn.plateau import plateaus
 from normless_papers.understanding_bn.protocol import SCHEMES
@@ -103,58 +104,32 @@ def _evidence(
 
 def _figure_1(runs: ReferenceRuns) -> list[Check]:
     accuracy, gap, loss = runs.of("test_accuracy"), runs.of("gap"), runs.of("training_loss")
-    low = [
-        larger(
+    low = stated(
+        {
             "At the low rate the batch-normalized network's test accuracy is at most "
-            f"{_NO_BETTER:g} point above that of the unnormalized one.",
-            accuracy[NONE],
-            accuracy[LOW],
-            by=-_NO_BETTER,
-        ),
-        larger(
-            "At the low rate the batch-normalized network's training loss is below that of the unnormalized one.",
-            loss[NONE],
-            loss[LOW],
-        ),
-    ]
-    middle = [
-        larger(
-            "With batch norm the middle rate reaches a higher test accuracy than the low one.",
-            accuracy[MIDDLE],
-            accuracy[LOW],
-        ),
-        larger(
-            "With batch norm the gap of training and test accuracy is larger at the low rate than the middle one.",
-            gap[LOW],
-            gap[MIDDLE],
-        ),
-    ]
-    high = [
-        larger(
-            "With batch norm the high rate reaches a higher test accuracy than the middle one.",
-            accuracy[HIGH],
-            accuracy[MIDDLE],
-        ),
-        larger(
-            "With batch norm the gap of training and test accuracy is larger at the middle rate than the high one.",
-            gap[MIDDLE],
-            gap[HIGH],
-        ),
-    ]
-    return [
-        *(runs.at_plateau(_where_trained(runs, one), NONE, LOW) for one in low),
-        *(runs.at_plateau(one, LOW, MIDDLE) for one in middle),
-        *(runs.at_plateau(one, MIDDLE, HIGH) for one in high),
-    ]
-
-
-def _labels(name: str) -> dict[str, Any]:
-    return {AXIS: name}
+            f"{_NO_BETTER:g} point above that of the unnormalized one.": exceeds(
+                accuracy[NONE], accuracy[LOW], by=-_NO_BETTER
+            ),
+            "At the low rate the batch-normalized network's training loss is below that of the "
+            "unnormalized one.": exceeds(loss[NONE], loss[LOW]),
+        }
+    )
+    checks = [runs.at_plateau(_where_trained(runs, one), NONE, LOW) for one in low]
+    words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
+    for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
+        tests = {
+            f"With batch norm the {words[higher]} rate reaches a higher test accuracy than the {words[lower]} "
+            "one.": exceeds(accuracy[higher], accuracy[lower]),
+            f"With batch norm the gap of training and test accuracy is larger at the {words[lower]} rate than the "
+            f"{words[higher]} one.": exceeds(gap[lower], gap[higher]),
+        }
+        checks += [runs.at_plateau(one, lower, higher) for one in stated(tests)]
+    return checks
 
 
 def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
     """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **_labels(NONE)).verdict == "holds":
+    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **dict[str, Any]({AXIS: NONE})).verdict == "holds":
         return one
     claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
     return Check(claim, "inconclusive", one.numbers)
@@ -189,7 +164,7 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
         runs.runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
             against={AXIS: HIGH},
-            **_labels(TOP),
+            **dict[str, Any]({AXIS: TOP}),
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
         runs.at_plateau(

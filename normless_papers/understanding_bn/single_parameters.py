@@ -8,9 +8,9 @@ import pandas as pd
 from normless.plots import Plot
 from normless.probes import observe
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, larger, replicates, within
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
+from normless_papers.stated_claims import Tests, exceeds, lies_within
 from normless_papers.understanding_bn.initial_pass import pass_of
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, conv_path, decades
 
@@ -18,35 +18,21 @@ from normless_papers.understanding_bn.initializations import INKS, Draw, Initial
 _SKEWED = 1 / 3
 
 
-def _gradient_and_channel_mean(facts: Measured) -> list[Check]:
+def _gradient_and_channel_mean(facts: Measured) -> Tests:
     correlations = facts.estimates("mean_correlation")
     dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in facts.both]
-    return [
-        larger(
-            "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.",
-            correlations[0],
-            Estimate(0.5),
+    return {
+        "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.": exceeds(
+            correlations[0], 0.5
         ),
-        larger(
-            "Without it the tenth of weights with the most negative means has gradients at most a tenth of those of "
-            "the tenth with the largest (log₁₀ of the ratio below -1).",
-            Estimate(-1.0),
-            dead[0],
+        "Without it the tenth of weights with the most negative means has gradients at most a tenth of those of "
+        "the tenth with the largest (log₁₀ of the ratio below -1).": exceeds(-1.0, dead[0]),
+        "With batch norm the dependence disappears: correlation between -0.25 and 0.25.": lies_within(
+            correlations[1], -0.25, 0.25
         ),
-        within(
-            "With batch norm the dependence disappears: correlation between -0.25 and 0.25.",
-            correlations[1],
-            -0.25,
-            0.25,
-        ),
-        within(
-            "With batch norm all channels have equally large gradients on average: those of the two tenths are "
-            "within half a decade (log₁₀ of the ratio).",
-            dead[1],
-            -0.5,
-            0.5,
-        ),
-    ]
+        "With batch norm all channels have equally large gradients on average: those of the two tenths are "
+        "within half a decade (log₁₀ of the ratio).": lies_within(dead[1], -0.5, 0.5),
+    }
 
 
 @artefact("understanding-bn/figure-18", basis="measurement", checks=_gradient_and_channel_mean)
@@ -66,12 +52,10 @@ def gradient_and_channel_mean(
 
     return setting.evidence(
         alignment,
+        f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
+        "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
+        "not 0 by definition. The figure shows the first draw.",
         draw=lambda: AGAINST_MEAN(pd.concat(first)),
-        remarks=(
-            f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
-            "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
-            "not 0 by definition. The figure shows the first draw.",
-        ),
         layer=35,
         minibatches=minibatches,
     )
@@ -79,7 +63,7 @@ def gradient_and_channel_mean(
 
 def _of_layer(draw: Draw, layer: int) -> pd.DataFrame:
     """The parameters of one layer on the first minibatch."""
-    parameters = pass_of(draw).parameters
+    parameters = pass_of(draw)["parameters"]
     return parameters[parameters["order"] == layer].reset_index(drop=True)
 
 
@@ -96,31 +80,22 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
     return averaged.assign(abs_sum=averaged["gradient"].abs())
 
 
-def _summands_of_a_parameter(facts: Measured) -> list[Check]:
+def _summands_of_a_parameter(facts: Measured) -> Tests:
     rows = facts.by_draw(batch_norm=False)
     large, small = (rows[rows["chosen"] == chosen] for chosen in ("largest", "small"))
-    return [
-        larger(
-            "The parameter with the largest gradient has |Σd| of more than half of Σ|d|.",
-            replicates(large["input_independence"]),
-            Estimate(0.5),
+    return {
+        "The parameter with the largest gradient has |Σd| of more than half of Σ|d|.": exceeds(
+            large["input_independence"], 0.5
         ),
-        larger(
-            "Most of its summands that are not 0, more than two thirds, have one sign.",
-            replicates(large["one_sign_share"]),
-            Estimate(2 / 3),
+        "Most of its summands that are not 0, more than two thirds, have one sign.": exceeds(
+            large["one_sign_share"], 2 / 3
         ),
-        larger(
-            "They are skewed away from 0: their mean is more than a third of their standard deviation.",
-            replicates(large["mean_in_deviations"]),
-            Estimate(_SKEWED),
+        "They are skewed away from 0: their mean is more than a third of their standard deviation.": exceeds(
+            large["mean_in_deviations"], _SKEWED
         ),
-        larger(
-            "A parameter with a small gradient has summands centred around 0: |mean| below a third of the deviation.",
-            Estimate(_SKEWED),
-            replicates(small["mean_in_deviations"]),
-        ),
-    ]
+        "A parameter with a small gradient has summands centred around 0: |mean| below a third of the "
+        "deviation.": exceeds(_SKEWED, small["mean_in_deviations"]),
+    }
 
 
 @artefact("understanding-bn/figure-22", basis="measurement", checks=_summands_of_a_parameter)
@@ -129,37 +104,25 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     setting = Initializations(context, data, batch_size, draws)
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
-        lambda draw: summand_statistics(pass_of(draw).summands)[columns],
-        draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0)).summands),
-        remarks=(
-            "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
-            "shows the first draw.",
-        ),
+        lambda draw: summand_statistics(pass_of(draw)["summands"])[columns],
+        "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
+        "shows the first draw.",
+        draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0))["summands"]),
         batch_norm=(False,),
         layer=90,
     )
 
 
-def _gradients_on_a_line(facts: Measured) -> list[Check]:
+def _gradients_on_a_line(facts: Measured) -> Tests:
     without, with_norm = facts.both
-    return [
-        larger(
-            "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
-            "0.75.",
-            replicates(without["sum_correlation"]),
-            Estimate(0.75),
+    return {
+        "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
+        "0.75.": exceeds(without["sum_correlation"], 0.75),
+        "With batch norm the relation disappears: correlation below 0.5.": exceeds(0.5, with_norm["sum_correlation"]),
+        "Gradients are much smaller with batch norm, by more than a factor of 10 (log₁₀ of the ratio).": exceeds(
+            decades(without["mean_abs_gradient"] / with_norm["mean_abs_gradient"]), 1.0
         ),
-        larger(
-            "With batch norm the relation disappears: correlation below 0.5.",
-            Estimate(0.5),
-            replicates(with_norm["sum_correlation"]),
-        ),
-        larger(
-            "Gradients are much smaller with batch norm, by more than a factor of 10 (log₁₀ of the ratio).",
-            decades(without["mean_abs_gradient"] / with_norm["mean_abs_gradient"]),
-            Estimate(1.0),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-23", basis="measurement", checks=_gradients_on_a_line)
@@ -174,11 +137,9 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         alignment,
+        "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
+        "on the dotted line have summands of one sign.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _of_layer(draw, 54))),
-        remarks=(
-            "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
-            "on the dotted line have summands of one sign.",
-        ),
         layer=54,
     )
 

@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from normless.plots import Plot, new_panels
-from normless.probes import descend, find_divergence, momentum_sgd
+from normless.probes import descend
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, in_every, larger, within
-from normless_papers.probes import largest_stable_rate, loss_along, steepest_descent
+from normless_papers.claims import Estimate
+from normless_papers.probes import find_divergence, largest_stable_rate, loss_along, momentum_sgd, steepest_descent
+from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.diverging_update import LOSSES
 from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.protocol import OPTIMIZER
@@ -25,17 +26,13 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-def _figure_24(facts: Measured) -> list[Check]:
+def _figure_24(facts: Measured) -> Tests:
     without, with_norm = (facts.pivoted("minibatch", ["step"], batch_norm=kind)["step"] for kind in (False, True))
-    return [
-        larger(
-            f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
-            "batch norm (log₁₀ of the ratio).",
-            decades(with_norm[minibatch] / without[minibatch]),
-            Estimate(1.0),
-        )
+    return {
+        f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
+        "batch norm (log₁₀ of the ratio).": exceeds(decades(with_norm[minibatch] / without[minibatch]), 1.0)
         for minibatch in (1, 5)
-    ]
+    }
 
 
 @artefact("understanding-bn/figure-24", basis="measurement", checks=_figure_24)
@@ -55,13 +52,11 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         longest,
+        "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
+        f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
+        "thousand times that at the start are left out of the figure, which shows the first draw.",
         quantities=_longest_steps,
         draw=lambda: _landscapes(pd.concat(first)),
-        remarks=(
-            "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
-            f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
-            "thousand times that at the start are left out of the figure, which shows the first draw.",
-        ),
         steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
         optimizer=OPTIMIZER,
     )
@@ -114,8 +109,8 @@ def _landscapes(first: pd.DataFrame) -> Axes:
     for axes, minibatch in zip(panels, (1, 5), strict=True):
         rows = first[first["minibatch"] == minibatch]
         start = rows[rows["point"] == 0].set_index("scheme")["loss"]
-        kept = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
-        LOSSES(kept, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
+        shown = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
+        LOSSES(shown, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
     return panels[0]
 
 
@@ -125,30 +120,21 @@ def _ratio(facts: Measured) -> Estimate:
     return decades(with_norm["largest"] / without["largest"])
 
 
-def _maximal_learning_rate(facts: Measured) -> list[Check]:
+def _maximal_learning_rate(facts: Measured) -> Tests:
     without, with_norm = facts.both
-    published = [
-        in_every(
-            f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.", with_norm["first_stable"]
+    published = {
+        f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(with_norm["first_stable"]),
+        f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
+        f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(without["first_stable"]),
+        "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
+        "the ratio).": lies_within(_ratio(facts), 3.0, 5.0),
+    }
+    return {
+        **{claim: asked_at_scale(test, facts.reduction) for claim, test in published.items()},
+        "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).": exceeds(
+            _ratio(facts), 2.0
         ),
-        in_every(f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.", with_norm["ten_diverged"]),
-        in_every(f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.", without["first_stable"]),
-        within(
-            "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
-            "the ratio).",
-            _ratio(facts),
-            3.0,
-            5.0,
-        ),
-    ]
-    return [
-        *(at_scale(one, facts.reduction) for one in published),
-        larger(
-            "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).",
-            _ratio(facts),
-            Estimate(2.0),
-        ),
-    ]
+    }
 
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
@@ -164,12 +150,10 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         search,
+        "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
+        "geometric means over draws; the resolution of the published ones is unknown.",
         quantities=_stable_rates,
         draw=lambda: TRIALS(pd.concat(trials)),
-        remarks=(
-            "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
-            "geometric means over draws; the resolution of the published ones is unknown.",
-        ),
         minibatches=minibatches,
         resolution="a factor of 2",
         optimizer=OPTIMIZER,

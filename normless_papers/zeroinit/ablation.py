@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import inks_of, new_panels
@@ -14,7 +13,6 @@ from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.de_smith import ACCURACY, BATCH_SIZE, LOSS, over_batch_sizes, scheme_of, wide_resnet_text
 from normless_papers.effort import Effort
 from normless_papers.plots import OPTIMA_BY_NAME
-from normless_papers.runs import Runs
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
 # Batch norm is no row of the table: it is the control.
@@ -34,24 +32,18 @@ class Ablation:
 def _table_1(facts: Ablation) -> list[Check]:
     accuracy, loss = facts.accuracy, facts.loss
     pair = accuracy[MULTIPLIER], accuracy["without_batch_norm"]
+    # Regularization helps in trainings as long as the paper's.
+    helps = "Biases and dropout with the multiplier are better than the multiplier alone."
     printed = [
         larger("The scalar multiplier alone is more than 1 point above no normalization.", *pair, by=1.0),
         larger("The scalar multiplier alone reaches 93.5 % (printed: 94.0 %).", accuracy[MULTIPLIER], Estimate(93.5)),
-        # Regularization pays in trainings as long as the paper's.
-        larger(
-            "Biases and dropout with the multiplier are better than the multiplier alone.",
-            accuracy["zeroinit"],
-            accuracy[MULTIPLIER],
-        ),
+        larger(helps, accuracy["zeroinit"], accuracy[MULTIPLIER]),
     ]
+    above = "is above that of the scalar multiplier alone."
     return [
         larger("The scalar multiplier alone is above no normalization.", *pair),
         *(
-            larger(
-                f"The training loss of {method} is above that of the scalar multiplier alone.",
-                loss[method],
-                loss[MULTIPLIER],
-            )
+            larger(f"The training loss of {method} {above}", loss[method], loss[MULTIPLIER])
             for method in ABLATIONS
             if method != MULTIPLIER
         ),
@@ -66,33 +58,25 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
     runs = over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None).runs
 
     def draw() -> Axes:
-        upper, lower = new_panels(1, 2, width=4.9, height=3.2)
-        inks = inks_of({method: scheme_of(method) for method in RUN})
-        accuracies, losses = (runs.optima(metric) for metric in (ACCURACY, LOSS))
-        OPTIMA_BY_NAME(accuracies, upper, y="method", inks=inks, title="Test accuracy", x_label="percent")
-        return OPTIMA_BY_NAME(
-            losses, lower, y="method", inks=inks, title="Training loss with the L2 term", x_label="nats"
-        )
+        panels, inks = new_panels(1, 2, width=4.9, height=3.2), inks_of({method: scheme_of(method) for method in RUN})
+        labels = {ACCURACY: ("Test accuracy", "percent"), LOSS: ("Training loss with the L2 term", "nats")}
+        for axes, (metric, (title, label)) in zip(panels, labels.items(), strict=True):
+            OPTIMA_BY_NAME(runs.optima(metric), axes, y="method", inks=inks, title=title, x_label=label)
+        return panels[0]
 
+    # Both optima of every method, side by side as they are printed.
+    accuracies = runs.printed(ACCURACY, ACCURACY).drop(columns="batch_size")
+    losses = runs.printed(LOSS, "training_loss", "training_loss_std")
+    losses = losses.rename(columns={"lr_log2": "training_loss_lr_log2"})
+    columns = ["method", "training_loss", "training_loss_std", "training_loss_lr_log2"]
+    reached = [{method: runs.optimum(metric, method=method) for method in ABLATIONS} for metric in (ACCURACY, LOSS)]
     return runs.evidence(
-        _measured(runs),
+        accuracies.merge(losses[columns], on="method", sort=False),
         draw,
-        facts=Ablation(
-            {method: runs.optimum(ACCURACY, method=method) for method in ABLATIONS},
-            {method: runs.optimum(LOSS, method=method) for method in ABLATIONS},
-            runs.reduction,
-        ),
+        facts=Ablation(*reached, runs.reduction),
         on=("method",),
         remarks=(
             "Training losses include the L2 term: those printed are too large for the cross entropy alone.",
             *runs.remarks(ACCURACY, LOSS),
         ),
     )
-
-
-def _measured(runs: Runs) -> pd.DataFrame:
-    """Both optima of every method, side by side as they are printed."""
-    left = runs.printed(ACCURACY, ACCURACY).drop(columns="batch_size")
-    right = runs.printed(LOSS, "training_loss", "training_loss_std")
-    right = right[["method", "training_loss", "training_loss_std", "lr_log2"]]
-    return left.merge(right.rename(columns={"lr_log2": "training_loss_lr_log2"}), on="method", sort=False)

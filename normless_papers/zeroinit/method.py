@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
-import torch
+from torch import Tensor, nn
 
-from normless.sweeps import convert
-from normless_papers.agreement import agreement, agreement_table
+from normless_papers.agreement import Agreement, agreement_table, unscaled_weights
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.bias_and_dropout import RegularizedFacts, biases, dropped_share
-from normless_papers.claims import Check, Estimate, larger
+from normless_papers.bias_and_dropout import RegularizedFacts, regularized_facts
+from normless_papers.claims import Check
 from normless_papers.comparison import Comparison
-from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
+from normless_papers.de_smith import over_depths, scheme_of
 from normless_papers.effort import Effort
-from normless_papers.multiplier_agreements import blocks_at_start, placement
 from normless_papers.published import published_as
 from normless_papers.seeded_inputs import seeded
 
 ID = "zeroinit/zeroinit"
-# What the paper's experiments train where it says nothing of dropout, and on ImageNet, by the printed quantity.
+# The schemes of the experiments, where the paper does not mention dropout and on ImageNet, by the printed quantity.
 SCHEMES = {
     "default_drop_probability": scheme_of("zeroinit"),
     "imagenet_drop_probability": "zeroinit(dropout=0.2)",
@@ -37,18 +35,14 @@ class ZeroInitFacts:
     runs: Comparison
 
 
-def _zeroinit_checks(found: ZeroInitFacts) -> list[Check]:
-    printed = {row["quantity"]: row["value"] for row in published_as(ID).rows}
+def _zeroinit_checks(facts: ZeroInitFacts) -> list[Check]:
     trains = [
-        found.runs.trains(f"{depth} layers train without normalization, as with batch norm.", "zeroinit", depth)
-        for depth in sorted({*found.runs.sizes, DEEPEST})
+        facts.runs.trains(f"{depth} layers train without normalization, as with batch norm.", "zeroinit", depth)
+        for depth in sorted({*facts.runs.sizes, DEEPEST})
     ]
-    exceeds = larger(
-        f"{DEEPEST} layers of width 2 exceed 94 % on CIFAR-10 in 200 epochs.",
-        found.runs.reached("zeroinit", DEEPEST),
-        Estimate(94.0),
-    )
-    return [*found.algorithm.checks(printed), *trains, found.runs.as_printed(exceeds)]
+    claim = f"{DEEPEST} layers of width 2 exceed 94 % on CIFAR-10 in 200 epochs."
+    exceeds = facts.runs.exceeds(claim, ("zeroinit", DEEPEST), 94.0)
+    return [*facts.algorithm.checks(published_as(ID).quantities), *trains, facts.runs.as_printed(exceeds)]
 
 
 @artefact(ID, basis="training", checks=_zeroinit_checks)
@@ -56,40 +50,22 @@ def zeroinit(
     context: Context, *, depth: int, draws: int, depths: Sequence[int], width: int, effort: Effort
 ) -> Evidence:
     """x_{l+1} = skip + α branch, α = 0; no convolution is rescaled; a thousand layers train without normalization."""
+
+    def weights(original: nn.Module, network: nn.Module, images: Tensor) -> Agreement:
+        return unscaled_weights(original, network)
+
     with seeded(context.seed):
-        algorithm = _algorithm(depth, width, draws)
+        algorithm = regularized_facts("zeroinit", depth, width, draws, SCHEMES, weights)
     runs = over_depths(context, ("batch_norm", "zeroinit"), depths, width, effort)
     trained = runs.by_depth("ZeroInit and batch norm")
-    quantities = pd.DataFrame(
-        [{"quantity": name, "value": one.mean} for name, one in algorithm.shares.items()],
-    )
-    return Evidence(
-        measured=pd.concat([quantities, agreement_table(algorithm.agreements), trained.measured], ignore_index=True),
+    quantities = pd.DataFrame([{"quantity": name, "value": one.mean} for name, one in algorithm.shares.items()])
+    measured = [quantities, agreement_table(algorithm.agreements), trained.measured]
+    own = {"network of the algorithm": f"Wide-ResNet-{depth}-{width}", "draws of dropout": draws}
+    return replace(
+        trained,
+        measured=pd.concat(measured, ignore_index=True),
         facts=ZeroInitFacts(algorithm, runs),
-        setup={
-            "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
-            "draws of dropout": draws,
-            **trained.setup,
-        },
+        setup={**own, **trained.setup},
         on=("quantity",),
-        draw=trained.draw,
         remarks=("The runs are those of zeroinit/table-2.", *trained.remarks),
-        reduction=trained.reduction,
     )
-
-
-def _algorithm(depth: int, width: int, draws: int) -> RegularizedFacts:
-    original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
-    network = convert(original, "zeroinit")
-    layers, with_bias, zero = biases(original, network)
-    converted = dict(network.named_parameters())
-    pairs = [(converted[name], one) for name, one in original.named_parameters() if one.dim() > 1]
-    weights, before = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
-    agreements = (
-        zero,
-        agreement("Weights are those of the standard initialization", weights, before),
-        *blocks_at_start(network, images),
-        *placement(convert(original, "zeroinit(dropout=0)"), images),
-    )
-    shares = {name: dropped_share(original, scheme, draws) for name, scheme in SCHEMES.items()}
-    return RegularizedFacts(layers, with_bias, agreements, shares)

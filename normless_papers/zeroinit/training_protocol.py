@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 
 from normless.data import load_data
-from normless.optim import rate_multiplier
 from normless.plots import lines
 from normless.sweeps import optima
-from normless.train import TrainConfig, build_network, build_optimizer, example_inputs
+from normless.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.de_smith import GHOST_BATCH_SIZE, batch_sweeps, wide_resnet_text
@@ -31,13 +30,10 @@ REPLICATES, BEST = 15, 12
 
 @dataclass(frozen=True)
 class SelectionErrors:
-    """Of some random tables, in how many metrics the selection is not what plain sorting gives.
+    """How often the selection in random tables of two metrics differs from plain sorting.
 
-    Attributes:
-        tables: how many there were, each with two metrics.
-        wrong: another optimum, mean or deviation.
-        moved: another result once up to three runs of each rate had diverged.
-        misflagged: an optimum at an end of the grid without its flag, or another with one.
+    `wrong` counts other optima, means or deviations; `moved` those that depend on up to three diverged runs of each
+    rate; `misflagged` optima at an end of the grid without their flag, or others with one.
     """
 
     tables: int
@@ -48,14 +44,7 @@ class SelectionErrors:
 
 @dataclass(frozen=True)
 class ProtocolFacts:
-    """What a run builds, by the printed quantities, and how the optimum is selected.
-
-    Attributes:
-        settings: read from the sweep, the optimizer and the network of a run.
-        multipliers: of the learning rate, by epoch.
-        rates: the grid.
-        selection: compared with plain sorting.
-    """
+    """Settings of a run by printed quantity, its learning rate's multipliers by epoch, the grid, the selection."""
 
     settings: Mapping[str, float]
     multipliers: tuple[float, ...]
@@ -63,28 +52,22 @@ class ProtocolFacts:
     selection: SelectionErrors
 
 
-def _protocol_checks(found: ProtocolFacts) -> list[Check]:
+def _protocol_checks(facts: ProtocolFacts) -> list[Check]:
     settings = [
         check(
-            f"The setting {row['quantity']} is {row['value']:g} in what a run builds.",
-            found.settings[row["quantity"]] == row["value"],
-            built=found.settings[row["quantity"]],
-            printed=row["value"],
+            f"The setting {name} is {printed:g} in what a run builds.",
+            facts.settings[name] == printed,
+            built=facts.settings[name],
+            printed=printed,
         )
-        for row in published_as(ID).rows
+        for name, printed in published_as(ID).quantities.items()
     ]
-    return [*settings, _schedule(found.multipliers), _powers(found.rates), *_selects(found.selection)]
+    return [*settings, _schedule(facts.multipliers), _powers(facts.rates), *_selects(facts.selection)]
 
 
 @artefact(ID, basis="formula", checks=_protocol_checks)
 def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
-    """The settings of every run, read from what the package builds, and the selection checked against brute force.
-
-    Args:
-        context: of the artefact.
-        tables: random tables of runs whose selection is compared.
-        effort: the whole protocol.
-    """
+    """The settings of every run, read from what the package builds, and the selection checked against brute force."""
     network: dict[str, Any] = {"model": _NETWORK, "ghost": GHOST_BATCH_SIZE}
     (sweep,) = batch_sweeps(context, "protocol", ("batch_norm",), (256,), effort, **network)
     config = sweep.points()[0].config
@@ -104,16 +87,8 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
         "ghost_batch": ghosts,
     }
 
-    def draw() -> Axes:
-        table = pd.DataFrame({"epoch": range(config.epochs), "multiplier": np.log2(multipliers)})
-        return lines(
-            table,
-            x="epoch",
-            y="multiplier",
-            title="Schedule of the learning rate",
-            y_label="log₂ of its multiplier",
-        )
-
+    schedule = pd.DataFrame({"epoch": range(config.epochs), "multiplier": np.log2(multipliers)})
+    labels = {"title": "Schedule of the learning rate", "y_label": "log₂ of its multiplier"}
     return Evidence(
         measured=pd.DataFrame({"quantity": list(settings), "value": list(settings.values())}),
         facts=ProtocolFacts(settings, multipliers, tuple(sweep.rates.rates), _selection(tables, context.seed)),
@@ -124,7 +99,7 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
             "selection": "random tables of 7 rates × 15 runs of two metrics, up to 3 diverged runs at each rate",
         },
         on=("quantity",),
-        draw=draw,
+        draw=lambda: lines(schedule, x="epoch", y="multiplier", **labels),
         remarks=(
             "The text leaves open whether the first halving is at epoch 100 or 110, here at 100; and what L2 is on, "
             "here the weights alone, as in the code of SkipInit's appendix G.",
@@ -160,17 +135,15 @@ def _powers(rates: Sequence[float]) -> Check:
     return check("The learning rates are powers of two.", off == 0, rates=len(rates), largest_distance=off)
 
 
-def _selects(found: SelectionErrors) -> list[Check]:
-    def none(claim: str, errors: int) -> Check:
-        return check(claim, errors == 0 < found.tables, errors=errors, tables=found.tables)
-
+def _selects(facts: SelectionErrors) -> list[Check]:
+    best = "The optimum is the rate with the best mean over the best 12 of 15 runs, of each metric on its own."
+    errors = {
+        best: facts.wrong,
+        "Up to 3 diverged runs at each rate do not change the result.": facts.moved,
+        "An optimum at an end of the grid is flagged, and no other.": facts.misflagged,
+    }
     return [
-        none(
-            "The optimum is the rate with the best mean over the best 12 of 15 runs, of each metric on its own.",
-            found.wrong,
-        ),
-        none("Up to 3 diverged runs at each rate do not change the result.", found.moved),
-        none("An optimum at an end of the grid is flagged, and no other.", found.misflagged),
+        check(claim, count == 0 < facts.tables, errors=count, tables=facts.tables) for claim, count in errors.items()
     ]
 
 
@@ -211,13 +184,11 @@ def _runs(generator: np.random.Generator, best_rate: int) -> pd.DataFrame:
 
 def _by_hand(table: pd.DataFrame, metric: str, sign: int) -> tuple[float, float, float]:
     """Rate, mean and sample deviation of the best 12 at the best rate, by plain sorting."""
-    found = []
+    results = []
     for rate in sorted(set(table["rate"])):
         values = sorted((sign * value for value in table[table["rate"] == rate][metric]), reverse=True)[:BEST]
-        mean = math.fsum(values) / BEST
-        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (BEST - 1))
-        found.append((mean, -rate, deviation))
-    mean, rate, deviation = max(found)
+        results.append((fmean(values), -rate, stdev(values)))
+    mean, rate, deviation = max(results)
     return -rate, sign * mean, deviation
 
 

@@ -15,6 +15,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
 from normless_papers.de_smith import BATCH_SIZE, built_wide_resnet
 from normless_papers.plots import OPTIMA_BY_NAME
+from normless_papers.seeded_inputs import seeded
 
 SCHEMES = {"batch_norm": "batch_norm", "without_batch_norm": "none"}
 TRAINING_IMAGES = 50_000
@@ -24,44 +25,27 @@ FASTEST, SLOWEST = 0.55, 1 / 1.35
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The time of a step without batch norm over that of one with it, over rounds.
-
-    Attributes:
-        ratio: as said.
-        reduction: what is not the paper's, as a sentence; empty if nothing is.
-    """
+    """The time of a step without batch norm over that of one with it, and how the set-up differs from the paper's."""
 
     ratio: Estimate
     reduction: str
 
 
-def _wallclock_checks(found: StepTimes) -> list[Check]:
-    roughly = within(
+def _wallclock_checks(facts: StepTimes) -> list[Check]:
+    claim = (
         f"Without batch normalization an epoch takes {FASTEST:.2f} to {SLOWEST:.2f} of the time with it: roughly "
-        "40 % faster, as time × 0.6 or as speed × 1.4.",
-        found.ratio,
-        FASTEST,
-        SLOWEST,
+        "40 % faster, as time × 0.6 or as speed × 1.4."
     )
-    return [
-        larger("A step without batch normalization takes less time than one with it.", Estimate(1.0), found.ratio),
-        at_scale(roughly, found.reduction),
-    ]
+    less = "A step without batch normalization takes less time than one with it."
+    roughly = within(claim, facts.ratio, FASTEST, SLOWEST)
+    return [larger(less, Estimate(1.0), facts.ratio), at_scale(roughly, facts.reduction)]
 
 
 @artefact("zeroinit/wallclock", basis="measurement", checks=_wallclock_checks)
 def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Evidence:
-    """Seconds of a training step at batch size 64 without batch norm, relative to one with it, taken in turns.
-
-    Args:
-        context: of the artefact.
-        width: factor of the Wide-ResNet.
-        side: of the images, in pixels; their values do not matter.
-        rounds: how often each takes a step.
-    """
+    """Seconds of a training step at batch size 64 without batch norm, relative to one with it, taken in turns."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(context.seed)
+    with seeded(context.seed):
         network = built_wide_resnet(16, width)
         images, labels = torch.randn(BATCH_SIZE, 3, side, side), torch.randint(10, (BATCH_SIZE,))
         converted = {name: convert(network, scheme) for name, scheme in SCHEMES.items()}
@@ -78,11 +62,8 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
     reduction = "" if whole else f"width {width} at {side}×{side} on a {device.type}, not 16-4 on an accelerator."
 
     def draw() -> Axes:
-        drawn = table.dropna(subset=["mean"]).assign(trainable=True)
-        inks = inks_of(SCHEMES)
-        return OPTIMA_BY_NAME(
-            drawn, y="network", inks=inks, title="A training step", x_label="milliseconds, mean and deviation"
-        )
+        drawn, label = table.dropna(subset=["mean"]).assign(trainable=True), "milliseconds, mean and deviation"
+        return OPTIMA_BY_NAME(drawn, y="network", inks=inks_of(SCHEMES), title="A training step", x_label=label)
 
     return Evidence(
         measured=table,

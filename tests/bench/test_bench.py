@@ -18,7 +18,7 @@ from normless.bench import (
     measure_step,
     measure_sweep,
 )
-from normless.bench.baselines import HandWrittenFixup
+from normless.bench.step import HandWrittenFixup
 from normless.cli import main
 from normless.models import resnet_cifar
 

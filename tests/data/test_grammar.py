@@ -11,7 +11,7 @@ from normless.data import load_parallel_text
 from normless.data.parallel.grammar import LONGEST, sentence_pair
 from normless.data.parallel.grammar_lexicon import ANIMATE, COMPLEMENT, DITRANSITIVE, INTRANSITIVE, THINGS, TRANSITIVE
 from normless.data.parallel.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
-from normless.data.parallel.parallel_text import ParallelText
+from normless.data.text_sets import ParallelText
 
 NOUNS = {noun.english: noun for noun in (*ANIMATE, *THINGS)}
 VERBS = {verb.english: verb for verb in (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *COMPLEMENT)}

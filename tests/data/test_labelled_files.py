@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from normless.data import DataFormatError, DataNotFoundError
 from normless.data.sources import load_labelled_text
 from normless.data.text.labelled_tables import Columns, read_labelled_tables
-from normless.data.text.labelled_text import LabelledText
+from normless.data.text_sets import LabelledText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
 DEV = [("a gem", "1"), ("no , thanks", "0")]

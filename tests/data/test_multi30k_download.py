@@ -34,7 +34,7 @@ def test_without_a_network_the_message_tells_what_to_do(tmp_path: Path, monkeypa
 
 
 def test_nothing_is_downloaded_unasked_or_for_other_languages(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"downloading is switched off\. Put either by hand"):
+    with pytest.raises(DataNotFoundError, match=r"downloading is switched off\. Put them by hand"):
         load_parallel_text("multi30k", root=tmp_path, download=False)
     with pytest.raises(DataNotFoundError, match="Only German and English"):
         load_parallel_text("multi30k(source='fr')", root=tmp_path)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless.data import DataFormatError, DataNotFoundError, load_parallel_text
-from normless.data.parallel.parallel_text import ParallelText
 from normless.data.tables import read_lines
+from normless.data.text_sets import ParallelText
 
 SETS = {
     "train": (["Zwei Büsche.", "Ein Hund", "Drei"], ["Two bushes.", "A dog", "Three"]),

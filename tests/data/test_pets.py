@@ -55,9 +55,9 @@ def test_official_files_are_found_where_they_may_lie(tmp_path: Path, place: str)
 def test_the_addresses_and_digests_are_those_of_torchvision() -> None:
     from torchvision.datasets import OxfordIIITPet
 
-    from normless.data.images.pets import _ADDRESS, _MD5
+    from normless.data.images.image_folder import PETS_ADDRESS, PETS_MD5
 
-    assert [(f"{_ADDRESS}{name}", digest) for name, digest in _MD5.items()] == list(OxfordIIITPet._RESOURCES)
+    assert [(f"{PETS_ADDRESS}{name}", digest) for name, digest in PETS_MD5.items()] == list(OxfordIIITPet._RESOURCES)
 
 
 def test_both_archives_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

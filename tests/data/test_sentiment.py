@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless.data.sources import load_labelled_text
-from normless.data.text.labelled_text import LabelledText
 from normless.data.text.sentiment import ADJECTIVES, VERBS, sentiment
+from normless.data.text_sets import LabelledText
 
 SIGN = {word: sign for pair in (*ADJECTIVES, *VERBS) for sign, word in zip((-1, 1), pair, strict=True)}
 TURNS = ("not", "never", "hardly", "anything but", "far from", "by no means", "wrongly say", "falsely say")

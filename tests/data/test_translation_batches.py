@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless.data import TranslationBatch, TranslationData, load_parallel_text
-from normless.data.parallel.parallel_text import Pairs, ParallelText
 from normless.data.parallel.translation_batches import joint_vocabulary
+from normless.data.text_sets import Pairs, ParallelText
 from normless.data.tokens import SPECIAL_TOKENS, bucket_epoch, sorted_buckets
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from normless.models import Transformer, transformer
-from normless.models.attention import Attention
 from normless.models.spec import build_model, build_with_inputs
 from normless.models.transformer import Cache, sinusoids
+from normless.models.transformer_blocks import Attention
 
 Norm = Literal["pre", "post"]
 VOCABULARY, WIDTH, HEADS, HIDDEN = 23, 12, 3, 20

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 import normless as nl
 from normless.models import resnet_cifar
 from normless.optim import param_groups
-from normless.optim.schedules import rate_multiplier, set_rate
+from normless.train.schedules import rate_multiplier, set_rate
 
 RATE, DECAY = 0.1, 0.02
 # γ_last and γ_others by name; γ_down is downsample.1, γ_0 is bn1 of the network itself.

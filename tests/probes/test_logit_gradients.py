@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.probes import probe
-from normless.probes.backward.logits import (
-    LogitGradientMatrix,
-    LogitGradients,
-    agreement,
-)
 from normless.probes.hooks.observe import observe
+from normless.probes.logits import LogitGradients, agreement
 from normless.residual import Layer, ResidualMap
+from normless_papers.probes import LogitGradientMatrix
 
 COLUMNS = (
     *("class", "mean_logit", "logit_deviation", "predicted_share", "target_share"),

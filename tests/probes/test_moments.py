@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.probes import probe
-from normless.probes.forward.moments import (
+from normless.probes.hooks.observe import observe
+from normless.probes.moments import (
     CHANNEL_COLUMNS,
     ChannelMoments,
     GradientMoments,
 )
-from normless.probes.hooks.observe import observe
 from normless.residual import Layer, ResidualMap
 
 CHAIN = ResidualMap(

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.probes.backward.logits import LogitGradientMatrix, LogitGradients
-from normless.probes.forward.moments import ChannelMoments, GradientMoments
 from normless.probes.hooks.observe import observe
-from normless.probes.updates.divergence import find_divergence
+from normless.probes.logits import LogitGradients
+from normless.probes.moments import ChannelMoments, GradientMoments
 from normless.residual import residual_map
+from normless_papers.probes import LogitGradientMatrix
 from normless_papers.probes.class_gradients import classwise_gradients
+from normless_papers.probes.divergence import find_divergence
 from normless_papers.probes.histograms import (
     ActivationHistograms,
     OutputGradientHistograms,

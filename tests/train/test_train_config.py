@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.optim.schedules import SCHEDULES
 from normless.train import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train import config as config_module
 from normless.train.command import descriptions
+from normless.train.schedules import SCHEDULES
 
 configs = st.builds(
     TrainConfig,

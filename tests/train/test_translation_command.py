@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.cli import main
-from normless.optim.schedules import INVERSE_SQUARE_ROOT, SCHEDULES
 from normless.train import TranslationConfig, TranslationResult, train_translation
 from normless.train.config import TranslationSchedule
+from normless.train.schedules import INVERSE_SQUARE_ROOT, SCHEDULES
 
 FLAGS = [
     *("--model", "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre')"),

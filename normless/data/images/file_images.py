@@ -51,11 +51,7 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True)
 class CropSizes:
-    """How files of any size become images of one size; see `image_folder` for the fields.
-
-    Raises:
-        ValueError: a side is below 1, resize is below size, or scale is not 0 < least ≤ greatest ≤ 1.
-    """
+    """How files of any size become images of one size; see `image_folder` for the fields."""
 
     size: int = 224
     resize: int = 256
@@ -85,22 +81,12 @@ class FileImages(ImageData):
             mean=torch.tensor(IMAGENET_MEAN),
             std=torch.tensor(IMAGENET_STD),
             full=255.0,
+            labels=(torch.tensor(listing.train.labels), torch.tensor(listing.test.labels)),
         )
         self._train, self._test = listing.train, listing.test
-        self._train_labels, self._test_labels = (torch.tensor(files.labels) for files in (self._train, self._test))
         self._sizes = sizes
         self._workers = workers
         self._random_crop, self._centre_crop = _transforms(sizes)
-
-    @property
-    def train_labels(self) -> Tensor:
-        """Labels of the training set, int64 [N], on the CPU."""
-        return self._train_labels
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Labels of the test set, int64 [M], on the CPU."""
-        return self._test_labels
 
     def _check_augmentation(self, augmentation: Augmentation) -> None:
         if augmentation.crop:
@@ -165,7 +151,7 @@ class _Decoder(Dataset[tuple[Tensor, int]]):
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        # Pillow meets damaged files with many kinds of exception.
+        # Pillow raises errors of many kinds for damaged files.
         except Exception as error:
             raise DataFormatError(f"Cannot decode {path}: {error}.") from error
         # torchvision draws from the global generator: it gets this example's seed, and its own state back.

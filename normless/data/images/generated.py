@@ -1,4 +1,4 @@
-"""Images that are drawn and not read: independent or correlated noise with uniformly random labels."""
+"""Generated images: independent or correlated noise with uniformly random labels."""
 
 from __future__ import annotations
 
@@ -119,11 +119,7 @@ def _generated(
 
 
 def _checked_shape(name: str, image_shape: Sequence[int], lengths: dict[int, str]) -> tuple[int, ...]:
-    """The shape of an example; `lengths` names the possible numbers of axes.
-
-    Raises:
-        ValueError: it has another number of axes, or a length that is not positive.
-    """
+    """The shape of an example; `lengths` names the possible numbers of axes."""
     whole = isinstance(image_shape, Sequence) and all(isinstance(n, int) and n >= 1 for n in image_shape)
     if not whole or len(image_shape) not in lengths:
         raise ValueError(f"image_shape of {name} is {' or '.join(lengths.values())}, got {image_shape!r}.")

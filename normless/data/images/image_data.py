@@ -41,6 +41,8 @@ class ImageData(ABC):
         mean: [C], in units of `full`.
         std: [C], in units of `full`.
         full: the stored value of white: 255 for bytes, else 1.
+        train_labels: int64 [N], on the CPU.
+        test_labels: int64 [M], on the CPU.
     """
 
     kind: ClassVar[str] = "labelled images"
@@ -57,6 +59,7 @@ class ImageData(ABC):
         mean: Tensor,
         std: Tensor,
         full: float,
+        labels: tuple[Tensor, Tensor],
     ) -> None:
         self.name = name
         self.classes = classes
@@ -65,17 +68,8 @@ class ImageData(ABC):
         self.mean = mean
         self.std = std
         self.full = full
+        self.train_labels, self.test_labels = labels
         self._source = source
-
-    @property
-    @abstractmethod
-    def train_labels(self) -> Tensor:
-        """Labels of the training set, int64 [N], on the CPU."""
-
-    @property
-    @abstractmethod
-    def test_labels(self) -> Tensor:
-        """Labels of the test set, int64 [M], on the CPU."""
 
     @property
     def train_size(self) -> int:

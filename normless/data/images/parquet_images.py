@@ -39,20 +39,10 @@ def read_parquet(
     """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; None where it has no training file.
 
     Several shards (``train-00000-of-00002.parquet``) are read in order. Files that name another set are
-    passed over. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
-
-    Args:
-        folder: where the files lie.
-        name: of the data set.
-        classes: labels must be 0 … classes − 1.
-        image_shape: (3, H, W), which every image must have.
-        label_columns: names the labels may have; the first found is taken.
+    ignored. The images, a column of bytes or of {bytes, path}, are decoded once, in threads.
 
     Returns:
         The two sets, and in words how they were stored: JPEG is not the original, PNG is.
-
-    Raises:
-        DataFormatError: the files are ambiguous, incomplete, or do not hold such images and labels.
     """
     train, test = (find_shards(folder, name, kind, foreign=_SET_NAMES) for kind in ("train", "test"))
     if not train:
@@ -115,7 +105,7 @@ def _decoded(encoded: list[bytes | None], image_shape: tuple[int, ...], origin: 
                     raise ValueError(f"it is {image.width}×{image.height} pixels, expected {width}×{height}")
                 images[row] = np.asarray(image.convert("RGB"))
                 return str(image.format)
-        # Pillow meets damaged bytes with many kinds of exception.
+        # Pillow raises errors of many kinds for damaged bytes.
         except Exception as error:
             raise DataFormatError(f"Cannot decode the image in row {row} of {origin}: {error}.") from error
 

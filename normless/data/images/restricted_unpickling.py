@@ -1,8 +1,7 @@
-"""A reader for the pickled CIFAR batches that can make nothing but plain data.
+"""A reader for the pickled CIFAR batches that can create nothing but plain data.
 
-A pickle may name any function to be called. Here the few names that a pickled array of bytes needs lead to
-stand-ins of our own, which only keep what they are given; every other name is refused. The file calls no
-function of NumPy's.
+A pickle may call any function by name. Here the few names that a pickled array of bytes needs stand for classes of
+our own, which only store their arguments; every other name is refused. No function of NumPy is called by the file.
 """
 
 from __future__ import annotations
@@ -72,17 +71,13 @@ class _Reader(pickle.Unpickler):
 
 
 def read_batch(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text.
-
-    Raises:
-        DataFormatError: the file is not such a pickle, is cut short, or asks for any other kind of object.
-    """
+    """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text."""
     try:
         with path.open("rb") as file:
             content = _Reader(file, encoding="bytes").load()
         if not isinstance(content, dict):
             raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not a dictionary")
-    # A damaged pickle can fail in nearly any way; all of them mean the same to the reader of the message.
+    # A damaged pickle raises errors of many kinds.
     except Exception as error:
         raise DataFormatError(f"{path} is not a CIFAR batch: {error}.") from error
     return {_text(key): value.array if isinstance(value, _Array) else value for key, value in content.items()}

@@ -40,11 +40,7 @@ class Splits(NamedTuple):
 
 
 def checked_split(images: NDArray[Any], labels: NDArray[Any], *, classes: int, origin: str) -> Split:
-    """Make a split of arrays read from a file.
-
-    Raises:
-        DataFormatError: there are no images, not as many labels, or a label outside 0 … classes − 1.
-    """
+    """Make a split of arrays read from a file."""
     if len(images) == 0 or labels.shape != (len(images),):
         raise DataFormatError(
             f"{origin} holds {len(images)} images and labels of shape {labels.shape}; expected one each."
@@ -58,7 +54,7 @@ def checked_split(images: NDArray[Any], labels: NDArray[Any], *, classes: int, o
 
 
 class TensorImages(ImageData):
-    """Images kept whole on the device that trains; a batch is a few operations on all its images at once.
+    """Images stored on the device that trains; a batch is a few operations on all its images at once.
 
     Without ``statistics`` the mean and standard deviation of each channel are those of the training set (all
     pixels of all images, population formula); a channel that never varies is divided by 1.
@@ -84,19 +80,10 @@ class TensorImages(ImageData):
             mean=mean,
             std=std,
             full=1.0 if splits.train.images.is_floating_point() else 255.0,
+            labels=(splits.train.labels, splits.test.labels),
         )
         self._splits = splits
         self._resident: dict[torch.device, Splits] = {torch.device("cpu"): splits}
-
-    @property
-    def train_labels(self) -> Tensor:
-        """Labels of the training set, int64 [N], on the CPU."""
-        return self._splits.train.labels
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Labels of the test set, int64 [M], on the CPU."""
-        return self._splits.test.labels
 
     def _training_images(
         self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device

@@ -21,8 +21,8 @@ from normless.data.parallel.grammar_lexicon import (
     Noun,
 )
 from normless.data.parallel.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
-from normless.data.parallel.parallel_text import Pairs, ParallelText
 from normless.data.seeded_choice import SeededChoice, distinct
+from normless.data.text_sets import Pairs, ParallelText
 
 # Clauses within clauses, at most; and words of the longer side, so that a sentence has the length of a caption.
 DEPTH = 2

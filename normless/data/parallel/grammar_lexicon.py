@@ -1,8 +1,11 @@
-"""The words of the grammar's two languages, and how they change."""
+"""The words of the grammar's two languages, from ``grammar_words.yaml``, and their inflection."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, NamedTuple
+
+import yaml
 
 Gender = Literal["m", "f", "n"]
 Case = Literal["nominative", "accusative", "dative"]
@@ -39,95 +42,17 @@ class Verb(NamedTuple):
     german_participle: str
 
 
-def _nouns(text: str) -> tuple[Noun, ...]:
-    return tuple(Noun(*line.split()) for line in text.strip().splitlines())  # type: ignore[arg-type]
-
-
-def _verbs(text: str) -> tuple[Verb, ...]:
-    return tuple(Verb(*line.split()) for line in text.strip().splitlines())
-
-
-ANIMATE = _nouns("""
-    man men m Mann Männer
-    dog dogs m Hund Hunde
-    bird birds m Vogel Vögel
-    teacher teachers m Lehrer Lehrer
-    king kings m König Könige
-    doctor doctors m Arzt Ärzte
-    woman women f Frau Frauen
-    cat cats f Katze Katzen
-    mouse mice f Maus Mäuse
-    queen queens f Königin Königinnen
-    sister sisters f Schwester Schwestern
-    cow cows f Kuh Kühe
-    child children n Kind Kinder
-    horse horses n Pferd Pferde
-    girl girls n Mädchen Mädchen
-    pig pigs n Schwein Schweine
-""")
-
-THINGS = _nouns("""
-    ball balls m Ball Bälle
-    apple apples m Apfel Äpfel
-    letter letters m Brief Briefe
-    flower flowers f Blume Blumen
-    bottle bottles f Flasche Flaschen
-    lamp lamps f Lampe Lampen
-    book books n Buch Bücher
-    picture pictures n Bild Bilder
-""")
-
-INTRANSITIVE = _verbs("""
-    sleeps sleep slept schläft schlafen geschlafen
-    sings sing sung singt singen gesungen
-    laughs laugh laughed lacht lachen gelacht
-    dances dance danced tanzt tanzen getanzt
-    works work worked arbeitet arbeiten gearbeitet
-""")
-
-TRANSITIVE = _verbs("""
-    sees see seen sieht sehen gesehen
-    loves love loved liebt lieben geliebt
-    hears hear heard hört hören gehört
-    finds find found findet finden gefunden
-    draws draw drawn zeichnet zeichnen gezeichnet
-    washes wash washed wäscht waschen gewaschen
-    carries carry carried trägt tragen getragen
-    seeks seek sought sucht suchen gesucht
-""")
-
-DITRANSITIVE = _verbs("""
-    gives give given gibt geben gegeben
-    shows show shown zeigt zeigen gezeigt
-    brings bring brought bringt bringen gebracht
-""")
-
-COMPLEMENT = _verbs("""
-    says say said sagt sagen gesagt
-    thinks think thought denkt denken gedacht
-    hopes hope hoped hofft hoffen gehofft
-""")
-
-# English, German singular, German plural; the English forms do not change.
-MODALS = (("can", "kann", "können"), ("must", "muss", "müssen"), ("should", "soll", "sollen"))
-
-HAVE = ("has", "have", "hat", "haben")
-
-# The stem of the German adjective takes an ending.
-ADJECTIVES = (
-    ("small", "klein"),
-    ("big", "groß"),
-    ("old", "alt"),
-    ("young", "jung"),
-    ("red", "rot"),
-    ("white", "weiß"),
-    ("quiet", "still"),
-    ("new", "neu"),
-    ("beautiful", "schön"),
-    ("strange", "seltsam"),
+_WORDS = {
+    kind: tuple(tuple(line.split()) for line in lines.splitlines())
+    for kind, lines in yaml.safe_load(Path(__file__).with_name("grammar_words.yaml").read_text("utf-8")).items()
+}
+ANIMATE, THINGS = (tuple(Noun(*words) for words in _WORDS[kind]) for kind in ("animate", "things"))
+INTRANSITIVE, TRANSITIVE, DITRANSITIVE, COMPLEMENT = (
+    tuple(Verb(*words) for words in _WORDS[kind])
+    for kind in ("intransitive", "transitive", "ditransitive", "complement")
 )
-
-ADVERBS = (("today", "heute"), ("now", "jetzt"), ("here", "hier"), ("often", "oft"))
+MODALS, ADJECTIVES, ADVERBS = (_WORDS[kind] for kind in ("modals", "adjectives", "adverbs"))
+HAVE = ("has", "have", "hat", "haben")
 
 # English singular and plural forms; None where the determiner has no such number.
 DETERMINERS: dict[str, tuple[str | None, str | None]] = {

@@ -1,4 +1,4 @@
-"""Sentences as trees, each of which can be said in English and in German.
+"""Sentences as trees, each with an English and a German form.
 
 English keeps subject, verb, object. German puts the finite verb second in a main clause and last in a subordinate
 one, participles and infinitives at the end; articles and adjectives agree with gender, number and case.
@@ -26,15 +26,9 @@ Words = list[str]
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A noun with its determiner, perhaps adjectives, and after it a companion ("with …") or a relative clause.
+    """A noun with a determiner (a key of `DETERMINERS`) and adjectives (English, German stem).
 
-    Attributes:
-        determiner: a key of `DETERMINERS`.
-        adjectives: (English, German stem) each.
-        noun: its head.
-        plural: its number.
-        companion: what it is with; without companion or relative clause of its own.
-        relative: a clause about it.
+    A companion ("with …") or a relative clause may follow; a companion has neither.
     """
 
     determiner: str
@@ -66,14 +60,7 @@ class NounPhrase:
 
 @dataclass(frozen=True)
 class Predicate:
-    """A verb with its tense and objects.
-
-    Attributes:
-        verb: what is done.
-        tense: "present", "perfect", or an index into `MODALS`.
-        recipient: in the dative; in English before the object.
-        patient: in the accusative.
-    """
+    """A verb with its tense (an integer is an index into `MODALS`), dative recipient and accusative patient."""
 
     verb: Verb
     tense: Literal["present", "perfect"] | int
@@ -93,7 +80,7 @@ class Predicate:
         return [MODALS[self.tense][0], self.verb.english]
 
     def german(self, plural: bool) -> tuple[str, Words, Words]:
-        """In German, for a subject of this number: finite verb, objects, what else of the verb there is."""
+        """In German, for a subject of this number: finite verb, objects, participle or infinitive."""
         recipient = self.recipient.german("dative") if self.recipient else []
         patient = self.patient.german("accusative") if self.patient else []
         objects = [*recipient, *patient]
@@ -128,7 +115,7 @@ class RelativeClause:
         return [pronoun, *self.subject.german("nominative"), *objects, *rest, finite]
 
     def ambiguous(self, head: NounPhrase) -> bool:
-        """Whether German says the same with who does it and who it is done to exchanged."""
+        """Whether the German clause stays the same when subject and object are exchanged."""
         if self.subject is not None:
             other = RelativeClause(replace(self.predicate, patient=self.subject))
         elif self.predicate.patient is not None and self.predicate.recipient is None:
@@ -140,15 +127,7 @@ class RelativeClause:
 
 @dataclass(frozen=True)
 class Clause:
-    """A subject and what it does, perhaps with an adverb (main clauses only), what it says, and why.
-
-    Attributes:
-        subject: who does it.
-        predicate: what is done.
-        adverb: (English, German), at the beginning.
-        complement: a clause after "that".
-        reason: a clause after "because".
-    """
+    """A subject and its predicate; an adverb (English, German) if main; clauses after 'that' and 'because'."""
 
     subject: NounPhrase
     predicate: Predicate

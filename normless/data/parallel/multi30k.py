@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from normless.data.downloads import fetch_files, fetch_missing
+from normless.data.downloads import fetch_files, find_or_fetch
 from normless.data.parallel.parallel_folder import find_pair_sets
-from normless.data.parallel.parallel_text import PairSets, ParallelText
+from normless.data.text_sets import PairSets, ParallelText
 from normless.errors import DataNotFoundError
 
 # The commit of github.com/multi30k/dataset whose files have the digests below.
@@ -41,37 +42,23 @@ def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "e
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    sets = _stored((root / "multi30k", root), source, target, test)
-    if sets is None:
-        sets = _fetched(root, source, target, test, download=download)
-    return ParallelText(
-        "multi30k", (source, target), f"{sets.kind}, test set {test}", sets.train, sets.validation, sets.test
-    )
 
+    def find(folders: Sequence[Path]) -> PairSets | None:
+        candidates = (find_pair_sets(folder, source, target, name="multi30k", test=test) for folder in folders)
+        return next((sets for sets in candidates if sets is not None), None)
 
-def _stored(folders: tuple[Path, ...], source: str, target: str, test: str) -> PairSets | None:
-    candidates = (find_pair_sets(folder, source, target, name="multi30k", test=test) for folder in folders)
-    return next((sets for sets in candidates if sets is not None), None)
-
-
-def _fetched(root: Path, source: str, target: str, test: str, *, download: bool) -> PairSets:
-    folder = root / "multi30k"
-    files = f"train.{source}, train.{target}, val.{source}, val.{target}, {test}.{source} and {test}.{target}"
-    looked = (
-        f"The data set multi30k is not in {folder} or {root}, neither as its official files ({files}, plain or .gz) "
-        "nor as Parquet (*train*.parquet, *val*.parquet and *test*.parquet)"
-    )
-    by_hand = f"Put either by hand into {folder}, or name the folder that holds them with root."
-
-    def fetch() -> None:
+    def fetch(folder: Path) -> None:
         if {source, target} != {"de", "en"} or test != TEST:
             raise DataNotFoundError(
                 f"Only German and English (de, en) with {TEST} can be downloaded, not {source}, {target} and {test}."
             )
         fetch_files(folder, ADDRESS, DIGESTS)
 
-    fetch_missing(looked, by_hand, fetch, download=download)
-    sets = _stored((folder,), source, target, test)
-    if sets is None:
-        raise DataNotFoundError(f"The download of multi30k into {folder} lacks {files}. {by_hand}")
-    return sets
+    layout = (
+        f"train.{source}, train.{target}, val.{source}, val.{target}, {test}.{source} and {test}.{target}, plain or "
+        ".gz, or Parquet files (*train*.parquet, *val*.parquet and *test*.parquet)"
+    )
+    sets = find_or_fetch("multi30k", root, find, fetch, layout=layout, download=download)
+    return ParallelText(
+        "multi30k", (source, target), f"{sets.kind}, test set {test}", sets.train, sets.validation, sets.test
+    )

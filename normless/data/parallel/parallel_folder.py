@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from normless.data.parallel.iwslt import read_iwslt
-from normless.data.parallel.line_files import read_text_files
-from normless.data.parallel.parallel_text import Pairs, PairSets, ParallelText, checked_pairs
+from normless.data.parallel.line_files import read_iwslt, read_text_files
 from normless.data.tables import find_shards, read_table
+from normless.data.text_sets import Pairs, PairSets, ParallelText, checked_pairs
 from normless.errors import DataFormatError, DataNotFoundError
 
 PAIR_COLUMN = "translation"
@@ -40,22 +39,11 @@ def parallel_text(*, root: Path, source: str = "de", target: str = "en", test: s
 
 
 def find_pair_sets(folder: Path, source: str, target: str, *, name: str, test: str | None) -> PairSets | None:
-    """The three sets of a folder, or in its ``data/`` or ``de-en/`` as the Hub keeps Parquet; None if not there.
-
-    Args:
-        folder: where to look.
-        source: of the language to translate.
-        target: of the language to translate to.
-        name: of the data set; Parquet files that name it are taken before others.
-        test: stem of the test files, where they are text files; the only one there is if None.
-
-    Raises:
-        DataFormatError: a set is incomplete, or a file does not hold what it should.
-    """
+    """The three sets of a folder, or in its ``data/`` or ``de-en/`` as the Hub keeps Parquet; None if not there."""
     sets = read_text_files(folder, source, target, test=test) or read_iwslt(folder, source, target)
     places = (folder / below for below in (".", "data", f"{source}-{target}", f"{target}-{source}"))
     parquet = (_read_parquet(place, name, source, target) for place in places)
-    return sets or next((found for found in parquet if found is not None), None)
+    return sets or next((one for one in parquet if one is not None), None)
 
 
 def _read_parquet(folder: Path, name: str, source: str, target: str) -> PairSets | None:

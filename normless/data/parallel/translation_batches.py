@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normless.data.byte_pairs import BytePairs
-from normless.data.parallel.parallel_text import Pairs, ParallelText
+from normless.data.text_sets import Pairs, ParallelText
 from normless.data.tokens import SPECIAL_TOKENS, Integers, TokenSentences, bucket_epoch, sorted_buckets, token_buckets
 
 SetName = Literal["train", "validation", "test"]
@@ -47,7 +47,7 @@ class TranslationBatch(NamedTuple):
 class TranslationData:
     """A parallel text in a vocabulary.
 
-    The batches of an epoch are a pure function of (seed, epoch); the global generators are neither read nor changed.
+    The batches of an epoch are a pure function of (seed, epoch); the global generators are not used.
 
     Args:
         text: sentences and translations; training pairs with an empty side are left out.
@@ -55,8 +55,7 @@ class TranslationData:
         longest: tokens of a side, its end included; longer training pairs are left out. No limit if None.
 
     Attributes:
-        text: as given.
-        vocabulary: as given.
+        text, vocabulary: the arguments.
         left_out: the number of training pairs left out.
 
     Raises:
@@ -181,7 +180,7 @@ class _Encoded:
         return TranslationBatch(source.to(device), target.to(device), labels.to(device))
 
     def part(self, rows: Integers, rank: int, world_size: int, device: torch.device | str) -> TranslationBatch:
-        """The consecutive part of one process; without a sentence of its own, one that has no labels."""
+        """The consecutive part of one process; if it is empty, one sentence without labels."""
         own = np.array_split(rows, world_size)[rank]
         if len(own):
             return self.batch(own, device)

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from normless.data.parallel.line_files import VALIDATION_STEMS
-from normless.data.tables import find_shards, read_table
-from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.tables import VALIDATION_STEMS, find_shards, read_table
+from normless.data.text_sets import LabelledSentences, LabelledText
 from normless.errors import DataFormatError, DataNotFoundError
 
 ENDINGS = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
@@ -80,16 +79,6 @@ def read_labelled_tables(
 
     The test set is ``test``, or where that has no classes, as in GLUE, ``dev`` (or ``val``, ``valid``,
     ``validation``). The classes are those of the training set, in the order of their numbers or of their names.
-
-    Args:
-        folder: where the files lie.
-        columns: their names.
-        name: of the data set; Parquet files that name it are preferred.
-        test_file: stem of the file to test on, as "dev".
-
-    Raises:
-        DataFormatError: a file lacks a column or has an incomplete row, a class is new in the test set, or no file to
-            test on has classes.
     """
     training = _files(folder, "train", name)
     if not training:

@@ -1,4 +1,4 @@
-"""From sentences to the tokens that a classifier reads: byte pairs of the text, or a checkpoint's own tokenizer."""
+"""The tokens of a classifier: byte pairs learned from the text, or a checkpoint's own tokenizer."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "voca
 
 
 class SentenceTokens(Protocol):
-    """A vocabulary, and how sentences are written in it."""
+    """A vocabulary and the encoding of sentences in it.
 
-    @property
-    def size(self) -> int:
-        """The number of tokens."""
+    Attributes:
+        size: number of tokens.
+        padding: the token that fills up shorter sentences.
+        name: in words.
+    """
 
-    @property
-    def padding(self) -> int:
-        """The token that fills up shorter sentences."""
-
-    @property
-    def name(self) -> str:
-        """What it is, in words."""
+    size: int
+    padding: int
+    name: str
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """The tokens of each sentence with those around it, the end of its text left out beyond `longest` tokens."""
+        """The tokens of each sentence with its start and end, its text truncated to `longest` tokens in all."""
 
 
 class LearnedTokens:
-    """Byte pairs learned of a training text, each sentence between a start and an end.
+    """Byte pairs learned from a training text, each sentence between a start and an end.
 
     Args:
         pieces: the byte pairs.
@@ -55,13 +53,13 @@ class LearnedTokens:
 
 
 class CheckpointTokens:
-    """The tokenizer in the folder of a checkpoint, with the tokens that it puts around a sentence.
+    """The tokenizer in the folder of a checkpoint, with its tokens around a sentence.
 
     Args:
         folder: of the checkpoint.
 
     Raises:
-        DataFormatError: it cannot be read, or has no token to fill up sentences with.
+        DataFormatError: it cannot be read, or has no token for padding.
         ModuleNotFoundError: transformers is not installed.
     """
 
@@ -69,13 +67,13 @@ class CheckpointTokens:
         library = import_module("transformers")
         try:
             tokenizer: Any = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        # The library raises whatever its parts do.
+        # The library raises errors of many kinds.
         except Exception as error:
             raise DataFormatError(f"The tokenizer in {folder} cannot be read: {error}") from error
         # GPT-2 has no padding; what follows the end is masked, so the end serves as padding.
         padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         if padding is None:
-            raise DataFormatError(f"The tokenizer in {folder} has neither a padding token nor an end: give it one.")
+            raise DataFormatError(f"The tokenizer in {folder} has neither a padding token nor an end token; add one.")
         self._tokenizer = tokenizer
         self.size = len(tokenizer)
         self.padding = int(padding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from normless.data.seeded_choice import SeededChoice, distinct
-from normless.data.text.labelled_text import LabelledSentences, LabelledText
+from normless.data.text_sets import LabelledSentences, LabelledText
 
 CLASSES = ("negative", "positive")
 

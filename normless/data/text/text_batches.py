@@ -11,23 +11,23 @@ from torch import Tensor
 
 from normless.data.epoch_randomness import epoch_sequence
 from normless.data.images.image_data import Batch
-from normless.data.text.labelled_text import LabelledSentences, LabelledText
 from normless.data.text.sentence_tokens import SentenceTokens
+from normless.data.text_sets import LabelledText
 from normless.data.tokens import Integers, TokenSentences
 
 
 class TextData:
     """A labelled text in a vocabulary; a batch is tokens int64 [B, S], padded, and labels int64 [B].
 
-    The order of an epoch is a pure function of (seed, epoch); the global generators are neither read nor changed.
+    The order of an epoch is a pure function of (seed, epoch); the global generators are not used.
 
     Args:
         text: sentences and their classes.
-        tokens: the vocabulary, and how sentences are written in it.
+        tokens: the vocabulary.
         longest: tokens of a sentence, special ones included; the rest is cut off.
 
     Attributes:
-        text, tokens: as given.
+        text, tokens: the arguments.
         classes: number of classes.
         cut: number of training sentences that were cut.
     """
@@ -36,7 +36,9 @@ class TextData:
         self.text = text
         self.tokens = tokens
         self.classes = len(text.classes)
-        self._train, self._test = (_encoded(part, tokens, longest) for part in (text.train, text.test))
+        self._train, self._test = (
+            TokenSentences.of(tokens.encode(part.sentences, longest)) for part in (text.train, text.test)
+        )
         whole = TokenSentences.of(tokens.encode(text.train.sentences, longest + 1))
         self.cut = int((whole.lengths > longest).sum())
 
@@ -107,7 +109,3 @@ class TextData:
     def _batch(self, part: TokenSentences, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
         tokens = part.padded(rows, self.tokens.padding)
         return Batch(tokens.to(device), labels[torch.from_numpy(rows)].to(device))
-
-
-def _encoded(part: LabelledSentences, tokens: SentenceTokens, longest: int) -> TokenSentences:
-    return TokenSentences.of(tokens.encode(part.sentences, longest))

@@ -32,6 +32,8 @@ Numbers = npt.NDArray[np.float64]
 _MOST_TICKS = 8
 # Values of y that span more than this factor make a logarithmic axis, if it depends on them.
 _WIDE = 30
+# Of axes, where the column is not its own label.
+LABELS = {"depth": "depth (layers)", "order": "layer", "rate": "learning rate"}
 _SUPERSCRIPTS = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
 
@@ -50,6 +52,11 @@ def require_columns(table: pd.DataFrame, columns: Sequence[str | None], purpose:
         )
     if table.empty:
         raise ValueError(f"{purpose} needs at least one row, but the table is empty.")
+
+
+def columns_of(names: str | Sequence[str] | None) -> list[str]:
+    """One column, several or none, as a list."""
+    return [names] if isinstance(names, str) else list(names or ())
 
 
 def begin(ax: Axes | None, frame: Frame, values: pd.Series | pd.DataFrame | None = None) -> Axes:
@@ -89,6 +96,14 @@ def drawable(values: pd.Series, *, log: bool) -> Numbers:
     return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
 
 
+def bar_lengths(values: Numbers, ends: Sequence[Numbers]) -> Numbers | None:
+    """Lengths [2, N] of error bars from their half widths, or from both their ends; 0 where not known."""
+    if not ends:
+        return None
+    lengths = [values - ends[0], ends[1] - values] if len(ends) == 2 else [ends[0], ends[0]]
+    return np.nan_to_num(np.array(lengths))
+
+
 def finish(
     axes: Axes,
     frame: Frame,
@@ -98,14 +113,10 @@ def finish(
     x: str = "",
     y: str = "",
 ) -> Axes:
-    """Draw laws and marks, and set limits, ticks, titles and the names of the series.
+    """Draw laws and marks, and set limits, ticks, titles and the names of the series, at the ends of their curves.
 
-    Args:
-        axes: with the data drawn.
-        frame: as given to the grammar.
-        curves: the series, for names at their ends.
-        table: for ticks and laws at its values.
-        x, y: its columns; the axes are named after them where the frame has no label.
+    Ticks and laws are at the values of the column `x` of the table; the axes are named after the columns where the
+    frame has no label.
     """
     log = frame.get("log", "")
     values = np.unique(table[x].to_numpy(float)) if table is not None else np.array([])
@@ -127,7 +138,7 @@ def finish(
     axes.set_ylim(*axes.get_ylim())
     _set_ticks(axes.xaxis, frame.get("x_ticks", "auto"), values, log="x" in log)
     _set_ticks(axes.yaxis, frame.get("y_ticks", "auto"), np.array([]), log="y" in log)
-    across, up = (frame.get("x_label", x.replace("_", " ")), frame.get("y_label", y.replace("_", " ")))
+    across, up = frame.get("x_label", label_of(x)), frame.get("y_label", label_of(y))
     name_axes(axes, title=frame.get("title", ""), across=fill(across, 64), up=up)
     names = frame.get("names", "ends")
     if names == "ends":
@@ -135,6 +146,11 @@ def finish(
     elif names != "none":
         add_legend(axes, beside=names == "beside")
     return axes
+
+
+def label_of(column: str) -> str:
+    """The label of an axis that shows a column."""
+    return LABELS.get(column, column.replace("_", " "))
 
 
 def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: Numbers) -> Curve:

@@ -31,13 +31,11 @@ def heat_map(
 
     Args:
         table: a row per cell.
-        ax: where to draw; a new figure without it.
         x, y: the columns across and down.
         value: the column in colours.
         signed: blue below 0 and orange above; otherwise from the paper's colour at 0 to dark.
         ink: the colour of values that are not signed.
         unit: of the value, beside the scale.
-        frame: title, labels; see `normless.plots.Frame`.
 
     Raises:
         ValueError: a column is missing, the table is empty, or a cell is there twice.

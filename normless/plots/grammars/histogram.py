@@ -35,19 +35,15 @@ def histogram(
 
     Args:
         table: a row per value, or a row per bin.
-        ax: where to draw; a new figure without it.
         x: the column of values to count, or the places of bars; without it the table has bins ``low`` to ``high``.
         bins: how many bins the values are counted in.
         limits: of the bins; values beyond are counted in the outermost. From 0 to the largest value by default.
         share: count shares and not densities.
         height: the column of the heights of bins or bars.
         bars: draw a bar of the height at each x.
-        by: the column of the series' names, ``scheme`` by default.
         each: a column of single histograms within a series, such as runs, drawn over each other.
         law: curves over the histograms: the columns ``x``, ``density`` and `by`.
         law_name: of those curves.
-        inks: colour of each series; that of its scheme by default.
-        frame: title, labels, scales; see `normless.plots.Frame`.
 
     Raises:
         ValueError: a column is missing, a table is empty, or there is no bin.

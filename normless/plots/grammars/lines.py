@@ -9,7 +9,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import Numbers, begin, drawable, finish, require_columns, series_column, series_of
+from normless.plots.grammars.frame import (
+    bar_lengths,
+    begin,
+    columns_of,
+    drawable,
+    finish,
+    require_columns,
+    series_column,
+    series_of,
+)
 from normless.plots.labels import Curve
 from normless.plots.palette import PAPER, Ink
 from normless.plots.plot import Frame
@@ -40,26 +49,21 @@ def lines(
 
     Args:
         table: a tidy table. A y that is not finite, or not above 0 on a logarithmic axis, leaves a gap.
-        ax: where to draw; a new figure without it.
         x: the column across.
         y: the column up. Of several, the second and third are dashed and dotted.
-        by: the column of the series' names, ``scheme`` by default.
         each: a column of single curves within a series, such as runs: thin lines, or all there is without `summary`.
         summary: of rows with the same x, as `pandas` names it: ``"mean"``, ``"median"``, ``"sum"``.
         band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
         error: bars: the column of their half width, or the columns of their ends.
         hollow: a column of booleans; points that have it are hollow.
         hollow_name: what a hollow point is.
-        inks: colour and marker of each series; those of its scheme by default.
         end_text: the name at the end of a line, from that of the series and the last value.
-        frame: title, labels, scales; see `normless.plots.Frame`.
 
     Raises:
         ValueError: a column is missing or the table is empty.
     """
     by = series_column(table, by)
-    columns = [y] if isinstance(y, str) else list(y)
-    ends = [error] if isinstance(error, str) else list(error or ())
+    columns, ends = columns_of(y), columns_of(error)
     others = [by, each, hollow, *ends, None if band == "std" else band]
     require_columns(table, [x, *columns, *others], frame.get("title", "A plot of lines"))
     axes, log = begin(ax, frame, table[columns]), "y" in frame.get("log", "")
@@ -78,7 +82,9 @@ def lines(
             if summary or not each:
                 _draw(axes, ordered, x, column, ink, log, label, 1.8, 1.0, _DASHES[place])
             if ends:
-                _bars(axes, across, values, ordered, ends, ink)
+                bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends])
+                style: dict[str, Any] = {"fmt": "none", "ecolor": ink.light, "elinewidth": 1, "capsize": 2.5}
+                axes.errorbar(across, values, yerr=bars, zorder=2.5, **style)
             if hollow and place == 0:
                 _hollow(axes, rows, x, column, hollow, summary, ink, f"{name}, {hollow_name}")
             if place == 0:
@@ -107,11 +113,9 @@ def _draw(
     alpha: float,
     dashes: Any = "solid",
 ) -> None:
-    style: dict[str, Any] = {
-        "marker": ink.marker if len(rows) <= _MARKED and label != "_run" else "none",
-        "markersize": 5,
-    }
-    style |= {"color": ink.light, "linewidth": width, "alpha": alpha, "linestyle": dashes, "zorder": 3}
+    marker = ink.marker if len(rows) <= _MARKED and label != "_run" else "none"
+    style: dict[str, Any] = {"marker": marker, "markersize": 5, "color": ink.light, "linewidth": width}
+    style |= {"alpha": alpha, "linestyle": dashes, "zorder": 3}
     axes.plot(rows[x], drawable(rows[column], log=log), label=label, **style)
 
 
@@ -126,27 +130,10 @@ def _fill(
     axes.fill_between(ordered[x], low, middle + width, color=ink.light, alpha=0.17, linewidth=0, zorder=2)
 
 
-def _bars(axes: Axes, across: Numbers, values: Numbers, rows: pd.DataFrame, ends: Sequence[str], ink: Ink) -> None:
-    widths = [rows[column].to_numpy(float) for column in ends]
-    if len(widths) == 2:
-        widths = [values - widths[0], widths[1] - values]
-    bars = np.nan_to_num(np.broadcast_to(np.array(widths), (2, len(values))))
-    axes.errorbar(across, values, yerr=bars, fmt="none", ecolor=ink.light, elinewidth=1, capsize=2.5, zorder=2.5)
-
-
 def _hollow(
     axes: Axes, rows: pd.DataFrame, x: str, column: str, hollow: str, summary: str | None, ink: Ink, label: str
 ) -> None:
     marked = _summarized(rows[rows[hollow].astype(bool)], x, summary)
-    style: dict[str, Any] = {"markerfacecolor": PAPER.light, "markeredgecolor": ink.light}
-    axes.plot(
-        marked[x],
-        marked[column],
-        linestyle="none",
-        marker=ink.marker,
-        markersize=5.5,
-        markeredgewidth=1.4,
-        label=label,
-        zorder=4,
-        **style,
-    )
+    style: dict[str, Any] = {"marker": ink.marker, "markersize": 5.5, "markeredgewidth": 1.4}
+    style |= {"markerfacecolor": PAPER.light, "markeredgecolor": ink.light}
+    axes.plot(marked[x], marked[column], linestyle="none", label=label, zorder=4, **style)

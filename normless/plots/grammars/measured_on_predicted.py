@@ -40,19 +40,15 @@ def measured_on_predicted(
     Args:
         table: a row per x, and per series. What is not finite, or not above 0 on a logarithmic axis, leaves a gap; a
             prediction that leaves the plot is named where it does, with an arrow.
-        ax: where to draw; a new figure without it.
         x: the column across.
         measured: the column up; of several, a mapping from each to its name. One without any number is left out.
         predicted: the column of the prediction; ``predicted_`` and the measured column by default.
-        by: the column of the series' names, ``scheme`` by default.
         law: the column of a dotted line, such as the law of an idealized network.
         law_name: of that line, at its end.
         error: the column of the half width of bars.
         apart: how far the points of neighbouring series are moved apart, in units of x.
         joined: a line through the measured points; the prediction is then dashed.
-        inks: colour and marker of each series; those of its scheme by default.
         end_text: the name at the end of a line, from that of the series.
-        frame: title, labels, scales; see `normless.plots.Frame`.
 
     Raises:
         ValueError: a column is missing, the table is empty, or a series has an x twice.

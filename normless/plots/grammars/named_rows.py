@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots.axes import SMALL_FONT_SIZE
+from normless.plots.grammars.frame import bar_lengths
 from normless.plots.palette import GRID, PAPER, QUIET, Ink, inks_of
 
 # Letters of a name in one line.
@@ -36,13 +37,8 @@ def draw_rows(
 ) -> None:
     """Draw each row's point, its bar, and its reference mark.
 
-    Args:
-        axes: where to draw.
-        table: the rows.
-        columns: across, the names of the rows, and those of the series.
-        options: the columns of hollow points and of reference numbers, the marker of those, and the groups.
-        ends: the column of half widths, or those of both ends, of the bars.
-        inks: of the series.
+    Columns are those across, of the names and of the series; options the columns of hollow points and of reference
+    numbers, the marker of those, and the column of groups.
     """
     x, y, by = columns
     hollow, beside, marker, groups = options
@@ -62,7 +58,7 @@ def draw_rows(
             axes.errorbar(
                 [row[x]],
                 [height],
-                xerr=_bar(row, x, ends),
+                xerr=bar_lengths(np.array([row[x]]), [np.array([row[end]], dtype=float) for end in ends]),
                 color=ink.light,
                 marker=ink.marker,
                 markersize=6.5,
@@ -100,11 +96,3 @@ def _rows(table: pd.DataFrame, y: str, groups: str | None) -> list[tuple[str, di
 
 def _spoken(name: str) -> str:
     return fill(name.replace("_", " "), _LETTERS)
-
-
-def _bar(row: Mapping[Any, Any], x: str, ends: Sequence[str]) -> Any:
-    """The lengths of a bar to the left and right; none where they are not known."""
-    if not ends:
-        return None
-    widths = [row[ends[0]]] * 2 if len(ends) == 1 else [row[x] - row[ends[0]], row[ends[1]] - row[x]]
-    return np.nan_to_num(np.array(widths, dtype=float))[:, None]

@@ -10,7 +10,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from pandas.api.types import is_numeric_dtype
 
-from normless.plots.grammars.frame import begin, drawable, finish, require_columns, series_column, series_of
+from normless.plots.grammars.frame import (
+    begin,
+    columns_of,
+    drawable,
+    finish,
+    require_columns,
+    series_column,
+    series_of,
+)
 from normless.plots.grammars.named_rows import draw_rows, rows_size, style_rows
 from normless.plots.labels import Curve
 from normless.plots.palette import PAPER, Ink
@@ -40,25 +48,22 @@ def points(
 
     Args:
         table: a tidy table. What is not finite, or not above 0 on a logarithmic axis, is left out.
-        ax: where to draw; a new figure without it.
         x: the column across.
         y: the column up, or the names of the rows.
-        by: the column of the series' names, ``scheme`` by default; of named rows their names.
+        by: the column of the series' names; ``scheme`` by default, or the names of named rows.
         summary: ``"median"`` or ``"mean"`` draws a line through that of the points with the same x.
         hollow: a column of booleans; points that have it are hollow.
         error: bars of named rows: the column of their half width, or the columns of their ends.
         beside: a column of reference numbers of named rows, such as published ones, drawn as hollow marks.
         beside_marker: of those.
         groups: a column by which named rows are put together; its labels stand above their rows.
-        inks: colour and marker of each series; those of its scheme by default.
-        frame: title, labels, scales; see `normless.plots.Frame`.
 
     Raises:
         ValueError: a column is missing or the table is empty.
     """
     numeric = y in table and is_numeric_dtype(table[y])
     by = series_column(table, by) if numeric else by
-    ends = [error] if isinstance(error, str) else list(error or ())
+    ends = columns_of(error)
     require_columns(table, [x, y, by, hollow, *ends, beside, groups], frame.get("title", "A plot of points"))
     if not numeric:
         frame.setdefault("size", rows_size(table, y, groups))

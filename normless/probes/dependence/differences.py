@@ -69,10 +69,9 @@ class ExampleSlice:
 
 
 def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int]) -> ExampleSlice | None:
-    """The slice of at most `count` examples that contains a change, None if there is none.
+    """The slice of at most `count` examples that contains a change, preferably of expected ones; None without one.
 
-    The axis may hold the batch alone, folded with an outer axis (heads) or an inner one (windows). Of several slices
-    the first one with the expected examples is returned.
+    The axis may hold the batch alone, folded with an outer axis (heads) or an inner one (windows).
     """
     slices: list[ExampleSlice] = []
     for axis, size in enumerate(change.shape):

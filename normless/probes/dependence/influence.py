@@ -28,10 +28,7 @@ _ROUNDING_UNITS = 1024
 
 @dataclass
 class Pass:
-    """The inputs and outputs of every module call of one forward pass, and the noise of each tensor.
-
-    `rounding` is the least noise, relative to a tensor's largest value.
-    """
+    """The inputs and outputs of every module call of one forward pass, and the noise of each, relative `rounding`."""
 
     rounding: float = 0.0
     values: dict[Key, list[Tensor]] = field(default_factory=dict)
@@ -73,7 +70,8 @@ class _CallHooks:
         raise NotImplementedError
 
     def leave(self, key: Key, output: Any) -> Any:
-        raise NotImplementedError
+        """By default, outputs are treated as inputs are."""
+        return self.enter(key, output)
 
 
 class Recorder(_CallHooks):
@@ -85,7 +83,7 @@ class Recorder(_CallHooks):
         self._repeats = bool(record.values)
 
     def enter(self, key: Key, inputs: Any) -> Any:
-        """Store the inputs of a call."""
+        """Store the inputs or outputs of a call."""
         tensors = tensors_of(inputs)
         if not self._repeats:
             self._record.values[key] = [tensor.clone() for tensor in tensors]
@@ -93,10 +91,6 @@ class Recorder(_CallHooks):
             pairs = zip(self._record.values[key], tensors, strict=True)
             self._record.noise[key] = [noise_of(*pair, self._record.rounding) for pair in pairs]
         return inputs
-
-    def leave(self, key: Key, output: Any) -> Any:
-        """Store the outputs of a call."""
-        return self.enter(key, output)
 
 
 @dataclass
@@ -188,9 +182,9 @@ class Tracker(_CallHooks):
         size = tensor.shape[0] if tensor.dim() else 1
         return None if size % self._batch else ExampleSlice(0, size, size // self._batch, call.examples)
 
-    def _undone(self, call: _Call, tensor: Tensor, original: Tensor, kept: ExampleSlice | None) -> Tensor:
+    def _undone(self, call: _Call, tensor: Tensor, original: Tensor, region: ExampleSlice | None) -> Tensor:
         """The original tensor, with the changed values in the slice to keep; the call is recorded as mixing."""
-        own = original.clone() if kept is None else torch.where(kept.mask(tensor, self._batch), tensor, original)
+        own = original.clone() if region is None else torch.where(region.mask(tensor, self._batch), tensor, original)
         clear = True
         if tensor.dtype.is_floating_point:
             rounding = noise_of(original, original, _ROUNDING_UNITS * torch.finfo(tensor.dtype).eps)

@@ -19,8 +19,16 @@ from normless.probes.dependence.differences import (
     noise_of,
 )
 from normless.probes.dependence.influence import Pass, Recorder, Tracker
-from normless.probes.dependence.perturbation import batch_size, groups, redrawn, without_zeros
-from normless.probes.dependence.reruns import Arguments, reproducible_kernels, run_copy, tensors_of
+from normless.probes.dependence.reruns import (
+    Arguments,
+    batch_size,
+    groups,
+    redrawn,
+    reproducible_kernels,
+    run_copy,
+    tensors_of,
+    without_zeros,
+)
 from normless.residual.classify import kind_of
 
 Change = tuple[frozenset[int], Arguments]

@@ -1,4 +1,4 @@
-"""Repeatable forward passes: each on a new copy of the network, with the same random numbers."""
+"""Repeatable forward passes on copies of a network, on changed inputs and without zero weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from normless.lifting import unfused
 from normless.probes.hooks.preserve_state import preserve_random_state
 
 _SEED = 0
@@ -34,10 +35,9 @@ class Arguments:
 def run_copy(
     model: nn.Module, arguments: Arguments, prepare: Callable[[nn.Module], object] | None = None
 ) -> tuple[Any, nn.Module]:
-    """Run a copy of a network on clones of its arguments from a fixed random state; return its output and the copy.
+    """Run a copy of a network, after `prepare`, on clones of its arguments from a fixed random state.
 
-    `prepare` is called with the copy before it runs. In-place changes by forward do not reach the network or the
-    arguments. To be called inside `reproducible_kernels`.
+    Returns its output and the copy. To be called inside `reproducible_kernels`.
     """
     fresh = deepcopy(model)
     if prepare is not None:
@@ -52,20 +52,15 @@ def run_copy(
 @contextmanager
 def reproducible_kernels(model: nn.Module) -> Iterator[None]:
     """Run the body without gradients and with deterministic kernels; restore all settings and random states."""
-    fused = torch.backends.mha.get_fastpath_enabled()
-    # The fused encoder layer hides its modules.
-    torch.backends.mha.set_fastpath_enabled(False)
     kernels = torch.backends.cudnn.flags(
         enabled=torch.backends.cudnn.enabled,
         benchmark=False,
         deterministic=True,
         allow_tf32=torch.backends.cudnn.allow_tf32,
     )
-    try:
-        with torch.no_grad(), preserve_random_state(model), kernels:
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+    # The fused encoder layer hides its modules.
+    with unfused(), torch.no_grad(), preserve_random_state(model), kernels:
+        yield
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -104,3 +99,67 @@ def replace_tensors(value: Any, tensors: list[Tensor]) -> Any:
 
 def _is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def batch_size(arguments: Arguments) -> int:
+    """The number of examples, 2 or more: the length of axis 0 of the first tensor that has one."""
+    lengths = [tensor.shape[0] for tensor in tensors_of(arguments) if tensor.dim()]
+    if not lengths or lengths[0] < 2:
+        problem = f"that has length {lengths[0]}" if lengths else "there is no tensor with an axis"
+        raise ValueError(
+            "Whether examples mix is measured on a batch of at least two, along axis 0 of the first tensor; "
+            f"{problem}. Give more examples."
+        )
+    return lengths[0]
+
+
+def groups(batch: int) -> Iterator[frozenset[int]]:
+    """2⌈log₂ B⌉ sets of examples, of which for all i ≠ j one contains i and not j."""
+    for bit in range((batch - 1).bit_length()):
+        for value in (0, 1):
+            yield frozenset(example for example in range(batch) if example >> bit & 1 == value)
+
+
+def redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Arguments:
+    """The arguments with every element of a group's examples replaced by another value of the same tensor."""
+    generator = torch.Generator().manual_seed(_SEED)
+    varies = False
+
+    def redraw(tensor: Tensor) -> Tensor:
+        nonlocal varies
+        if tensor.is_complex():
+            return torch.view_as_complex(redraw(torch.view_as_real(tensor)))
+        if not tensor.dim() or tensor.shape[0] != batch:
+            return tensor
+        values, index = torch.unique(tensor, return_inverse=True)
+        if len(values) < 2:
+            return tensor
+        varies = True
+        # Without the extremes, so that a maximum over the batch changes.
+        excluded = 1 if len(values) > 3 else 0
+        inner = values[excluded : len(values) - excluded]
+        rows = sorted(group)
+        own = (index[rows] - excluded).clamp(0, len(inner) - 1)
+        step = torch.randint(1, len(inner), own.shape, generator=generator).to(tensor.device)
+        others = tensor.clone()
+        others[rows] = inner[(own + step) % len(inner)]
+        return others
+
+    result = arguments.map(redraw)
+    if not varies:
+        raise ValueError(
+            "Examples are changed to other values of the same input, and every input has one value only. "
+            "Give inputs that vary, such as torch.randn."
+        )
+    return result
+
+
+def without_zeros(model: nn.Module) -> nn.Module:
+    """A copy with small random numbers in place of zeros among trainable weights, as in multipliers."""
+    copied = deepcopy(model)
+    generator = torch.Generator().manual_seed(_SEED)
+    for parameter in copied.parameters():
+        if parameter.requires_grad:
+            small = 0.1 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(torch.where(parameter == 0, small.to(parameter), parameter))
+    return copied

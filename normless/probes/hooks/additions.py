@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,25 +22,16 @@ OnMissed = Callable[[ResidualBlock, str], None]
 
 @dataclass
 class _Frame:
-    """A running module call, and the number of additions its own code has made."""
+    """A running module call, and the number of additions its own code has executed."""
 
     module: nn.Module
     additions: int = 0
 
 
-@dataclass
-class _Summands:
-    """The summands of a block seen so far."""
-
-    skip: Tensor | None = None
-    branches: list[Tensor] = field(default_factory=list)
-
-
 class Additions(TorchFunctionMode):
-    """Intercepts the additions at the sites of a residual map.
+    """Intercepts the additions at the sites of a residual map, counted as in `Site`.
 
-    Additions are counted as in `Site`: those of two activations, in a module's own code. Where a module makes another
-    number of them than its dataflow has, its blocks are reported as missed.
+    Where a module makes another number of them than its dataflow has, its blocks are reported as missed.
     """
 
     def __init__(self, model: nn.Module, residual_map: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
@@ -62,7 +53,8 @@ class Additions(TorchFunctionMode):
         """Start a new pass."""
         self.frames: list[_Frame] = []
         self.visits: Counter[tuple[nn.Module, int]] = Counter()
-        self.summands: dict[str, _Summands] = defaultdict(_Summands)
+        # By block: its skip path, and the ends of the branches that were added so far.
+        self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """Forward pre-hook of every module."""
@@ -104,13 +96,11 @@ class Additions(TorchFunctionMode):
 
     def _collect(self, block: ResidualBlock, site: Site, operands: list[Tensor], total: Tensor) -> None:
         """Add the summands of one addition of a block; its last addition completes the sum."""
-        summands = self.summands[block.name]
-        if summands.skip is None:
-            summands.skip = operands[1 - site.branch]
-        summands.branches.append(operands[site.branch])
-        if len(summands.branches) == len(block.sites):
+        skip, branches = self.summands.setdefault(block.name, (operands[1 - site.branch], []))
+        branches.append(operands[site.branch])
+        if len(branches) == len(block.sites):
             del self.summands[block.name]
-            self.on_sum(block, summands.skip, tuple(summands.branches), total)
+            self.on_sum(block, skip, tuple(branches), total)
 
 
 @contextmanager

@@ -51,33 +51,31 @@ def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: Exit
         stack.callback(setting.model.register_forward_pre_hook(lambda *_: counter.clear()).remove)
     for path, layers in calls.items():
         module = setting.model.get_submodule(path)
-        hook = _LayerHook(layers, watchers, counter)
+        hook = _layer_hook(path, layers, concerned, counter)
         stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
 
 
-class _LayerHook:
-    """Passes on the calls of one module, each of which is a layer."""
+def _layer_hook(
+    path: str, layers: Mapping[int, Layer], watchers: Sequence[Watcher], counter: Counter[str]
+) -> Callable[..., None]:
+    """A hook for the calls of one module, each of which is a layer."""
 
-    def __init__(self, layers: Mapping[int, Layer], watchers: Sequence[Watcher], counter: Counter[str]) -> None:
-        self.layers = layers
-        self.path = next(iter(layers.values())).path
-        self.counter = counter
-        self.forward = [one for one in watchers if overrides(one, "on_layer")]
-        self.backward = [one for one in watchers if overrides(one, "on_layer_gradient")]
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        layer = self.layers.get(self.counter[self.path])
-        self.counter[self.path] += 1
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        layer = layers.get(counter[path])
+        counter[path] += 1
         x, y = first_tensor((args, kwargs)), first_tensor(output)
         if layer is None or x is None or y is None:
             return
         x = x.detach()
-        for watcher in self.forward:
-            if watcher.wants(layer):
+        interested = [watcher for watcher in watchers if watcher.wants(layer)]
+        for watcher in interested:
+            if overrides(watcher, "on_layer"):
                 watcher.on_layer(layer, module, x, y.detach())
-        for watcher in self.backward:
-            if watcher.wants(layer):
+        for watcher in interested:
+            if overrides(watcher, "on_layer_gradient"):
                 _on_gradient(y, watcher.on_layer_gradient, layer, module, x)
+
+    return hook
 
 
 def _on_gradient(tensor: Tensor, method: Callable[..., None], *arguments: Any) -> None:

@@ -1,17 +1,18 @@
-"""Passes through a network that leave it unchanged: observed by watchers, or as a function of parameters."""
+"""Passes through a network on batches: observed by watchers, or as steps of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
+from normless.divergence import LOSS_LIMIT, has_diverged
 from normless.probes.hooks.attach import attach_hooks, logits_of
 from normless.probes.hooks.preserve_state import preserve_state
 from normless.probes.hooks.watcher import Setting, Watcher, needs_gradients
@@ -20,10 +21,8 @@ from normless.residual import residual_map as find_residual_map
 
 Loss = Callable[[Tensor, Any], Tensor]
 """From logits and targets to a scalar, in nats."""
-NetworkFunction = Callable[[Mapping[str, Tensor], Any], Tensor]
-"""From parameters by qualified name and inputs to logits; other parameters are the network's own."""
-
-_SEED = 0
+Batch = tuple[Any, Any]
+"""Inputs, as a network's forward takes them, and targets of the loss."""
 
 
 def observe(
@@ -56,9 +55,7 @@ def observe(
         ValueError: gradients are measured and there are no targets or no trainable parameters, or the network
             returns no tensor that can serve as logits.
     """
-    if residual_map is None:
-        positional, named = arguments_of(inputs)
-        residual_map = find_residual_map(model, *positional, **named)
+    residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
     backward = any(needs_gradients(watcher) for watcher in watchers)
     if backward and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"Gradients are measured, and this {type(model).__name__} has no trainable parameter.")
@@ -78,28 +75,6 @@ def observe(
     return float(value.detach())
 
 
-@contextmanager
-def as_function(model: nn.Module, *, training: bool) -> Iterator[NetworkFunction]:
-    """A network as a pure function (parameters, inputs) → logits, for the body.
-
-    Given parameters replace the network's own of the same qualified name; an empty mapping replaces none. Every call
-    starts from the same random state and buffers, so calls differ by their arguments only. The network's state is
-    restored as by `preserve_state`.
-
-    Args:
-        model: the network.
-        training: whether it is called in training mode.
-    """
-
-    def function(parameters: Mapping[str, Tensor], inputs: Any) -> Tensor:
-        torch.manual_seed(_SEED)
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return compute_logits(model, inputs, {**buffers, **parameters})
-
-    with preserve_state(model, training=training):
-        yield function
-
-
 def compute_logits(model: nn.Module, inputs: Any, overrides: Mapping[str, Tensor] | None = None) -> Tensor:
     """The logits of a network, optionally with other parameters and buffers in place of its own.
 
@@ -117,17 +92,31 @@ def compute_logits(model: nn.Module, inputs: Any, overrides: Mapping[str, Tensor
     return logits
 
 
-def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The trainable parameters by qualified name, as detached leaves that require gradients.
+def descend(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    optimizer: Optimizer,
+    *,
+    loss: Loss = F.cross_entropy,
+    limit: float = LOSS_LIMIT,
+) -> Iterator[float]:
+    """Train a network in place, one step per batch, and yield each batch's loss after its step.
+
+    A diverged loss is the last; no step is made for it.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the network returns no tensor that can serve as logits.
     """
-    parameters = {
-        name: parameter.detach().requires_grad_()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
-    if not parameters:
-        raise ValueError(f"This {type(model).__name__} has no trainable parameter whose update could be measured.")
-    return parameters
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = loss(compute_logits(model, inputs), targets)
+            number = float(value.detach())
+            diverged = has_diverged(number, limit)
+            if not diverged:
+                value.backward()  # type: ignore[no-untyped-call]
+        if not diverged:
+            optimizer.step()
+        yield number
+        if diverged:
+            return

@@ -106,8 +106,8 @@ class BlockWatcher(Watcher):
         """Empty the columns of the block's row that depend on its sum."""
         super().on_missed(block, reason)
         if block.name in self.rows:
-            kept = ("block", "name", *self.independent)
-            self.rows[block.name] = {key: value for key, value in self.rows[block.name].items() if key in kept}
+            unchanged = ("block", "name", *self.independent)
+            self.rows[block.name] = {key: value for key, value in self.rows[block.name].items() if key in unchanged}
 
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; `block` counts from 1."""

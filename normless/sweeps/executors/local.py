@@ -1,37 +1,39 @@
-"""Runs in processes that share this machine's cores and stay warm from one run to the next."""
+"""Runs in processes on this machine, which share its cores and are reused from one run to the next."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
-from pebble import ProcessExpired
+from pebble import ProcessExpired, ProcessPool
 
 from normless.errors import NormlessError
 from normless.machine import available_cores, threads_of_each
 from normless.sweeps.executors.executor import Result, WorkerDiedError
-from normless.sweeps.executors.worker_process import WarmProcess
 
-# All may be submitted at once: they wait here, where those of a group find each other.
+# All may be submitted at once: waiting here, those of a group are carried out together.
 WINDOW = 1_000_000
 # How often a task is given to a new process because the one it was meant for was gone before it began.
 STARTS = 3
+CONTEXT = get_context("spawn")
 
 
 class NoWorkerError(NormlessError):
-    """Worker processes end before they take a task; the message says what may be the matter."""
+    """Worker processes end before they take a task; the message names the likely reason."""
 
 
 @dataclass(eq=False)
 class Task:
-    """What is to be carried out, the future that was promised for it, and how often it was to begin."""
+    """A function to call, the future of its result, and how often it was given to a process."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -42,7 +44,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Ended:
-    """A task came back from a process."""
+    """The end of a task in a process."""
 
     process: WarmProcess
     task: Task
@@ -52,10 +54,9 @@ class Ended:
 class LocalExecutor:
     """Worker processes that share the cores, of one thread each if there is one per core; a context manager.
 
-    A process that is free takes a task of the group it worked on last, else one of a group that no other process
-    works on, else the one that waits longest: replicates of one point share the data they loaded and the code they
-    compiled. The processes ignore Ctrl-C, write to standard error alone, and end when this process does, however it
-    does.
+    A free process takes a task of its last group, else of a group that no other process works on, else the one that
+    has waited longest: replicates of one point share their data and compiled code. The processes ignore Ctrl-C, write
+    to standard error alone, and end with this process, even if it is killed.
 
     Args:
         workers: number of processes; one per core if None.
@@ -74,39 +75,37 @@ class LocalExecutor:
         self._free = list(self._processes)
         self._waiting: dict[Hashable, deque[Task]] = {}
         self._working: dict[WarmProcess, Task] = {}
-        # Everything above is touched by one thread alone, which is told here what happened.
+        # Only one thread uses the attributes above; it receives these events.
         self._events: SimpleQueue[Task | Ended | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="normless executor", daemon=True)
 
     @property
     def window(self) -> int:
-        """No limit that matters."""
+        """Unlimited in practice."""
         return WINDOW
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the processes, and with them what they do: nobody waits for it."""
+    def __exit__(self, *_: object) -> None:
+        """End the processes at once; their tasks are cancelled."""
         self._events.put(None)
         self._thread.join()
 
     def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
-        """Carry out `function(*args)` in the next free process; see `Executor`."""
+        """Call `function(*args)` in the next free process; see `Executor`."""
         future: Future[Result] = Future()
         self._events.put(Task(function, args, group, future))
         return future
 
     def _serve(self) -> None:
-        """Give tasks to processes and results to futures until told to end."""
+        """Give tasks to processes and results to futures until the executor is left."""
         while (event := self._events.get()) is not None:
             if isinstance(event, Task):
                 self._waiting.setdefault(event.group, deque()).append(event)
             else:
-                self._take_back(event)
+                self._finish(event)
             while self._free and self._waiting:
                 process = self._free.pop()
                 self._give(process, self._next_for(process))
@@ -116,7 +115,7 @@ class LocalExecutor:
             task.future.cancel()
 
     def _next_for(self, process: WarmProcess) -> Task:
-        """The task that fits a free process best."""
+        """The next task of a free process."""
         group = process.group
         if group not in self._waiting:
             taken = {task.group for task in self._working.values()}
@@ -133,18 +132,18 @@ class LocalExecutor:
         try:
             outcome = process.schedule(task.function, task.args)
         except Exception as error:
-            # As where a worker that imports its parent's script is made to start workers itself.
+            # As in a worker that imports its parent's script and so starts workers itself.
             outcome = Future()
             outcome.set_exception(error)
         outcome.add_done_callback(lambda future: self._events.put(Ended(process, task, future)))
 
-    def _take_back(self, ended: Ended) -> None:
-        """Pass on what became of a task; a process that is gone makes room for a new one."""
+    def _finish(self, ended: Ended) -> None:
+        """Set the future of a task that ended; a process that died is replaced."""
         task, error = ended.task, ended.outcome.exception()
         del self._working[ended.process]
         self._free.append(ended.process)
         if isinstance(error, (ProcessExpired, BrokenProcessPool)):
-            # What a killed process was about to say may lie half said in its pipe.
+            # Part of a message of the killed process may be left in its pipe.
             ended.process.end()
             if isinstance(error, BrokenProcessPool) and task.starts < STARTS:
                 self._waiting.setdefault(task.group, deque()).appendleft(task)
@@ -154,23 +153,75 @@ class LocalExecutor:
         if error is None:
             task.future.set_result(ended.outcome.result())
         else:
-            task.future.set_exception(_in_words(error))
+            task.future.set_exception(_explained(error))
 
 
-def _in_words(error: BaseException) -> BaseException:
-    """What a process' end means; an exception of the task itself stays as it is."""
-    said: NormlessError
+def _explained(error: BaseException) -> BaseException:
+    """The error of a process in words; an exception of the task itself is unchanged."""
+    explained: NormlessError
     if isinstance(error, ProcessExpired):
-        said = WorkerDiedError(
+        explained = WorkerDiedError(
             f"its process died with exit code {error.exitcode}; a process that needs more memory than there is "
             "ends like this, and fewer workers need less."
         )
     elif isinstance(error, BrokenProcessPool):
-        said = NoWorkerError(
+        explained = NoWorkerError(
             "no worker process could start; a script that starts them needs its own statements under "
             'if __name__ == "__main__", since every worker imports the script.'
         )
     else:
         return error
-    said.__cause__ = error
-    return said
+    explained.__cause__ = error
+    return explained
+
+
+class WarmProcess:
+    """A process that is started with its first task and replaced when it dies.
+
+    Each has a pool of its own: a killed process may hold the lock of a shared one.
+
+    Attributes:
+        group: of its last task.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool: ProcessPool | None = None
+        self.group: Hashable = None
+
+    def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        """Call a function in the process, which must be idle."""
+        if self._pool is not None and not self._pool.active:
+            # It died while idle.
+            self.end()
+        if self._pool is None:
+            self._pool = ProcessPool(
+                max_workers=1, initializer=prepare_worker, initargs=(self._threads,), context=CONTEXT
+            )
+        future: Future[Any] = self._pool.schedule(function, args=args)
+        return future
+
+    def end(self) -> None:
+        """End the process at once; the next task starts another."""
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+            self._pool = None
+
+
+def prepare_worker(threads: int) -> None:
+    """Set up a worker process: threads, no standard output, the end with its parent."""
+    threading.Thread(target=_end_with_parent, name="normless parent watch", daemon=True).start()
+    # Only the parent writes to standard output.
+    os.dup2(2, 1)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    """End with the parent: the worker of a killed one would go on in folders that its successor uses."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,4 +1,4 @@
-"""Runs as tasks of a Ray cluster, of many machines or of this one alone."""
+"""Runs as tasks of a Ray cluster, of several machines or of this one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import cache
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self
 
 from normless.errors import NormlessError
 from normless.machine import available_cores
 from normless.sweeps.executors.executor import Result, WorkerDiedError
 
-# Tasks that wait in the cluster: enough that short ones never wait for the driver, few enough to be no burden.
+# Tasks that wait in the cluster: enough to keep short ones running, few enough not to burden it.
 SMALLEST_WINDOW = 1000
 WINDOW_PER_SLOT = 2
-# Rows travel by themselves; Ray refuses less.
+# The least that Ray accepts; rows do not need the object store.
 OBJECT_STORE_BYTES = 80 * 2**20
 # Ray reads these when it is imported, and hands them to the processes it starts. The second keeps the cluster of this
 # machine on loopback, as Ray does by itself on macOS; the third is what it would choose, and say in a warning.
@@ -36,9 +36,8 @@ class ClusterError(NormlessError):
 class RayExecutor:
     """Tasks on a Ray cluster, each with one core, one thread and its share of a GPU; a context manager.
 
-    Ray keeps worker processes warm, so that data and compiled code are shared by the runs of a process. It does not
-    carry out a task again whose process or machine died: that is left to who submitted it. On a cluster of several
-    machines normless is installed on each, and the folders of the runs and of the data are the same on all.
+    Ray reuses worker processes, so that the runs of a process share data and compiled code. A task whose process or
+    machine died is not repeated. All machines of a cluster need normless and the same folders of runs and data.
 
     Args:
         address: of the cluster, as HOST:PORT, or auto for the one this machine belongs to; if None, that which this
@@ -66,16 +65,11 @@ class RayExecutor:
 
     @property
     def window(self) -> int:
-        """As many tasks as may wait in the cluster."""
+        """The number of tasks that may wait in the cluster."""
         return self._window
 
     def __enter__(self) -> Self:
-        """Connect to the cluster, or start it.
-
-        Raises:
-            ModuleNotFoundError: Ray is not installed.
-            OSError: nothing answers at the address.
-        """
+        """Connect to the cluster, or start it."""
         ray = _ray(local=self._address is None)
         self._owns = not ray.is_initialized()
         if self._owns:
@@ -85,14 +79,12 @@ class RayExecutor:
         slots = int(ray.cluster_resources().get("CPU", 1))
         self._window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
         if self._workers is not None and not (self._owns and self._address is None):
-            # Of a cluster that others use too, no more is asked for.
+            # In a cluster that others use too, the limit is on the tasks submitted.
             self._window = self._workers
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the cluster, which ends this process' tasks; nobody waits for them."""
+    def __exit__(self, *_: object) -> None:
+        """Leave the cluster and cancel the tasks of this process."""
         open_, self._open = self._open, set()
         if self._ray is not None and self._owns:
             self._ray.shutdown()
@@ -108,7 +100,7 @@ class RayExecutor:
         self._open.add(future)
         reference = self._task.remote(tuple(sys.path), pickle.dumps((function, args)))
         future.ref = reference  # type: ignore[attr-defined]
-        reference.future().add_done_callback(lambda outcome: self._take_back(outcome, future))
+        reference.future().add_done_callback(lambda outcome: self._finish(outcome, future))
         return future
 
     def _connect(self, ray: ModuleType) -> None:
@@ -125,8 +117,8 @@ class RayExecutor:
             **quiet,
         )
 
-    def _take_back(self, outcome: Future[Any], future: Future[Any]) -> None:
-        """Pass on what became of a task, from a thread of Ray's."""
+    def _finish(self, outcome: Future[Any], future: Future[Any]) -> None:
+        """Set the future of a task that ended; called in a thread of Ray."""
         self._open.discard(future)
         if not future.set_running_or_notify_cancel():
             return
@@ -134,16 +126,12 @@ class RayExecutor:
         if error is None:
             future.set_result(outcome.result())
         else:
-            future.set_exception(_in_words(error))
+            future.set_exception(_explained(error))
 
 
 @cache
 def _ray(*, local: bool) -> ModuleType:
-    """Ray, told to be quiet.
-
-    Args:
-        local: whether it is to start a cluster on this machine.
-    """
+    """Ray without its messages; `local` if it is to start a cluster on this machine."""
     for name, value in LOCAL_ENVIRONMENT.items():
         if local or name == "RAY_USAGE_STATS_ENABLED":
             os.environ.setdefault(name, value)
@@ -155,23 +143,14 @@ def _ray(*, local: bool) -> ModuleType:
         ) from error
     from ray._private import worker
 
-    # Ray tells of dead workers on standard output, which is the command's; the executor tells of them by itself.
+    # Ray reports dead workers on standard output, which belongs to the command; the executor reports them itself.
     if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = _say_nothing
+        worker.print_to_stdstream = lambda *_, **__: None
     return ray
 
 
-def _say_nothing(*_: object, **__: object) -> None:
-    """What is said instead of Ray's own messages."""
-
-
 def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
-    """In a worker process: carry out a function on its arguments, by one thread.
-
-    Args:
-        paths: where the driver imports from.
-        task: both, pickled.
-    """
+    """In a worker process: carry out a function on its arguments, by one thread."""
     _prepare(paths)
     function, args = pickle.loads(task)
     return function(*args)
@@ -185,8 +164,8 @@ def _prepare(paths: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
 
 
-def _in_words(error: BaseException) -> BaseException:
-    """What an error of Ray means; an exception of the task itself as it was raised."""
+def _explained(error: BaseException) -> BaseException:
+    """An error of Ray in words; an exception of the task itself is unchanged."""
     from ray import exceptions
 
     if isinstance(error, exceptions.RayTaskError):
@@ -198,11 +177,11 @@ def _in_words(error: BaseException) -> BaseException:
         exceptions.OutOfMemoryError,
         exceptions.ObjectLostError,
     )
-    said: NormlessError
+    explained: NormlessError
     text = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, lost):
-        said = WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
+        explained = WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
     else:
-        said = ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
-    said.__cause__ = error
-    return said
+        explained = ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
+    explained.__cause__ = error
+    return explained

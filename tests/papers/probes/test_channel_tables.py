@@ -15,8 +15,8 @@ import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 from normless.nn import scalar_affine
 from normless.probes import observe
-from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
 from normless_papers.probes.channel_contributions import ChannelContributions, contributions, dominance_table
+from normless_papers.probes.channel_gradients import ChannelGradients, channel_gradient_spread
 from normless_papers.probes.channel_pairs import ChannelPairs, effective_rank, rank_one_share
 from normless_papers.probes.layer_summands import UnknownSummandsError
 from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from cifar_like import BARE, NORMALIZED, batches, resnet110
 
 from normless.probes import observe
-from normless.probes.backward.channel_gradients import ChannelGradients, channel_gradient_spread
 from normless_papers.probes.channel_contributions import ChannelContributions, dominance_table
+from normless_papers.probes.channel_gradients import ChannelGradients, channel_gradient_spread
 from normless_papers.probes.channel_pairs import ChannelPairs
 from normless_papers.probes.gradient_sums import GradientSums
 from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table

@@ -14,8 +14,8 @@ from torch import nn
 
 from normless.models import wide_resnet
 from normless.probes import probe
-from normless.probes.backward.logits import LogitGradients
-from normless.probes.updates.divergence import momentum_sgd
+from normless.probes.logits import LogitGradients
+from normless_papers.probes.divergence import momentum_sgd
 from normless_papers.probes.loss_landscape import loss_along, moments_along, moved, observe_along, steepest_descent
 
 

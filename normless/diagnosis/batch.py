@@ -1,0 +1,97 @@
+"""The batch: a class that dominates the gradient of the logits, statistics over too few examples."""
+
+from __future__ import annotations
+
+from math import log, sqrt
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.finding import Check, Finding
+
+CLASSES, STATISTICS = "classes", "batch statistics"
+# One class predicted for nine examples in ten, the target of half of them at most, at twice the loss of guessing.
+PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
+# From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
+ENOUGH = 8
+
+_DOMINANT = (
+    "∂L_b/∂z_j = p_bj - y_bj: a class with p near 1 for every input gets a gradient of one sign and size from all "
+    "examples of other classes. Their sum grows with the batch, does not depend on the inputs, and dominates the "
+    "update of every layer below (Bjorck et al., section 3.2, figure 4 and appendix L)."
+)
+_FEW = (
+    "The variance of n independent values has a relative standard deviation of √(2/(n-1)); positions of one example "
+    "are correlated, so the number of examples counts. Every example's output then depends on the others in the "
+    "batch, and running averages lag (De & Smith, appendix A; Kim et al. keep 256)."
+)
+
+
+def check_classes(examination: Examination) -> Check:
+    """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
+    table, loss = examination.measured.logits, examination.measured.loss
+    if len(table) < 2 or not table["target_share"].notna().all():
+        return Check(CLASSES, "the targets are not indices of several classes", asked=False)
+    guessing = log(len(table))
+    favoured = table.loc[table["favoured"]].iloc[0]
+    energy = table["bias_gradient"] ** 2
+    share = float(energy[table["favoured"]].iloc[0] / energy.sum()) if energy.sum() else float("nan")
+    summary = (
+        f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class "
+        f"{favoured['class']} is predicted for {favoured['predicted_share']:.0%} of the examples"
+    )
+    dominates = favoured["predicted_share"] >= PREDICTED and favoured["target_share"] <= TRUE
+    if not (dominates and loss > TIMES_GUESSING * guessing):
+        return Check(CLASSES, summary)
+    finding = Finding(
+        "dominant_class",
+        min(0.7, 0.4 + (loss - guessing) / (10 * guessing)),
+        f"One class receives {share:.0%} of the gradient: class {favoured['class']} is predicted for "
+        f"{favoured['predicted_share']:.0%} of the examples and the target of {favoured['target_share']:.0%}.",
+        {
+            "class": int(favoured["class"]),
+            "predicted_share": float(favoured["predicted_share"]),
+            "target_share": float(favoured["target_share"]),
+            "share_of_squared_logit_gradient": share,
+            "agreement_of_its_gradients": float(favoured["agreement"]),
+            "loss": loss,
+            "loss_of_guessing": guessing,
+        },
+        tuple(filter(None, [examination.map.classifier])),
+        _DOMINANT,
+        examination.cure(
+            "initialize the classifier to zero, so that all classes are equally likely, or stop the growth of the "
+            "signal: nl.convert(model, 'batch_norm + ZeroClassifier()', inputs) changes the classifier only",
+            *("batch_norm + ZeroClassifier()", "fixup", "skipinit"),
+        ),
+    )
+    return Check(CLASSES, summary, (finding,))
+
+
+def check_statistics(examination: Examination) -> Check:
+    """Count the examples that the statistics of each batch norm are computed from."""
+    sizes = examination.measured.BatchNormSizes
+    if sizes.empty:
+        return Check(STATISTICS, "no batch norm in training mode", asked=False)
+    examples, few = int(sizes["examples"].min()), sizes[sizes["examples"] < ENOUGH]
+    summary = f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
+    if few.empty:
+        return Check(STATISTICS, summary)
+    finding = Finding(
+        "small_batch",
+        0.85 if examples == 1 else 0.7 - 0.05 * examples,
+        f"Batch norm takes its statistics over {examples} example{'s' * (examples > 1)}, in {len(few)} norms.",
+        {
+            "examples": examples,
+            "norms": len(few),
+            "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else float("inf"),
+            "values_in_smallest": int(few["values"].min()),
+            "smallest": str(few["values"].idxmin()),
+        },
+        tuple(few.index),
+        _FEW,
+        examination.cure(
+            "remove the norms, or use norms over single examples: nl.convert(model, 'skipinit', inputs); of a "
+            "trained network nl.freeze(model) or nl.fold(model, inputs); with a larger batch, ghost_batch_norm",
+            *("skipinit", "fixup", "group_norm"),
+        ),
+    )
+    return Check(STATISTICS, summary, (finding,))

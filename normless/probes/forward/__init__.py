@@ -1,1 +1,0 @@
-"""What activations are, and what the weights alone predict of them."""

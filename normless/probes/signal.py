@@ -1,0 +1,116 @@
+"""Growth of the signal along the skip path, measured and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless.nn.channels import channel_axis
+from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting
+from normless.probes.predicted import PredictedRows
+from normless.residual import Layer, ResidualBlock
+from normless.signal import BlockMoments
+
+_MEASURED = (
+    *(f"{side}_{moment}" for moment in ("variance", "second_moment") for side in ("skip", "branch", "sum")),
+    "norm_mean_square",
+    "norm_variance",
+)
+COLUMNS = ("block", "name", *_MEASURED, *(f"predicted_{name}" for name in _MEASURED))
+
+
+@PROBES.register("signal")
+@dataclass
+class Signal(PredictedRows):
+    """Variance and second moment on the skip path, at the branch end and after the sum of every block.
+
+    Moments are over examples, channels and positions (De & Smith, figures 2 and 5), of the branch as it enters the
+    sum, multiplier applied, several branches added. `norm_mean_square` and `norm_variance` are the squared mean and
+    the biased variance of the input of the block's first norm by channel, averaged over channels: its running
+    statistics after one update without momentum. NaN stands for a sum that is no addition of two tensors and for a
+    block without norm.
+
+    The `predicted_…` columns come from `predicted_moments`, NaN from a layer with unknown effect to the next norm.
+    After l - 1 normalized branches of one ReLU, predicted_norm_mean_square is l/π + l(π - 1)/(πb) and
+    predicted_norm_variance l(1 - 1/π)(1 - 1/b) at batch size b (De & Smith, appendix C).
+    """
+
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    independent: ClassVar[tuple[str, ...]] = ("norm_mean_square", "norm_variance")
+
+    def on_start(self, setting: Setting) -> None:
+        """Find the first norm of every block."""
+        super().on_start(setting)
+        self._norms = {block.norms[0]: block.name for block in reversed(setting.map.blocks) if block.norms}
+
+    def wants(self, layer: Layer) -> bool:
+        """The first norm of a block, at its first call."""
+        return layer.call == 0 and layer.path in self._norms
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Measure the statistics of a norm's input."""
+        channel = channel_axis(module, x)
+        others = [axis for axis in range(x.dim()) if axis != channel]
+        mean_square = float(x.mean(others, dtype=torch.float64).square().mean())
+        # The mean over channels of the second moments is that of all values.
+        _, second = variance_and_second_moment(x)
+        variance = max(second - mean_square, 0.0)
+        self.add(self._norms[layer.path], {"norm_mean_square": mean_square, "norm_variance": variance})
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """Measure both sides of a sum and its total."""
+        if block.name in self.rows:
+            branch = sum(branches[1:], branches[0])
+            for side, value in (("skip", skip), ("branch", branch), ("sum", total)):
+                self.add(block.name, named_moments(side, value))
+
+    def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
+        """Add predicted variances, second moments and norm statistics."""
+        for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
+            table[f"predicted_{side}_variance"] = [getattr(one, f"{name}_variance") for one in moments]
+            table[f"predicted_{side}_second_moment"] = [getattr(one, name) for one in moments]
+        table["predicted_norm_mean_square"] = [one.norm_mean_square for one in moments]
+        table["predicted_norm_variance"] = [one.norm_variance for one in moments]
+
+
+@PROBES.register("backward")
+@dataclass
+class BlockGradients(BlockWatcher):
+    """Norms of every residual sum x_l and of its gradient ∂L/∂x_l, over the whole batch, and their product.
+
+    `relative_change` = ‖x_l‖·‖∂L/∂x_l‖ bounds to first order the change of the loss (nats) under a change of x_l by
+    its own size, in any units of x_l. It is at least the loss minus the entropy of the prediction if the layers after
+    x_l are positively homogeneous (Zhang et al., theorem 1).
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("block", "name", "sum_norm", "gradient_norm", "relative_change")
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """Store the norm of a sum."""
+        self.add(block.name, {"sum_norm": float(total.double().norm())})
+
+    def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
+        """Store the norm of its gradient."""
+        # The sum of a missed block is unknown.
+        if "sum_norm" in self.rows.get(block.name, {}):
+            norm = float(gradient.double().norm())
+            self.add(block.name, {"gradient_norm": norm, "relative_change": norm * self.rows[block.name]["sum_norm"]})
+
+
+def variance_and_second_moment(x: Tensor) -> tuple[float, float]:
+    """The biased variance and the second moment of all values of x, of any shape."""
+    # A variance of 2^200 overflows float32, activations of that variance do not.
+    wide = x.double().flatten()
+    second, mean = float(wide.dot(wide)) / len(wide), float(wide.mean())
+    return max(second - mean**2, 0.0), second
+
+
+def named_moments(place: str, x: Tensor) -> dict[str, float]:
+    """Variance and second moment of x as columns of a place."""
+    variance, second = variance_and_second_moment(x)
+    return {f"{place}_variance": variance, f"{place}_second_moment": second}

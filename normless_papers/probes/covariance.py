@@ -1,0 +1,98 @@
+"""Covariance of two examples of a batch on the residual stream, measured and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan, sqrt
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from normless.probes import PredictedRows
+from normless.residual import ResidualBlock
+from normless.signal import BlockMoments
+
+SIDES = ("skip", "branch", "sum")
+MEASURES = ("variance", "covariance", "correlation")
+COLUMNS = (
+    "block",
+    "name",
+    *(f"{side}_{measure}" for side in SIDES for measure in MEASURES),
+    "skip_branch_covariance",
+    "skip_branch_correlation",
+    *(f"predicted_{side}_{measure}" for side in SIDES for measure in MEASURES),
+)
+
+
+@dataclass
+class ExampleCovariance(PredictedRows):
+    """Variance of an example and covariance of two on the skip path, at the branch end and after every sum.
+
+    Both are taken over channels and positions, which stand for draws of the weights (De & Smith, appendix C and
+    equation 1): for examples j ≠ k of a batch,
+
+        variance    mean over j of     mean(x_j²) - mean(x_j)²
+        covariance  mean over j ≠ k of mean(x_j x_k) - mean(x_j) mean(x_k)
+
+    and correlation = covariance / variance, 1/π at every depth of a normalized ReLU network: with one ReLU and one
+    linear layer a block, block l has variance l and covariance l/π. `skip_branch_covariance` is that of an example's
+    skip path and branch, zero in theory, and `skip_branch_correlation` its ratio to both standard deviations. The
+    `predicted_…` columns come from `predicted_moments`; unknown values are NaN.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
+
+    def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """Measure both sides of a sum and its total."""
+        if block.name not in self.rows:
+            return
+        row = self.rows[block.name]
+        branch = sum(branches[1:], branches[0])
+        for side, value in zip(SIDES, (skip, branch, total), strict=True):
+            variance, covariance = covariance_of_examples(value)
+            row |= {f"{side}_variance": variance, f"{side}_covariance": covariance}
+            row[f"{side}_correlation"] = _ratio(covariance, variance)
+        if skip.shape == branch.shape:
+            row["skip_branch_covariance"] = _covariance(skip, branch)
+            scale = row["skip_variance"] * row["branch_variance"]
+            row["skip_branch_correlation"] = _ratio(row["skip_branch_covariance"], sqrt(scale) if scale > 0 else 0.0)
+
+    def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
+        """Add predicted variances, covariances and correlations."""
+        for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
+            variance = pd.Series([getattr(one, f"{name}_variance") for one in moments], dtype=float)
+            covariance = pd.Series([getattr(one, f"{name}_covariance") for one in moments], dtype=float)
+            table[f"predicted_{side}_variance"] = variance
+            table[f"predicted_{side}_covariance"] = covariance
+            table[f"predicted_{side}_correlation"] = (covariance / variance).where(variance > 0)
+
+
+def covariance_of_examples(x: Tensor) -> tuple[float, float]:
+    """Variance of an example and covariance of two over their features, averaged over examples and pairs.
+
+    Args:
+        x: activations, shape (B, …); the covariance is NaN for B = 1.
+    """
+    wide = (x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)).double()
+    means, squares = wide.mean(1), torch.linalg.vector_norm(wide, dim=1).square() / wide.shape[1]
+    variance = float((squares - means.square()).mean())
+    count = len(wide)
+    if count < 2:
+        return variance, nan
+    # The sum over pairs is that of all products less the squares.
+    products = wide.sum(0).square().mean() - squares.sum()
+    of_means = means.sum().square() - means.square().sum()
+    return variance, float(products - of_means) / (count * (count - 1))
+
+
+def _covariance(skip: Tensor, branch: Tensor) -> float:
+    """Covariance of an example's two sides over its features, averaged over examples."""
+    one, other = skip.flatten(1).double(), branch.flatten(1).double()
+    return float(((one * other).mean(1) - one.mean(1) * other.mean(1)).mean())
+
+
+def _ratio(value: float, scale: float) -> float:
+    return value / scale if scale > 0 else nan
