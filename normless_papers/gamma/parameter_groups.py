@@ -159,7 +159,7 @@ def _table_1_checks(table: pd.DataFrame) -> list[Check]:
         agree = [APPLIED[PRINTED[row[preset]]] == applied.loc[kind, preset] for kind, row in printed.items()]
         claim = f"The policy {policy!r} decays what column {preset} of the table says, and nothing else."
         checks.append(check(claim, all(agree), agreeing=sum(agree), of=len(agree)))
-    flags = {preset: float(applied.loc["b, beta", preset] == APPLIED[True]) for preset in POLICIES}
+    flags = {preset: float(str(applied.loc["b, beta", preset]) == APPLIED[True]) for preset in POLICIES}
     only = flags == {"tensorflow": 0, "pytorch": 1, "guidelines": 0}
     return [*checks, check("Of b and β, only PyTorch's practice decays any.", only, **flags)]
 

@@ -103,8 +103,8 @@ def _in_float64(context: Context, model: str, batch: MeasuredBatch) -> nn.Module
 def _invariance_rows(table: pd.DataFrame) -> pd.DataFrame:
     """A row per quantity, role and factor: the worst over the norms of the role."""
     groups = table.groupby(["role", "factor"])
-    about = {"norms": groups.size(), "by_formula": 0.0}
-    outputs = groups[["output_change"]].max().assign(**about).rename(columns={"output_change": "measured"})
+    outputs = groups[["output_change"]].max().rename(columns={"output_change": "measured"})
+    outputs = outputs.assign(norms=groups.size(), by_formula=0.0)
     worst = table.loc[groups["gradient_deviation"].idxmax()].set_index(["role", "factor"])
     gradients = outputs.assign(
         measured=worst["gradient_ratio"], by_formula=1 / worst.index.get_level_values("factor")
@@ -121,17 +121,10 @@ def _step_over_formula(alone: pd.DataFrame, reference: float) -> pd.Series:
 
 
 def _rate_rows(alone: pd.DataFrame, slopes: pd.Series) -> pd.DataFrame:
-    groups = alone.groupby("role", sort=False)
-    ratio = groups["ratio"]
-    rows = pd.DataFrame(
-        {
-            "norms": groups["layer"].nunique(),
-            "step_over_formula_low": ratio.min(),
-            "step_over_formula_high": ratio.max(),
-            "slope": slopes,
-        }
+    rows = alone.groupby("role", sort=False).agg(
+        norms=("layer", "nunique"), step_over_formula_low=("ratio", "min"), step_over_formula_high=("ratio", "max")
     )
-    rows = rows.assign(quantity="effective_lr", slope_if_invariant=-2.0)
+    rows = rows.assign(slope=slopes, quantity="effective_lr", slope_if_invariant=-2.0)
     return rows.rename_axis("gamma").reset_index()
 
 

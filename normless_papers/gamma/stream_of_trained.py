@@ -65,7 +65,7 @@ def variance_of_feature_maps(
     images = load_data(name, root=context.data_root)
     batch = next(iter(images.test_batches(min(examples, images.test_size))))
     seeds = range(context.seed, context.seed + replicates)
-    shared = {"model": model, "data": name, "data_root": context.data_root}
+    shared: dict[str, Any] = {"model": model, "data": name, "data_root": context.data_root}
     configs = [] if training is None else [TrainConfig(**shared, seed=seed, **training) for seed in seeds]
     networks = [trained_network(folder) for folder in context.lab.weights(configs)] or [build_model(model)]
     accuracies = [_accuracy(network, batch.inputs, batch.targets) for network in networks] if configs else []
