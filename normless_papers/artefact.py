@@ -65,14 +65,14 @@ class Artefact:
         basis: what its checks rest on, see `normless_papers.claims.Basis`.
         function: given the context and the settings, measures.
         checks: of the claim, made of the `facts` that the function measured and of nothing else.
-        budgets: keyword arguments of the function at each budget; of `budgets.yaml` if None.
+        budgets: keyword arguments of the function at each budget, and `remarks`; of `budgets.yaml` if None.
     """
 
     published: Published
     basis: Basis
     function: Callable[..., Evidence]
     checks: Callable[[Any], Sequence[Check]]
-    budgets: Mapping[str, Mapping[str, Any]] | None = None
+    budgets: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         names = {name: getattr(self.function, name, None) for name in ("__module__", "__name__", "__qualname__")}
@@ -85,10 +85,19 @@ class Artefact:
     @cached_property
     def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
         """Keyword arguments of the function at each budget, of the types that it is annotated with."""
-        table = budget_table()[self.published.id] if self.budgets is None else self.budgets
+        table = self._entry
         return MappingProxyType(
             {budget: typed(self.function, table[budget]) for budget in BUDGETS if budget in table}
         )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know to interpret any result, from `remarks` beside the budgets."""
+        return tuple(self._entry.get("remarks", ()))
+
+    @property
+    def _entry(self) -> Mapping[str, Any]:
+        return budget_table()[self.published.id] if self.budgets is None else self.budgets
 
     def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
         """The checks of the claim on the evidence; failed ones say what is smaller than the paper's set-up.

@@ -32,7 +32,7 @@ def typed(function: Callable[..., Any], settings: Mapping[str, Any]) -> Mapping[
 
 @cache
 def budget_table() -> Mapping[str, Mapping[str, Any]]:
-    """The file: for each artefact `why`, and its settings at each budget as plain data."""
+    """The file: for each artefact `why`, `remarks` on every result, and its settings at each budget as plain data."""
     text = files("normless_papers").joinpath("budgets.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     # Only there to be referenced.

@@ -132,7 +132,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         on=evidence.on,
         checks=artefact.checks_of(evidence),
         setup=plain(evidence.setup),
-        remarks=evidence.remarks,
+        remarks=(*artefact.remarks, *evidence.remarks),
         error=error,
         runs=tuple(sorted(context.lab.asked)),
         figure="" if axes is None else description(axes),

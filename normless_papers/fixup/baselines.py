@@ -88,7 +88,6 @@ def sqrt2_scaling(
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
             f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
-            "Depth 1000 at every rate is the claim of skipinit/table-3 and skipinit/table-5.",
         ),
     )
 
@@ -139,10 +138,6 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
         lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
         facts=Calibrated(table["branch_variance"].tolist(), layers, _orthogonality(network), runs),
         setup={"calibrated": calibration, **setup_of(runs, efforts)},
-        remarks=(
-            "The output of a residual block is read as that of its branch. After the sums the variance grows by "
-            "about 1 with every block of a stage, as with batch normalization; the figure shows it.",
-        ),
     )
 
 

@@ -117,11 +117,6 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     return runs.evidence(
         runs.summary(("configuration",), ("training_accuracy", "curve", "test_accuracy")),
         lambda: draw_curves(runs, "configuration", "Fixup and its ablations", ("training_accuracy",)),
-        remarks=(
-            "Accuracies are means over an epoch's minibatches, where the paper has a moving average over ten steps. "
-            "Speed is the mean height of that curve. The ablations keep rule 1 (last layer of a branch at zero) and "
-            "the multipliers; the paper does not say.",
-        ),
     )
 
 
@@ -168,9 +163,6 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
         partial(draw_errors, "fixup/table-4", measured, columns, "With Mixup and Cutout"),
         on=columns,
         remarks=(
-            "Parameters of Mixup and Cutout are not printed; α = 1 and squares of half the side (5/8 on SVHN) are "
-            "those methods' own. The rate of scalars is a tenth, as the paper has it under strong regularization. "
-            "Rates are divided by 10 at half and three quarters. What the table quotes from others is not measured.",
             *(f"Where the table has {name}, this was trained on {own}." for name, own in trained if own != name),
         ),
     )

@@ -76,9 +76,7 @@ def _above(runs: Runs, claim: str, first: str, second: str, by: float = 0.0) -> 
     ]
 
 
-def _evidence(
-    context: Context, efforts: Sequence[Effort], schemes: Mapping[str, str], title: str, remark: str
-) -> Evidence:
+def _evidence(context: Context, efforts: Sequence[Effort], schemes: Mapping[str, str], title: str) -> Evidence:
     runs = first_epochs(context, schemes, efforts)
     measured = runs.summary(("method", "depth"), ("test_accuracy",))
 
@@ -88,7 +86,7 @@ def _evidence(
         up = "test accuracy (%) after the first epochs; hollow: not trained"
         return optimum_against(optima, series="method", across="depth", inks=inks_of(schemes), title=title, up=up)
 
-    return runs.evidence(measured, draw, setup=setup_of(runs, efforts), remarks=(remark,))
+    return runs.evidence(measured, draw, setup=setup_of(runs, efforts))
 
 
 def setup_of(runs: Runs, efforts: Iterable[Effort]) -> dict[str, object]:
@@ -123,11 +121,7 @@ def _figure_3(runs: Runs) -> list[Check]:
 @artefact("fixup/figure-3", basis="training", checks=_figure_3)
 def first_epoch(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
     """Figure 3: after an epoch at rate 0.1 Fixup matches batch norm to 10,000 layers; LSUV and √½ fail past 100."""
-    remark = (
-        "The error of single runs is not known. For batch norm a quarter of the possible gain is enough to compare "
-        "with: after the paper's one epoch it has less than half."
-    )
-    return _evidence(context, efforts, METHODS, "The first epochs at rate 0.1", remark)
+    return _evidence(context, efforts, METHODS, "The first epochs at rate 0.1")
 
 
 def _rule_2(runs: Runs) -> list[Check]:
@@ -143,8 +137,4 @@ def _rule_2(runs: Runs) -> list[Check]:
 @artefact("fixup/rule-2", basis="training", checks=_rule_2)
 def rules(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
     """Section 3: rule 2 alone trains networks of any depth at rate 0.1, and without it they do not train."""
-    remark = (
-        "Rule 1 is the zero start, rule 2 the scale of the branches, rule 3 multipliers and biases. zeroinit/table-3 "
-        "contradicts that rule 2 is necessary: a multiplier at zero trains without it."
-    )
-    return _evidence(context, efforts, RULES, "Rules of Fixup in the first epochs", remark)
+    return _evidence(context, efforts, RULES, "Rules of Fixup in the first epochs")

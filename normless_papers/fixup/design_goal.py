@@ -22,11 +22,7 @@ from normless_papers.evidence import with_quantities
 from normless_papers.probes import function_update_table
 from normless_papers.seeded_inputs import seeded
 
-WITH_DEPTH = {
-    "none": "With standard initialization",
-    "sqrt2": "With sums times √½",
-    "lsuv": "With LSUV",
-}
+WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
 BOUNDED = {"fixup": "With Fixup", "fixup(zero=False)": "With Fixup without rule 1"}
 RATE, STEP_RATE = 1e-5, 0.01
 # Of networks on ImageNet in the paper.
@@ -104,11 +100,6 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
         },
         on=("quantity",),
         draw=lambda: UPDATES(drawn[(drawn["steps"] == 0) & np.isfinite(drawn["log_update"])]),
-        remarks=(
-            "With rule 1 the classifier is zero and the first step moves nothing but it: whether the goal is met is "
-            "seen after some steps, and without rule 1.",
-            "ResNet-18 and 34 have four convolutions on the shortcut: their first stage does not change the width.",
-        ),
     )
 
 

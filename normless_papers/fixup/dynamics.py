@@ -16,9 +16,10 @@ from normless.models import dense
 from normless.plots import lines, new_panels
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, larger, over_draws, replicates
+from normless_papers.claims import Estimate, over_draws, replicates
 from normless_papers.probes import WeightDynamics
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Tests, exceeds
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
@@ -38,30 +39,24 @@ class Dynamics:
         return replicates(by_step[end] - by_step[start])
 
 
-def _checks(dynamics: Dynamics) -> list[Check]:
-    drop, steps, none = dynamics.drop, dynamics.steps, Estimate(0.0)
-    before = max(10, 2 * drop - steps)
+def _checks(dynamics: Dynamics) -> Tests:
+    drop, steps = dynamics.drop, dynamics.steps
     own = dynamics.branch[dynamics.branch["scheme"] == WITH]
     cosine = over_draws(own["cosine"].abs().groupby(own["draw"]).mean())
     norm, multiplier, rate = (
         dynamics.change(name, drop, steps) for name in ("weight_norm", "multiplier", "log_rate")
     )
-    earlier = dynamics.change("multiplier", before, drop)
+    earlier = dynamics.change("multiplier", max(10, 2 * drop - steps), drop)
     without = dynamics.change("log_rate", drop, steps, WITHOUT)
-    return [
-        larger(
-            "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.",
-            Estimate(0.2),
-            cosine,
-        ),
-        larger("After the drop the weights' norm shrinks.", none, norm),
-        larger("After the drop the multiplier grows.", multiplier, none),
-        larger("It grows more after the drop than in as many steps before it.", multiplier, earlier),
-        larger(
-            "After the drop α²/‖W‖², the effective rate of a branch's weights over η, rises (log of it).", rate, none
-        ),
-        larger("It rises more with the multiplier than without.", rate, without),
-    ]
+    effective = "the effective rate of a branch's weights over η, rises (log of it)."
+    return {
+        "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.": exceeds(0.2, cosine),
+        "After the drop the weights' norm shrinks.": exceeds(0.0, norm),
+        "After the drop the multiplier grows.": exceeds(multiplier, 0.0),
+        "It grows more after the drop than in as many steps before it.": exceeds(multiplier, earlier),
+        f"After the drop α²/‖W‖², {effective}": exceeds(rate, 0.0),
+        "It rises more with the multiplier than without.": exceeds(rate, without),
+    }
 
 
 @artefact("fixup/multiplier-dynamics", basis="training", checks=_checks)
@@ -88,12 +83,6 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
             "draws": draws,
         },
         draw=lambda: _panels(branch),
-        remarks=(
-            "The paper argues and observes this; it publishes no figure. The relative rate is α²η/‖W‖², the "
-            "effective rate of a branch's weight, over η.",
-            "As α ∂l/∂α = ⟨∂l/∂W, W⟩, the gradient changes α² and ‖W‖² alike and decay takes from ‖W‖² alone: α² - "
-            "‖W‖² grows by 2ηλ‖W‖² a step, before the drop as after it.",
-        ),
     )
 
 

@@ -10,8 +10,8 @@ from normless.models import resnet, resnet_cifar
 from normless.plots import QUIET, Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, below, check
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Test, Tests, decided
 from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)
@@ -21,17 +21,15 @@ NOT_ROUNDING = 1e-3
 PLAIN, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one layer"
 
 
-def _proposition_1(table: pd.DataFrame) -> list[Check]:
+def _proposition_1(table: pd.DataFrame) -> Tests:
     errors = table.groupby("network")["relative_error"]
     largest, smallest = errors.max(), errors.min()
     above = f"it is not: the relative error is above {NOT_ROUNDING:g} for every factor."
-    return [
-        below("Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵.", largest[PLAIN], 1e-5),
-        *(
-            check(f"With {name} {above}", bool(smallest[name] > NOT_ROUNDING), smallest_error=smallest[name])
-            for name in (NORMED, BIASED)
-        ),
-    ]
+    rounding = "Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵."
+    return {rounding: decided(largest[PLAIN] < 1e-5, largest_error=largest[PLAIN])} | {
+        f"With {name} {above}": decided(smallest[name] > NOT_ROUNDING, smallest_error=smallest[name])
+        for name in (NORMED, BIASED)
+    }
 
 
 @artefact("fixup/proposition-1", basis="measurement", checks=_proposition_1)
@@ -62,31 +60,24 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
     )
 
 
-def _figure_2(table: pd.DataFrame) -> list[Check]:
+def _figure_2(table: pd.DataFrame) -> Tests:
     names = {
         "stem": "The first convolution before max pooling",
         "head": "The fully connected layer before softmax",
         "projection": "A down-sampling layer together with a convolution of its branch, every such pair,",
     }
-    rows = {place: table[table["place"] == place] for place in (*names, "branch")}
-    alone = rows["branch"]["relative_error"]
-    return [
-        *(
-            check(
-                f"{name} is a positively homogeneous set: f(aθ) = a·f(θ) to rounding.",
-                len(rows[place]) > 0 and bool(rows[place]["homogeneous"].all()),
-                largest_error=rows[place]["relative_error"].max(),
-                sets=len(rows[place]),
-            )
-            for place, name in names.items()
-        ),
-        check(
-            f"No convolution of a branch alone is one: every relative error is above {NOT_ROUNDING:g}.",
-            len(alone) > 0 and bool((alone > NOT_ROUNDING).all()),
-            smallest_error=alone.min(),
-            sets=len(alone),
-        ),
-    ]
+    alone = f"No convolution of a branch alone is one: every relative error is above {NOT_ROUNDING:g}."
+    tests: dict[str, Test] = {}
+    for place, name in names.items():
+        rows = table[table["place"] == place]
+        homogeneous = len(rows) > 0 and rows["homogeneous"].all()
+        numbers = {"largest_error": rows["relative_error"].max(), "sets": len(rows)}
+        tests[f"{name} is a positively homogeneous set: f(aθ) = a·f(θ) to rounding."] = decided(
+            homogeneous, **numbers
+        )
+    errors = table[table["place"] == "branch"]["relative_error"]
+    above = len(errors) > 0 and (errors > NOT_ROUNDING).all()
+    return {**tests, alone: decided(above, smallest_error=errors.min(), sets=len(errors))}
 
 
 @artefact("fixup/figure-2", basis="measurement", checks=_figure_2)

@@ -59,12 +59,7 @@ def _final(runs: Runs, column: str, method: str, **labels: Any) -> Estimate:
 
 def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
     data = effort.data_in(context)
-    elsewhere = () if data == "image_folder" else (f"Where the paper has ImageNet, this was trained on {data}.",)
-    return (
-        "Rates are divided by 10 at half and three quarters of the training; the paper only says default "
-        "hyperparameters. Fixup with Mixup has a tenth of the rate for scalars.",
-        *elsewhere,
-    )
+    return () if data == "image_folder" else (f"Where the paper has ImageNet, this was trained on {data}.",)
 
 
 def _table_2(runs: Mapping[str, Runs]) -> list[Check]:

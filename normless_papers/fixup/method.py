@@ -117,10 +117,6 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
         },
         on=("quantity",),
         draw=lambda: AGREEMENT(table),
-        remarks=(
-            "Convolutions have no bias of their own; the classifier keeps its own, a number per class, besides the "
-            "scalar one before it. No bias stands before the very first convolution, whose input is data.",
-        ),
     )
 
 

@@ -39,15 +39,7 @@ class RectifiedNetwork(nn.Module):
 
 @torch.no_grad()
 def closed_form(network: RectifiedNetwork, x: Tensor) -> dict[str, Tensor]:
-    """J_l^i = ‖F_l^(i-)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l) of one example, by multiplying matrices.
-
-    Args:
-        network: in its weights' precision.
-        x: one input, shape (width,).
-
-    Returns:
-        A matrix, shape (classes, classes), for every weight by its name.
-    """
+    """J_l^i = ‖F_l^(i-)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l) by the weights' names; x: (width,)."""
     stream = [x]
     for block in network.blocks:
         stream.append(block(stream[-1]))

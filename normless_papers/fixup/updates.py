@@ -18,11 +18,12 @@ from normless.plots import Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, close, near, over_draws
+from normless_papers.claims import Check, Estimate, check, close, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.fixup.rectified_network import RectifiedNetwork, closed_form
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import decided, equals, lies_within, stated
 
 RATES = (1e-4, 5e-5, 2.5e-5)
 # Of the steps that measure a term, and what is left of them to first order.
@@ -41,28 +42,18 @@ class UpdateTerms:
 
 
 def _theorem_3(terms: UpdateTerms) -> list[Check]:
-    left = terms.remainders
-    return [
-        terms.same.check(),
-        *(
-            close(
-                f"Halving η from {rate:g} quarters what the first-order formula leaves, to 10 %.",
-                left[rate] / left[half], 4, relative=0.1,
-            )
-            for rate, half in pairwise(RATES)
-        ),
-        check(
-            f"A step along one weight's gradient of each logit gives a symmetric J, to {_OF_A_STEP:g}.",
-            terms.asymmetry <= _OF_A_STEP,
-            asymmetry=terms.asymmetry,
-        ),
-        check(
-            f"It has no negative eigenvalue, to {_OF_A_STEP:g} of its largest.",
-            terms.eigenvalue >= -_OF_A_STEP,
-            smallest_relative_eigenvalue=terms.eigenvalue,
-        ),
-        near("The trace of Σ J grows linearly with L: slope 1 of logarithms, to 0.25.", terms.slopes, 1, 0.25),
-    ]  # fmt: skip
+    quarters = "Halving η from {:g} quarters what the first-order formula leaves, to 10 %."
+    symmetric = f"A step along one weight's gradient of each logit gives a symmetric J, to {_OF_A_STEP:g}."
+    positive = f"It has no negative eigenvalue, to {_OF_A_STEP:g} of its largest."
+    linear = "The trace of Σ J grows linearly with L: slope 1 of logarithms, to 0.25."
+    left, eigenvalue = terms.remainders, terms.eigenvalue
+    tests = {
+        **{quarters.format(rate): equals(left[rate] / left[half], 4, relative=0.1) for rate, half in pairwise(RATES)},
+        symmetric: decided(terms.asymmetry <= _OF_A_STEP, asymmetry=terms.asymmetry),
+        positive: decided(eigenvalue >= -_OF_A_STEP, smallest_relative_eigenvalue=eigenvalue),
+        linear: lies_within(terms.slopes, 0.75, 1.25),
+    }
+    return [terms.same.check(), *stated(tests)]
 
 
 @artefact("fixup/theorem-3", basis="measurement", checks=_theorem_3)
@@ -94,7 +85,6 @@ def theorem_3(
         },
         on=("quantity",),
         draw=lambda: TRACES(trace),
-        remarks=("Branches of equal scale have the gain 0.1, small enough for the signal not to grow on its way.",),
     )
 
 
@@ -168,16 +158,13 @@ def _theorem_4(branch: ScalarBranch) -> list[Check]:
     condition = table["update"].abs() * table["blocks"] / table["learning_rate"]
     zero, equal = table["option"] == "zero_last", table["option"] == "equal"
     outputs = table["output"]
+    start = "With the last scalar at 0 the branch starts at F = 0, and with all equal it does not."
+    numbers = {"largest_with_zero": outputs[zero].abs().max(), "smallest_with_equal": outputs[equal].min()}
     return [
         *_slopes(branch.slopes),
         _at_first_order("zero_last", "η/L", condition[zero]),
         _at_first_order("equal", "m·η/L", (condition / table["layers"])[equal]),
-        check(
-            "With the last scalar at 0 the branch starts at F = 0, and with all equal it does not.",
-            bool((outputs[zero] == 0).all() and (outputs[equal] > 0).all()),
-            largest_with_zero=outputs[zero].abs().max(),
-            smallest_with_equal=outputs[equal].min(),
-        ),
+        check(start, bool((outputs[zero] == 0).all() and (outputs[equal] > 0).all()), **numbers),
     ]
 
 

@@ -66,7 +66,6 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
         },
         on=("quantity",),
         draw=lambda: GROWTH(table),
-        remarks=("Of a product of random matrices the logarithm's mean over draws is compared, not one draw.",),
     )
 
 

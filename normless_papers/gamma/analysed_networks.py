@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,7 +13,8 @@ from torch import nn
 from normless.plots import PLOTS
 from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
-from normless_papers.artefact import Context
+from normless_papers.artefact import Context, Evidence
+from normless_papers.claims import Estimate, over_draws
 from normless_papers.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
@@ -29,15 +30,7 @@ ASSUMPTIONS = (
 
 
 def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, ResidualMap]:
-    """A network fitted to a batch, with He's initialization by fan-in, circular padding and every γ drawn anew.
-
-    Args:
-        model: the network as text.
-        batch: whose shape and classes it takes.
-
-    Returns:
-        The network in training mode, and its map.
-    """
+    """A network in training mode, with He's weights by fan-in, circular padding and every γ drawn, and its map."""
     network = batch.network(model)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -92,48 +85,42 @@ def multiply(parameters: Iterable[nn.Parameter], factor: float) -> None:
 def beside_formula(
     quantity: str, rows: pd.DataFrame, measured: pd.Series, by_formula: pd.Series, *more: str
 ) -> pd.DataFrame:
-    """Measured numbers and those of a formula.
-
-    Args:
-        quantity: as the paper writes it, the key of its published formula.
-        rows: the table that both come from, with `name` and `draw`.
-        measured: the numbers.
-        by_formula: what the formula gives.
-        more: further columns of the table to keep.
-
-    Returns:
-        `quantity`, `block`, `draw`, those columns, `measured`, `by_formula` and their `ratio`.
-    """
-    return pd.DataFrame(
-        {
-            "quantity": quantity,
-            "block": rows["name"],
-            "draw": rows["draw"],
-            **{name: rows[name] for name in more},
-            "measured": measured,
-            "by_formula": by_formula,
-            "ratio": measured / by_formula,
-        }
-    )
+    """Measured numbers and those of a formula, with the `block` and `draw` of their rows and more columns."""
+    table = rows[["name", "draw", *more]].rename(columns={"name": "block"})
+    table.insert(0, "quantity", quantity)
+    return table.assign(measured=measured, by_formula=by_formula, ratio=measured / by_formula)
 
 
 def averaged(rows: pd.DataFrame) -> pd.DataFrame:
-    """The mean over draws of what `beside_formula` gives, a row per quantity and block.
-
-    Returns:
-        The columns of the rows but `draw`; `deviation`, the sample standard deviation of the ratio over draws (NaN of
-        one), and `n` draws.
-    """
+    """The mean over draws of what `beside_formula` gives, with the sample standard deviation of the ratio."""
     keys = ["quantity", "block", *(name for name in rows.columns if name not in _MEASURED)]
     groups = rows.groupby(keys, sort=False, dropna=False)
     table = groups[["measured", "by_formula", "ratio"]].mean()
     return table.assign(deviation=groups["ratio"].std(), n=groups.size()).reset_index()
 
 
-def setup_of(context: Context, model: str, batch: MeasuredBatch, draws: int) -> dict[str, Any]:
-    """How the networks were drawn and on what they were measured."""
-    seeds = f"{context.seed} to {context.seed + draws - 1}"
-    return {"network": model, "assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": draws, "seeds": seeds}
+def mean_ratio(rows: pd.DataFrame, quantity: str) -> Estimate:
+    """Measured over the formula's, the mean over the blocks, over draws."""
+    return over_draws(rows[rows["quantity"] == quantity].groupby("draw")["ratio"].mean())
+
+
+def largest_change(one: pd.Series, other: pd.Series | float = 1.0) -> float:
+    """The largest |one / other - 1|."""
+    return float((one / other - 1).abs().max())
+
+
+def analysis(
+    context: Context,
+    batch: MeasuredBatch,
+    rows: pd.DataFrame,
+    facts: Mapping[str, Any],
+    streams: Sequence[pd.DataFrame],
+    **setup: Any,
+) -> Evidence:
+    """The rows of `beside_formula` as evidence, with the probe `stream` of every draw; `setup` names the network."""
+    seeds = f"{context.seed} to {context.seed + len(streams) - 1}"
+    shared = {"assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": len(streams), "seeds": seeds}
+    return Evidence(averaged(rows), facts, setup | shared, ("quantity",), lambda: draw_stream(streams[0]))
 
 
 def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

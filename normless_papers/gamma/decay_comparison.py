@@ -24,7 +24,7 @@ BASELINE = "W"
 POINTS = "test accuracy less that with L2 on the weights alone, points"
 # Translations of fewer points of BLEU have hardly a phrase right.
 LEAST_BLEU = 10.0
-_KEPT = ("mean", "deviation", "n", "rate", "edge", "runs", "diverged", "chance", "failed", "difference", "error")
+_COLUMNS = ("mean", "deviation", "n", "rate", "edge", "runs", "diverged", "chance", "failed", "difference", "error")
 
 
 @dataclass(frozen=True)
@@ -40,32 +40,21 @@ class DecayComparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row per combination: the axes' columns and the optimum, as `Runs.optima`.
-
-        `difference` is the mean less that of the baseline with the same other labels (0 for that itself), and `error`
-        its standard error, of differences by seed where both have the same seeds.
-        """
+        """A row per combination, as `Runs.optima`; the difference of its mean to the baseline's, and its error."""
         axes, rows = self.runs.axes, []
         for row in self.runs.optima(self.metric).to_dict("records"):
             labels = {axis: row[axis] for axis in axes}
             one, base = self.estimate(**labels), self.estimate(**(labels | {L2: BASELINE}))
             gap, error = one.mean - base.mean, larger("It is larger.", one, base).numbers["standard_error"]
-            same = row[L2] == BASELINE
+            difference = (0.0, 0.0) if row[L2] == BASELINE else (gap, error)
             own = {"mean": one.mean, "deviation": one.deviation}
-            rows.append(row | own | {"difference": 0.0 if same else gap, "error": 0.0 if same else error})
-        return pd.DataFrame(rows)[[*axes, *_KEPT]]
+            rows.append(row | own | dict(zip(("difference", "error"), difference, strict=True)))
+        return pd.DataFrame(rows)[[*axes, *_COLUMNS]]
 
     def better(self, claim: str, l2: str, *, wanted: bool = True, by: float = 0.0, **labels: str) -> Check:
-        """Whether a choice does better than the baseline with the same other labels, or worse.
+        """Whether a choice does so much better than the baseline with the same other labels, or worse.
 
         Inconclusive where neither of them trained.
-
-        Args:
-            claim: a sentence.
-            l2: the choice.
-            wanted: whether it should be better.
-            by: how much better, or worse.
-            labels: of the other axes.
         """
         one, other = self.estimate(l2=l2, **labels), self.estimate(l2=BASELINE, **labels)
         pair = (one, other) if wanted != is_minimized(self.metric) else (other, one)
@@ -102,16 +91,16 @@ class DecayComparison:
         remarks: Sequence[str] = (),
     ) -> Evidence:
         """The comparison as evidence."""
+        table = self.table if measured is None else measured
+        return self.runs.evidence(table, draw, facts=self, on=on, remarks=(*remarks, *self.remarks))
+
+    @property
+    def remarks(self) -> list[str]:
+        """On what is less than the paper's training, and on single runs."""
         single = "A single run of each: its error is not known, so that comparisons stay undecided."
         reduced = f"Not the paper's setup: {self.runs.reduction} The paper's numbers are those of full networks."
-        remarks = (
-            *remarks,
-            *([reduced] if self.runs.reduction else []),
-            *([single] if self.runs.sweeps[0].replicates == 1 else []),
-        )
-        return self.runs.evidence(
-            self.table if measured is None else measured, draw, facts=self, on=on, remarks=remarks
-        )
+        conditions = {reduced: bool(self.runs.reduction), single: self.runs.sweeps[0].replicates == 1}
+        return [sentence for sentence, holds in conditions.items() if holds]
 
 
 def compared(
@@ -123,17 +112,7 @@ def compared(
     metric: str = "test_accuracy",
     **settings: Any,
 ) -> DecayComparison:
-    """Carry out a sweep with each choice of what decays.
-
-    Args:
-        context: of the artefact.
-        effort: how the networks are trained.
-        name: of the sweep.
-        axes: besides `l2`.
-        policies: of decay, by the labels of `l2`.
-        metric: that is compared.
-        settings: of every run.
-    """
+    """A sweep over some axes and what decays, by the labels of `l2`, compared by a metric."""
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
     sweep = effort.sweep(context, name, {**axes, L2: l2}, **settings)
     return DecayComparison(carry_out(context, sweep, metrics=(metric,), reduction=effort.reduction(context)), metric)

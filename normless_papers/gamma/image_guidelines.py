@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -27,10 +28,6 @@ COLUMNS = MappingProxyType({"gamma_last": "last", "gamma_down": "down", "gamma_0
 INKS = MappingProxyType({name: ROLE_INKS[f"γ {role}"] for name, role in COLUMNS.items()})
 # What the guidelines promise of each column.
 RAISES = MappingProxyType({"gamma_last": True, "gamma_down": False, "gamma_0": False, "gamma_others": True})
-_REMARK = (
-    "The paper's appendix with λ, learning rates, batch size and epochs is not available, and whether it trains "
-    "from scratch is not said; these are ours, and the networks start from random weights."
-)
 
 
 def _printed() -> dict[str, Mapping[str, Any]]:
@@ -44,97 +41,86 @@ def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
     return compared(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
 
 
-def _table_2_checks(found: DecayComparison) -> list[Check]:
+def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Check]:
+    """A check for every network and column of the sign that the guideline promises, or that table 2 prints."""
     checks = []
-    for model in found.table["model"].unique():
-        for name in COLUMNS:
-            points = float(_printed()[model][f"diff_{name}"])
-            verb = "raises" if points > 0 else "lowers"
-            claim = f"L2 on {name} {verb} the test accuracy of {model}, in the paper by {abs(points):.2f} points."
-            checks.append(found.better(claim, name, wanted=points > 0, model=model))
+    for model in comparison.table["model"].unique():
+        for column in columns:
+            difference = float(_printed()[model][f"diff_{column}"])
+            wanted = difference > 0 if as_printed else RAISES[column]
+            verb = "raises" if wanted else "lowers"
+            claim = f"L2 on {column} besides the weights {verb} the test accuracy of {model}."
+            one = comparison.better(claim, column, wanted=wanted, model=model)
+            checks.append(replace(one, numbers={**one.numbers, "published_difference": difference}))
     return checks
 
 
-@artefact("gamma/table-2", basis="training", checks=_table_2_checks)
+@artefact("gamma/table-2", basis="training", checks=partial(role_checks, columns=tuple(COLUMNS), as_printed=True))
 def accuracy_by_role(context: Context, *, effort: Effort) -> Evidence:
     """Test accuracy with L2 on W and one group of γ, and its difference to that with L2 on W alone."""
-    found = compared_by_role(context, effort)
+    comparison = compared_by_role(context, effort)
+    draw = partial(_draw, comparison, tuple(COLUMNS))
+    return comparison.evidence(draw, measured=_wide(comparison, "model"), on=("model",))
+
+
+def _wide(comparison: DecayComparison, axis: str) -> pd.DataFrame:
+    """A row per label of an axis, with what each choice reaches, and how much more than the baseline."""
     rows = []
-    for model, table in found.table.groupby("model", sort=False):
-        row: dict[str, Any] = {"model": model}
+    for label, table in comparison.table.groupby(axis, sort=False):
+        row: dict[str, Any] = {axis: label}
         for one in table.to_dict("records"):
-            name = one[L2] if one[L2] == BASELINE else f"W_{one[L2]}"
+            l2 = one[L2]
+            name = l2 if l2 == BASELINE else f"W_{l2}"
             row |= {name: one["mean"], f"{name}_deviation": one["deviation"]}
-            if one[L2] != BASELINE:
-                row |= {f"diff_{one[L2]}": one["difference"], f"diff_{one[L2]}_error": one["error"]}
+            if l2 != BASELINE:
+                row |= {f"diff_{l2}": one["difference"], f"diff_{l2}_error": one["error"]}
             row |= {f"{name}_rate": one["rate"], f"{name}_n": one["n"]}
         rows.append(row)
-    return found.evidence(
-        lambda: _draw(found, tuple(COLUMNS)), measured=pd.DataFrame(rows), on=("model",), remarks=(_REMARK,)
-    )
+    return pd.DataFrame(rows)
 
 
-def _draw(found: DecayComparison, columns: Sequence[str]) -> Axes:
+def _draw(comparison: DecayComparison, columns: Sequence[str]) -> Axes:
     """The differences to L2 on the weights alone of some columns, with the published ones."""
-    table = found.table[found.table[L2].isin(columns)]
-    published = [float(_printed()[row["model"]][f"diff_{row[L2]}"]) for row in table.to_dict("records")]
-    return DIFFERENCES(
-        table.assign(published=published),
-        y=L2,
-        beside="published",
-        inks=INKS,
-        title="L2 on the γ of one role",
-        x_label=f"{POINTS}; diamonds: published",
-        groups="model",
-    )
+    table = _with_printed(comparison, columns, "published")
+    title, x_label = "L2 on the γ of one role", f"{POINTS}; diamonds: published"
+    return DIFFERENCES(table, y=L2, beside="published", inks=INKS, title=title, x_label=x_label, groups="model")
 
 
-def role_checks(found: DecayComparison, column: str) -> list[Check]:
-    """A check for every network of what the guideline about one column promises, with the printed difference."""
-    verb, checks = "raises" if RAISES[column] else "lowers", []
-    for model in found.table["model"].unique():
-        claim = f"L2 on {column} besides the weights {verb} the test accuracy of {model}."
-        one = found.better(claim, column, wanted=RAISES[column], model=model)
-        printed = float(_printed()[model][f"diff_{column}"])
-        checks.append(replace(one, numbers={**one.numbers, "published_difference": printed}))
-    return checks
+def _with_printed(comparison: DecayComparison, choices: Sequence[str], name: str) -> pd.DataFrame:
+    """The optima of some choices, with the printed differences to the baseline."""
+    table = comparison.table[comparison.table[L2].isin(choices)].reset_index(drop=True)
+    printed = [_printed()[row["model"]].get(f"diff_{row[L2]}", 0.0) for row in table.to_dict("records")]
+    return table.assign(**{name: [float(difference) for difference in printed]})
 
 
 def _of_column(context: Context, effort: Effort, column: str) -> Evidence:
     """The optima with L2 on one column and without, with the printed differences; the facts are the comparison."""
-    found, printed = compared_by_role(context, effort), _printed()
-    shown = found.table[found.table[L2].isin([BASELINE, column])].reset_index(drop=True)
-    differences = [float(printed[row["model"]].get(f"diff_{row[L2]}", 0.0)) for row in shown.to_dict("records")]
-    measured = shown.assign(published_difference=differences)
-    return found.evidence(lambda: _draw(found, (column,)), measured=measured, remarks=(_REMARK,))
+    comparison = compared_by_role(context, effort)
+    measured = _with_printed(comparison, [BASELINE, column], "published_difference")
+    return comparison.evidence(lambda: _draw(comparison, (column,)), measured=measured)
 
 
 @dataclass(frozen=True)
 class Branches:
-    """The comparison of table 2, and γ_last and the branches of networks trained with L2 on it and without.
-
-    Attributes:
-        comparison: by test accuracy.
-        shares: a row per trained network: `l2`, `seed`, `gamma_last`, `branch_share`, means over its blocks.
-    """
+    """The comparison of table 2, and networks trained with L2 on γ_last and without."""
 
     comparison: DecayComparison
-    shares: pd.DataFrame
+    shares: pd.DataFrame  # of each network `l2`, `seed`, `gamma_last`, `branch_share`, means over its blocks
 
     def estimate(self, l2: str, column: str) -> Estimate:
         """One of the numbers over the seeds."""
         return replicates(chosen(self.shares, l2=l2).set_index("seed")[column], name=l2)
 
 
-def _guideline_1_checks(found: Branches) -> list[Check]:
+def _guideline_1_checks(branches: Branches) -> list[Check]:
     claims = {
         "gamma_last": "With L2 on it γ_last ends smaller than without.",
         "branch_share": "The branches' variance is then a smaller part of their skip paths'.",
     }
     return [
-        *role_checks(found.comparison, "gamma_last"),
+        *role_checks(branches.comparison, ["gamma_last"]),
         *(
-            larger(claim, found.estimate(BASELINE, column), found.estimate("gamma_last", column))
+            larger(claim, *(branches.estimate(l2, column) for l2 in (BASELINE, "gamma_last")))
             for column, claim in claims.items()
         ),
     ]
@@ -146,31 +132,25 @@ def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
     evidence = _of_column(context, effort, "gamma_last")
     shares = _shares(context, effort, evidence.facts)
     means = shares.groupby(L2)[["gamma_last", "branch_share"]].mean().add_prefix("trained_").reset_index()
-    remark = (
-        f"trained_gamma_last and trained_branch_share are of {next(iter(effort.variants))}, trained once more with "
-        "each seed at the baseline's best learning rate: roots of mean squares, and the mean over blocks of the "
-        "branch's second moment over the skip path's, on test images and their batch statistics."
-    )
     return replace(
         evidence,
         facts=Branches(evidence.facts, shares),
         measured=evidence.measured.merge(means, how="left", on=L2),
-        remarks=(*evidence.remarks, remark),
     )
 
 
-def _shares(context: Context, effort: Effort, found: DecayComparison) -> pd.DataFrame:
+def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd.DataFrame:
     """A row per trained network of the first model, with L2 on γ_last and without, measured on test images.
 
     γ_last is the root of its mean square; the branch's share is its second moment over the skip path's.
     """
     model = next(iter(effort.variants))
-    best = chosen(found.table, model=model, l2=BASELINE)["rate"].iloc[0]
+    best = chosen(comparison.table, model=model, l2=BASELINE)["rate"].iloc[0]
     data = load_data(effort.data_in(context), root=context.data_root)
     inputs = next(iter(data.test_batches(min(256, data.test_size)))).inputs
     points = [
         point
-        for point in found.runs.sweeps[0].points()
+        for point in comparison.runs.sweeps[0].points()
         if point.labels["model"] == model and point.labels[L2] in (BASELINE, "gamma_last") and point.rate == best
     ]
     rows = []
@@ -182,30 +162,19 @@ def _shares(context: Context, effort: Effort, found: DecayComparison) -> pd.Data
     return pd.DataFrame(rows, columns=[L2, "seed", "gamma_last", "branch_share"])
 
 
-def _guideline_2_checks(found: DecayComparison) -> list[Check]:
-    return role_checks(found, "gamma_down")
-
-
-@artefact("gamma/guideline-2", basis="training", checks=_guideline_2_checks)
+@artefact("gamma/guideline-2", basis="training", checks=partial(role_checks, columns=["gamma_down"]))
 def spare_gamma_down(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ_down lowers the accuracy."""
     return _of_column(context, effort, "gamma_down")
 
 
-def _guideline_3_checks(found: DecayComparison) -> list[Check]:
+def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
     """The text itself names networks that gain, so that the claim is about most networks and not each."""
-    verdicts = [one.verdict for one in role_checks(found, "gamma_0")]
+    verdicts = [one.verdict for one in role_checks(comparison, ["gamma_0"])]
     lowered, raised, undecided = (verdicts.count(one) for one in ("holds", "fails", "inconclusive"))
     most = True if lowered > raised + undecided else False if raised >= lowered + undecided else None
-    return [
-        check(
-            "L2 on gamma_0 besides the weights lowers the test accuracy of more networks than it raises.",
-            most,
-            lowered=lowered,
-            raised=raised,
-            undecided=undecided,
-        )
-    ]
+    claim = "L2 on gamma_0 besides the weights lowers the test accuracy of more networks than it raises."
+    return [check(claim, most, lowered=lowered, raised=raised, undecided=undecided)]
 
 
 @artefact("gamma/guideline-3", basis="training", checks=_guideline_3_checks)
@@ -214,25 +183,17 @@ def spare_gamma_0(context: Context, *, effort: Effort) -> Evidence:
     return _of_column(context, effort, "gamma_0")
 
 
-def _guideline_4_checks(found: DecayComparison) -> list[Check]:
-    return role_checks(found, "gamma_others")
-
-
-@artefact("gamma/guideline-4", basis="training", checks=_guideline_4_checks)
+@artefact("gamma/guideline-4", basis="training", checks=partial(role_checks, columns=["gamma_others"]))
 def decay_gamma_others(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ_others raises the accuracy."""
     return _of_column(context, effort, "gamma_others")
 
 
-def _figure_3_checks(found: DecayComparison) -> list[Check]:
+def _figure_3_checks(comparison: DecayComparison) -> list[Check]:
+    claim = "L2 on γ_down lowers the test accuracy at λ = {}."
     return [
-        found.better(
-            f"L2 on γ_down lowers the test accuracy at λ = {strength}.",
-            "gamma_down",
-            wanted=False,
-            **{"lambda": strength},
-        )
-        for strength in found.table["lambda"].unique()
+        comparison.better(claim.format(strength), "gamma_down", wanted=False, **{"lambda": strength})
+        for strength in comparison.table["lambda"].unique()
     ]
 
 
@@ -243,17 +204,8 @@ def cost_of_decaying_gamma_down(
     """Test accuracy with L2 of several λ on W, and on W and γ_down: the second is lower at every λ."""
     axis = {f"{strength:g}": {"weight_decay": float(strength)} for strength in strengths}
     policies = {BASELINE: "weights", "gamma_down": "weights+down"}
-    found = compared(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
-    rows = []
-    for strength, table in found.table.groupby("lambda", sort=False):
-        row: dict[str, Any] = {"lambda": strength}
-        for one in table.to_dict("records"):
-            name = "W" if one[L2] == BASELINE else "W_gamma_down"
-            row |= {name: one["mean"], f"{name}_deviation": one["deviation"], f"{name}_rate": one["rate"]}
-            row |= {"n": one["n"]} | ({} if one[L2] == BASELINE else {"difference": one["difference"]})
-        rows.append(row)
-    return found.evidence(
-        lambda: found.draw(INKS, "L2 on γ_down at several λ", groups="lambda"),
-        measured=pd.DataFrame(rows),
-        remarks=(_REMARK,),
+    comparison = compared(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
+    return comparison.evidence(
+        lambda: comparison.draw(INKS, "L2 on γ_down at several λ", groups="lambda"),
+        measured=_wide(comparison, "lambda").rename(columns={"diff_gamma_down": "difference"}),
     )

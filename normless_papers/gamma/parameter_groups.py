@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,7 +18,7 @@ from normless.optim import param_groups
 from normless.plots import blocks_on_trunk
 from normless.residual import ResidualMap, residual_map
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check
+from normless_papers.claims import Check, below, check
 from normless_papers.published import published_as
 from normless_papers.seeded_inputs import seeded
 
@@ -29,104 +28,53 @@ GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other"
 DECAY = 0.01
 
 
-@dataclass(frozen=True)
-class PartitionFacts:
-    """The γ of all networks by group.
-
-    Attributes:
-        networks: how many there are.
-        gammas: γ of batch norms in all of them.
-        ungrouped: γ in none of the four groups.
-        repeated: γ in more than one place among the groups.
-        elsewhere: γ in another group than their place in the code gives.
-        inside: the largest deviation of what a group's decay adds to its own gradients from λγ.
-        outside: the largest change of any other parameter's gradient by it.
-    """
-
-    networks: int
-    gammas: int
-    ungrouped: int
-    repeated: int
-    elsewhere: int
-    inside: float
-    outside: float
-
-
-def _partition_checks(found: PartitionFacts) -> list[Check]:
+def _partition_checks(counts: Mapping[str, float]) -> list[Check]:
+    """Of γ by group, and of what a group's decay adds to the gradients `inside` it and `outside`."""
+    each = {name: counts[name] for name in ("networks", "gammas", "ungrouped", "repeated")}
+    complete = counts["gammas"] > 0 == counts["ungrouped"] == counts["repeated"]
+    by_place = "Every γ is in the group that the block diagrams give it by its place in the code."
+    inside = "A group's decay adds λγ to the gradients of that group, to 10⁻¹²."
+    outside, change = "It adds nothing to any other parameter's, b and β included.", counts["outside"]
     return [
-        check(
-            "Every γ of every network is in exactly one group.",
-            found.gammas > 0 == found.ungrouped == found.repeated,
-            networks=found.networks,
-            gammas=found.gammas,
-            ungrouped=found.ungrouped,
-            repeated=found.repeated,
-        ),
-        check(
-            "Every γ is in the group that the block diagrams give it by its place in the code.",
-            found.elsewhere == 0,
-            elsewhere=found.elsewhere,
-        ),
-        check(
-            "A group's decay adds λγ to the gradients of that group, to 10⁻¹².",
-            found.inside < 1e-12,
-            largest_deviation=found.inside,
-        ),
-        check(
-            "It adds nothing to any other parameter's, b and β included.",
-            found.outside == 0,
-            largest_change=found.outside,
-        ),
+        check("Every γ of every network is in exactly one group.", complete, **each),
+        check(by_place, counts["elsewhere"] == 0, elsewhere=counts["elsewhere"]),
+        below(inside, counts["inside"], 1e-12),
+        check(outside, change == 0, largest_change=change),
     ]
 
 
 @artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
 def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
     """The groups partition all γ as the block diagrams say; a group's decay adds λγ to its own gradients alone."""
-    rows, leaks = [], []
-    ungrouped = repeated = elsewhere = 0
-    drawn: ResidualMap | None = None
+    rows, leaks, maps = [], [], []
+    counts = Counter[str]()
     for text in models:
         network, found, images = grouped_network(context, text, side)
-        drawn = drawn or found
         by_name, members = _groups_by_name(network), grouped_gammas(network, found)
         by_map, places = dict(members), Counter(name for name, _ in members)
-        ungrouped += sum(name not in places for name in by_name)
-        repeated += sum(count - 1 for count in places.values())
-        elsewhere += sum(by_map.get(name) not in (None, role) for name, role in by_name.items())
+        counts["ungrouped"] += sum(name not in places for name in by_name)
+        counts["repeated"] += sum(count - 1 for count in places.values())
+        counts["elsewhere"] += sum(by_map.get(name) not in (None, role) for name, role in by_name.items())
         network.zero_grad()
         loss = F.cross_entropy(network.train()(images), torch.arange(len(images)) % 10)
         loss.backward()  # type: ignore[no-untyped-call]
         leaks += [_leak(network, found, by_map, role) for role in GAMMAS if role in by_map.values()]
-        counts = Counter(by_map.values())
+        sizes = Counter(by_map.values())
         about: dict[str, Any] = {"model": text, "batch_norms": len(by_name)}
-        rows.append(about | {GAMMAS[role]: counts[role] for role in GAMMAS} | {"in_one_group": len(by_map)})
+        rows.append(about | {GAMMAS[role]: sizes[role] for role in GAMMAS} | {"in_one_group": len(by_map)})
+        maps.append(found)
     table = pd.DataFrame(rows)
-    assert drawn is not None
-    shown = drawn
+    largest = pd.DataFrame(leaks).max()
     return Evidence(
         measured=table,
-        facts=PartitionFacts(
-            networks=len(table),
-            gammas=int(table["batch_norms"].sum()),
-            ungrouped=ungrouped,
-            repeated=repeated,
-            elsewhere=elsewhere,
-            inside=max(one["inside"] for one in leaks),
-            outside=max(one["outside"] for one in leaks),
-        ),
+        facts={"networks": len(table), "gammas": int(table["batch_norms"].sum()), **counts, **largest},
         setup={
             "networks": list(models),
             "inputs": f"8 random images of {side}×{side}",
             "decay": DECAY,
             "optimizer": "torch.optim.SGD",
         },
-        draw=lambda: blocks_on_trunk(shown),
-        remarks=(
-            "With expansion the first block of stage 1 in a bottleneck network projects too, so that its norm on the "
-            "skip path counts as γ_down. The pre-activation networks have a norm after the last block, which counts "
-            "as γ_others, and none in the stem.",
-        ),
+        draw=lambda: blocks_on_trunk(maps[0]),
     )
 
 
@@ -204,7 +152,16 @@ PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inappl
 
 
 def _table_1_checks(table: pd.DataFrame) -> list[Check]:
-    return [*_preset_checks(table), _everything(table)]
+    printed = {row["parameter"]: row for row in published_as("gamma/table-1").rows}
+    applied = table.set_index("parameter")
+    checks = []
+    for preset, policy in POLICIES.items():
+        agree = [APPLIED[PRINTED[row[preset]]] == applied.loc[kind, preset] for kind, row in printed.items()]
+        claim = f"The policy {policy!r} decays what column {preset} of the table says, and nothing else."
+        checks.append(check(claim, all(agree), agreeing=sum(agree), of=len(agree)))
+    flags = {preset: float(str(applied.loc["b, beta", preset]) == APPLIED[True]) for preset in POLICIES}
+    only = flags == {"tensorflow": 0, "pytorch": 1, "guidelines": 0}
+    return [*checks, check("Of b and β, only PyTorch's practice decays any.", only, **flags)]
 
 
 @artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
@@ -217,12 +174,10 @@ def where_decay_is_applied(context: Context, *, model: str, side: int) -> Eviden
     kinds = {name: _kind(network, name, roles) for name in names}
     rows = []
     for kind in ("W", *GAMMAS.values(), "b, beta"):
-        members = [name for name in names if kinds[name] == kind]
-        flags = {preset: {name in touched for name in members} for preset, touched in shrunk.items()}
-        assert all(len(one) == 1 for one in flags.values())
-        rows.append(
-            {"parameter": kind, "tensors": len(members)} | {name: APPLIED[one.pop()] for name, one in flags.items()}
-        )
+        members = {name for name in names if kinds[name] == kind}
+        assert all(members <= one or not members & one for one in shrunk.values())
+        applied = {preset: APPLIED[members <= one] for preset, one in shrunk.items()}
+        rows.append({"parameter": kind, "tensors": len(members)} | applied)
     table = pd.DataFrame(rows)
     return Evidence(
         measured=table,
@@ -230,7 +185,6 @@ def where_decay_is_applied(context: Context, *, model: str, side: int) -> Eviden
         setup={"network": model, "decay": DECAY, "step": "SGD with gradients of zero"},
         on=("parameter",),
         draw=lambda: blocks_on_trunk(found),
-        remarks=("PyTorch's weight decay covers b and β too, of which the paper's table does not speak.",),
     )
 
 
@@ -245,30 +199,3 @@ def _kind(network: nn.Module, name: str, roles: dict[str, str]) -> str:
     if name in roles:
         return roles[name]
     return "W" if network.get_parameter(name).dim() > 1 else "b, beta"
-
-
-def _preset_checks(table: pd.DataFrame) -> tuple[Check, ...]:
-    said = {row["parameter"]: row for row in published_as("gamma/table-1").rows}
-    applied = table.set_index("parameter")
-    checks = []
-    for preset in POLICIES:
-        agree = [APPLIED[PRINTED[row[preset]]] == applied.loc[kind, preset] for kind, row in said.items()]
-        checks.append(
-            check(
-                f"The policy {POLICIES[preset]!r} decays what column {preset} of the table says, and nothing else.",
-                all(agree),
-                agreeing=sum(agree),
-                of=len(agree),
-            )
-        )
-    return tuple(checks)
-
-
-def _everything(table: pd.DataFrame) -> Check:
-    (row,) = table[table["parameter"] == "b, beta"].to_dict("records")
-    flags = {preset: float(row[preset] == APPLIED[True]) for preset in POLICIES}
-    return check(
-        "Of b and β, only PyTorch's practice decays any.",
-        flags == {"tensorflow": 0, "pytorch": 1, "guidelines": 0},
-        **flags,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from torch import nn
 from normless.plots import ROLE_INKS, Law, Plot
 from normless.residual import residual_map
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, over_draws, within
+from normless_papers.claims import Check, Estimate, below, near, over_draws
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
 from normless_papers.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 
@@ -21,34 +20,14 @@ from normless_papers.seeded_inputs import MeasuredBatch, noise_batch, seeded, tr
 EPSILON = 1e-9
 
 
-@dataclass(frozen=True)
-class InvarianceFacts:
-    """Over the norms within branches and the factors c, the largest of each.
-
-    Attributes:
-        norms: how many norms there are.
-        output_change: of the logits, relative to them, by cΓ in place of Γ.
-        gradient_deviation: |c ‖∇(cΓ)‖ / ‖∇(Γ)‖ - 1|.
-    """
-
-    norms: int
-    output_change: float
-    gradient_deviation: float
-
-
-def _equation_22_checks(found: InvarianceFacts) -> list[Check]:
+def _equation_22_checks(facts: Mapping[str, float]) -> list[Check]:
+    """Of the `norms` within branches the largest change of the output, and |c ‖∇(cΓ)‖ / ‖∇(Γ)‖ - 1|."""
+    norms = facts["norms"]
+    change, deviation = (facts[name] if norms else np.nan for name in ("output_change", "gradient_deviation"))
+    unchanged = "Multiplying γ of a norm within a branch changes the output by less than 10⁻⁶ of it."
     return [
-        check(
-            "Multiplying γ of a norm within a branch changes the output by less than 10⁻⁶ of it.",
-            found.norms > 0 and found.output_change < 1e-6,
-            largest_change=found.output_change,
-            norms=found.norms,
-        ),
-        check(
-            "It divides the gradient by c, to 10⁻⁵.",
-            found.norms > 0 and found.gradient_deviation < 1e-5,
-            largest_deviation=found.gradient_deviation,
-        ),
+        below(unchanged, change, 1e-6, norms=norms),
+        below("It divides the gradient by c, to 10⁻⁵.", deviation, 1e-5),
     ]
 
 
@@ -62,55 +41,26 @@ def scale_invariance(context: Context, *, model: str, side: int, examples: int, 
         for factor in factors
     ]
     table = pd.concat(tables, ignore_index=True)
-    table["gradient_times_c"] = table["gradient_ratio"] * table["factor"]
+    table["gradient_deviation"] = (table["gradient_ratio"] * table["factor"] - 1).abs()
     inner = table[table["role"] == "other"]
     updates = gamma_updates(network, batch.inputs.double(), batch.targets, scales=sorted({1.0, *factors}))
     return Evidence(
         measured=_invariance_rows(table),
-        facts=InvarianceFacts(
-            norms=int(inner["layer"].nunique()),
-            output_change=float(inner["output_change"].max()),
-            gradient_deviation=float((inner["gradient_times_c"] - 1).abs().max()),
-        ),
-        setup=_setup(context, model, batch) | {"factors": list(factors), "epsilon": EPSILON},
+        facts={"norms": inner["layer"].nunique(), **inner[["output_change", "gradient_deviation"]].max()},
+        setup=_setup(model, batch) | {"factors": list(factors), "epsilon": EPSILON},
         on=("quantity",),
         draw=lambda: FIRST_STEPS(updates),
-        remarks=(
-            "The equation is about a norm that another norm follows, with one weight layer between: γ_others. "
-            "γ_last, γ_down and γ_0 are in the table: they change the output.",
-        ),
     )
 
 
-@dataclass(frozen=True)
-class EffectiveRateFacts:
-    """The first step of the direction of γ_others at several sizes of Γ.
-
-    Attributes:
-        norms: how many norms there are.
-        ratio_deviation: of the step over η‖Γ‖⁻² times the gradient at the direction, which is measured at another
-            size of Γ, the largest deviation from 1.
-        slope: of the logarithm of the step against that of ‖Γ‖.
-    """
-
-    norms: int
-    ratio_deviation: float
-    slope: float
-
-
-def _equation_24_checks(found: EffectiveRateFacts) -> list[Check]:
+def _equation_24_checks(facts: Mapping[str, float]) -> list[Check]:
+    """Of `norms` γ_others the largest deviation of the step from the formula, and its slope against ‖Γ‖."""
+    norms = facts["norms"]
+    ratio = "Whatever ‖Γ‖ is, the step of the direction of γ_others is η‖Γ‖⁻² times one gradient, within 1 %."
+    slope = Estimate(facts["slope"])
     return [
-        check(
-            "Whatever ‖Γ‖ is, the step of the direction of γ_others is η‖Γ‖⁻² times one gradient, within 1 %.",
-            found.norms > 0 and found.ratio_deviation < 0.01,
-            largest_deviation=found.ratio_deviation,
-            norms=found.norms,
-        ),
-        check(
-            "The logarithmic slope of the step against ‖Γ‖ is -2 ± 0.02.",
-            abs(found.slope + 2) < 0.02,
-            slope=found.slope,
-        ),
+        below(ratio, facts["ratio_deviation"] if norms else np.nan, 0.01, norms=norms),
+        near("The logarithmic slope of the step against ‖Γ‖ is -2 ± 0.02.", slope, -2, 0.02),
     ]
 
 
@@ -123,24 +73,18 @@ def effective_rate(
     network = _in_float64(context, model, batch)
     updates = gamma_updates(network, batch.inputs.double(), batch.targets, scales=scales, rate=rate)
     alone = updates[updates["varied"] == updates["role"]]
-    ratio = _step_over_formula(alone)
-    slopes = gamma_slopes(alone)
-    inner = (alone["role"] == "other") & (alone["scale"] != _reference(alone))
+    # The scale nearest 1, at which the gradient at the direction is measured.
+    reference = min(scales, key=lambda scale: abs(scale - 1))
+    alone = alone.assign(ratio=_step_over_formula(alone, reference))
+    slopes = gamma_slopes(alone).set_index("role")["slope"]
+    inner = alone[(alone["role"] == "other") & (alone["scale"] != reference)]
+    deviation = float((inner["ratio"] - 1).abs().max())
     return Evidence(
-        measured=_rate_rows(alone.assign(ratio=ratio), slopes),
-        facts=EffectiveRateFacts(
-            norms=int(alone[inner]["layer"].nunique()),
-            ratio_deviation=float((ratio[inner] - 1).abs().max()),
-            slope=float(slopes[slopes["role"] == "other"]["slope"].item()),
-        ),
-        setup=_setup(context, model, batch) | {"scales": list(scales), "rate": rate, "epsilon": EPSILON},
+        measured=_rate_rows(alone, slopes),
+        facts={"norms": inner["layer"].nunique(), "ratio_deviation": deviation, "slope": float(slopes["other"])},
+        setup=_setup(model, batch) | {"scales": list(scales), "rate": rate, "epsilon": EPSILON},
         on=("quantity",),
         draw=lambda: FIRST_STEPS(alone),
-        remarks=(
-            "The gradient at the direction is measured at the size of Γ nearest the drawn one, and the step at all "
-            "others. gamma/figure-6 checks that the analysis applies to γ of all four categories; their numbers "
-            "are in the table.",
-        ),
     )
 
 
@@ -158,47 +102,34 @@ def _in_float64(context: Context, model: str, batch: MeasuredBatch) -> nn.Module
 
 def _invariance_rows(table: pd.DataFrame) -> pd.DataFrame:
     """A row per quantity, role and factor: the worst over the norms of the role."""
-    rows = []
-    for (role, factor), group in table.groupby(["role", "factor"], sort=False):
-        about = {"gamma": role, "factor": factor, "norms": len(group)}
-        rows.append({"quantity": "invariance", **about, "measured": group["output_change"].max(), "by_formula": 0.0})
-        ratio = group["gradient_ratio"].iloc[int(np.argmax(np.abs(group["gradient_times_c"] - 1)))]
-        rows.append({"quantity": "gradient", **about, "measured": ratio, "by_formula": 1 / float(factor)})  # type: ignore[arg-type]
-    return pd.DataFrame(rows).sort_values(["quantity", "gamma", "factor"], ascending=[False, True, True])
+    groups = table.groupby(["role", "factor"])
+    outputs = groups[["output_change"]].max().rename(columns={"output_change": "measured"})
+    outputs = outputs.assign(norms=groups.size(), by_formula=0.0)
+    worst = table.loc[groups["gradient_deviation"].idxmax()].set_index(["role", "factor"])
+    gradients = outputs.assign(
+        measured=worst["gradient_ratio"], by_formula=1 / worst.index.get_level_values("factor")
+    )
+    rows = pd.concat({"invariance": outputs, "gradient": gradients}, names=["quantity"])
+    return rows.reset_index().rename(columns={"role": "gamma"})
 
 
-def _reference(alone: pd.DataFrame) -> float:
-    """The scale nearest 1, at which the gradient at the direction is measured."""
-    return float(min(alone["scale"].unique(), key=lambda scale: abs(scale - 1)))
-
-
-def _step_over_formula(alone: pd.DataFrame) -> pd.Series:
+def _step_over_formula(alone: pd.DataFrame, reference: float) -> pd.Series:
     """The step of every norm at every scale over η‖Γ‖⁻² times the gradient at its direction at the reference."""
-    at_reference = alone[alone["scale"] == _reference(alone)].set_index("layer")
+    at_reference = alone[alone["scale"] == reference].set_index("layer")
     gradient = at_reference["predicted_update"] / at_reference["effective_rate"]
     return alone["update"] / (alone["effective_rate"] * alone["layer"].map(gradient))
 
 
-def _rate_rows(alone: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for role, group in alone.groupby("role", sort=False):
-        rows.append(
-            {
-                "quantity": "effective_lr",
-                "gamma": role,
-                "norms": group["layer"].nunique(),
-                "step_over_formula_low": group["ratio"].min(),
-                "step_over_formula_high": group["ratio"].max(),
-                "slope": float(slopes[slopes["role"] == role]["slope"].item()),
-                "slope_if_invariant": -2.0,
-            }
-        )
-    return pd.DataFrame(rows)
+def _rate_rows(alone: pd.DataFrame, slopes: pd.Series) -> pd.DataFrame:
+    rows = alone.groupby("role", sort=False).agg(
+        norms=("layer", "nunique"), step_over_formula_low=("ratio", "min"), step_over_formula_high=("ratio", "max")
+    )
+    rows = rows.assign(slope=slopes, quantity="effective_lr", slope_if_invariant=-2.0)
+    return rows.rename_axis("gamma").reset_index()
 
 
-def _setup(context: Context, model: str, batch: MeasuredBatch) -> dict[str, object]:
-    gamma = "uniform between 0.5 and 1.5"
-    return {"network": f"{model}, float64", "gamma": gamma, "inputs": batch.provenance}
+def _setup(model: str, batch: MeasuredBatch) -> dict[str, object]:
+    return {"network": f"{model}, float64", "gamma": "uniform between 0.5 and 1.5", "inputs": batch.provenance}
 
 
 ROLES = ("stem", "down", "other", "last")
@@ -207,7 +138,7 @@ NEAR = 0.2
 
 def _figure_6_checks(slopes: Mapping[str, Estimate]) -> list[Check]:
     return [
-        within(f"The slope is -2 ± 0.2 for γ_{role}.", slopes[role], -2 - NEAR, -2 + NEAR)
+        near(f"The slope is -2 ± 0.2 for γ_{role}.", slopes[role], -2, NEAR)
         for role in ("other", "last", "down", "stem")
     ]
 
@@ -217,31 +148,23 @@ def first_update(
     context: Context, *, model: str, data: str, examples: int, batches: int, scales: Sequence[float]
 ) -> Evidence:
     """log ‖Γ̂₁ - Γ̂₀‖ against log ‖Γ‖ for γ that starts at several sizes: a slope near -2."""
-    found, updates = [], []
+    drawn, updates = [], []
     for draw in range(batches):
         batch = training_batch(context, data, examples, epoch=draw)
         with seeded(context.seed + draw):
             network = batch.network(model)
         updates.append(gamma_updates(network, batch.inputs, batch.targets, scales=scales))
-        found.append(gamma_slopes(updates[-1]).assign(draw=draw))
-    slopes = pd.concat(found, ignore_index=True)
-    alone = slopes[slopes["varied"] == slopes["role"]]
-    together = slopes[(slopes["varied"] == "all") & (slopes["role"] == "all")]
-    estimates = {role: over_draws(alone[alone["role"] == role]["slope"]) for role in ROLES}
-    estimates["all at once"] = over_draws(together["slope"])
-    rows = [
-        {
-            "quantity": "slope",
-            "gamma": role,
-            "slope": one.mean,
-            "deviation": one.deviation,
-            "n": one.n,
-            "theory": -2.0,
-        }
-        for role, one in estimates.items()
-    ]
+        drawn.append(gamma_slopes(updates[-1]))
+    slopes = pd.concat(drawn, ignore_index=True)
+    # Each role's γ varied by themselves, and all γ at once.
+    by_role = slopes[slopes["varied"] == slopes["role"]].groupby("role")["slope"]
+    names = {role: role for role in ROLES} | {"all at once": "all"}
+    estimates = {name: over_draws(by_role.get_group(role)) for name, role in names.items()}
+    rows = [(role, slope.mean, slope.deviation, slope.n) for role, slope in estimates.items()]
+    measured = pd.DataFrame(rows, columns=["gamma", "slope", "deviation", "n"])
+    together = estimates["all at once"].mean
     return Evidence(
-        measured=pd.DataFrame(rows),
+        measured=measured.assign(quantity="slope", theory=-2.0),
         facts=estimates,
         setup={
             "network": model,
@@ -253,13 +176,7 @@ def first_update(
         },
         on=("quantity",),
         draw=lambda: FIRST_STEPS(updates[0]),
-        remarks=(
-            "The paper does not say which layers it regresses over. The section is about γ_others, and the text adds "
-            "that the analysis is applicable to γ of all four categories: each is varied by itself here, with a "
-            "height of its own for every norm. The slope is -2 by theory for γ_others alone; γ_last and γ_down are "
-            "in the stream, whose other γ stay. With the γ of the whole network at once it is "
-            f"{estimates['all at once'].mean:.2f}, which is not asked.",
-        ),
+        remarks=(f"With the γ of the whole network at once the slope is {together:.2f}, which is not asked.",),
     )
 
 

@@ -17,7 +17,7 @@ from normless.sweeps import RateGrid, RunOutcome, Sweep
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import verdict_of
 from normless_papers.effort import Effort
-from normless_papers.fixup import transformer as template
+from normless_papers.fixup import translation as template
 from normless_papers.fixup.translation import stable
 
 PUBLISHED_ELSEWHERE = (

@@ -78,7 +78,7 @@ def test_choices_are_compared_by_seed(tmp_path: Path) -> None:
         return Optimum(80.3 if labels["l2"] == "gamma_last" else 80.0, exponent=-4.0, deviation=5.0)
 
     evidence, _ = invented("gamma/table-2", world, tmp_path, few=False)
-    numbers = check_of(evidence, "gamma_last raises the test accuracy of resnet_18").numbers
+    numbers = check_of(evidence, "gamma_last besides the weights raises the test accuracy of resnet_18").numbers
     assert numbers["pairs"] == 3
     assert numbers["standard_error"] < 1e-6
     row = evidence.facts.table.iloc[1]

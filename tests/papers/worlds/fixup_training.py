@@ -16,7 +16,7 @@ from normless_papers.artefact import artefact_of
 from normless_papers.claims import Estimate
 from normless_papers.fixup.baselines import Calibrated, Scaled
 from normless_papers.fixup.depth import first_epochs
-from normless_papers.fixup.transformer import SCHEMES, Template
+from normless_papers.fixup.translation import SCHEMES, Template
 from normless_papers.published import published_as
 from normless_papers.runs import Runs
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from worlds.facts import both, drawn
 
 from normless_papers.claims import Estimate
-from normless_papers.gamma.accumulation import AccumulationFacts
-from normless_papers.gamma.half_accumulation import HalfFacts
-from normless_papers.gamma.parameter_groups import APPLIED, PRINTED, PartitionFacts
-from normless_papers.gamma.rate import EffectiveRateFacts, InvarianceFacts
-from normless_papers.gamma.resets import ResetFacts
+from normless_papers.gamma.parameter_groups import APPLIED, PRINTED
 from normless_papers.gamma.stream_of_trained import TrainedStreams
 from normless_papers.published import published_as
 
 
-def partition(right: bool) -> PartitionFacts:
-    return PartitionFacts(8, 500, 0, 0, 0, 0.0, 0.0) if right else PartitionFacts(8, 500, 3, 2, 5, 0.01, 0.01)
+def partition(right: bool) -> dict[str, float]:
+    names = ("networks", "gammas", "ungrouped", "repeated", "elsewhere", "inside", "outside")
+    return dict(zip(names, (8, 500, 0, 0, 0, 0.0, 0.0) if right else (8, 500, 3, 2, 5, 0.01, 0.01), strict=True))
 
 
 def table_1(right: bool) -> pd.DataFrame:
@@ -32,29 +31,30 @@ def table_1(right: bool) -> pd.DataFrame:
     return pd.DataFrame([*rows, {"parameter": "b, beta", **others}])
 
 
-def accumulation(right: bool) -> AccumulationFacts:
+def accumulation(right: bool) -> dict[str, Any]:
     ratio, change = (drawn(1.0), 0.0) if right else (drawn(2.0), 3.0)
-    shares = ((0.3, 0.2), (9.0, 8.0)) if right else ((2.0, 3.0), (0.5, 0.4))
-    return AccumulationFacts(ratio, ratio, change, *shares)
+    small, large = ((0.3, 0.2), (9.0, 8.0)) if right else ((2.0, 3.0), (0.5, 0.4))
+    return {"branch": ratio, "stream": ratio, "change": change, "small": small, "large": large}
 
 
-def half(right: bool) -> HalfFacts:
+def half(right: bool) -> dict[str, Estimate]:
     """Half is left after a block, a quarter after two; or all of it."""
-    if right:
-        return HalfFacts(0.0, drawn(1.0), drawn(1.0), drawn(0.25), drawn(1.0))
-    return HalfFacts(0.5, drawn(2.0), drawn(3.0), drawn(1.0), drawn(4.0))
+    names = ("step", "recursion", "left_after_two", "limit")
+    ratios = (1.0, 1.0, 0.25, 1.0) if right else (2.0, 3.0, 1.0, 4.0)
+    return {"branch": Estimate(0.0 if right else 0.5)} | dict(zip(names, map(drawn, ratios), strict=True))
 
 
-def reset(right: bool) -> ResetFacts:
-    return ResetFacts(drawn(1.0), 0.0, 0.0) if right else ResetFacts(drawn(7.0), 48.0, 0.5)
+def reset(right: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {"ratio": drawn(1.0 if right else 7.0)}
+    return facts | ({"change": 0.0, "sides": 0.0} if right else {"change": 48.0, "sides": 0.5})
 
 
-def invariance(right: bool) -> InvarianceFacts:
-    return InvarianceFacts(8, 0.0, 0.0) if right else InvarianceFacts(8, 0.5, 1.0)
+def invariance(right: bool) -> dict[str, float]:
+    return {"norms": 8, "output_change": 0.0 if right else 0.5, "gradient_deviation": 0.0 if right else 1.0}
 
 
-def effective_rate(right: bool) -> EffectiveRateFacts:
-    return EffectiveRateFacts(8, 0.001, -2.0) if right else EffectiveRateFacts(8, 3.0, 0.0)
+def effective_rate(right: bool) -> dict[str, float]:
+    return {"norms": 8, "ratio_deviation": 0.001 if right else 3.0, "slope": -2.0 if right else 0.0}
 
 
 def figure_6(right: bool) -> dict[str, Estimate]:
