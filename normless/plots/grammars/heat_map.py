@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
 from normless.plots.axes import SMALL_FONT_SIZE
-from normless.plots.grammars.frame import begin, finish, require_columns
+from normless.plots.grammars.frame import begin, finish
 from normless.plots.palette import PAPER, QUIET, SCHEME_INKS, TEXT, Ink
-from normless.plots.plot import Frame
+from normless.plots.plot import Frame, require_columns
 
 
 def heat_map(

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import Numbers, begin, finish, require_columns, series_column, series_of
+from normless.plots.grammars.frame import Numbers, begin, finish, series_column, series_of
 from normless.plots.palette import TEXT, Ink
-from normless.plots.plot import Frame, Names
+from normless.plots.plot import Frame, Names, require_columns
 
 
 def histogram(

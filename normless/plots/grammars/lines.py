@@ -9,19 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import (
-    bar_lengths,
-    begin,
-    columns_of,
-    drawable,
-    finish,
-    require_columns,
-    series_column,
-    series_of,
-)
+from normless.plots.grammars.frame import bar_lengths, begin, columns_of, drawable, finish, series_column, series_of
 from normless.plots.labels import Curve
 from normless.plots.palette import PAPER, Ink
-from normless.plots.plot import Frame
+from normless.plots.plot import Frame, require_columns
 
 # Lines of no more points than this have markers.
 _MARKED = 12

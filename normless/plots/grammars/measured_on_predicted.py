@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import Numbers, begin, drawable, finish, require_columns, series_column, series_of
+from normless.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
 from normless.plots.labels import Curve
 from normless.plots.palette import QUIET, Ink, series_ink
-from normless.plots.plot import Frame
+from normless.plots.plot import Frame, require_columns
 
 # More points than this would run together.
 _MARKERS = 24

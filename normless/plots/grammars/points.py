@@ -10,19 +10,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from pandas.api.types import is_numeric_dtype
 
-from normless.plots.grammars.frame import (
-    begin,
-    columns_of,
-    drawable,
-    finish,
-    require_columns,
-    series_column,
-    series_of,
-)
+from normless.plots.grammars.frame import begin, columns_of, drawable, finish, series_column, series_of
 from normless.plots.grammars.named_rows import draw_rows, rows_size, style_rows
 from normless.plots.labels import Curve
 from normless.plots.palette import PAPER, Ink
-from normless.plots.plot import Frame
+from normless.plots.plot import Frame, require_columns
 
 # More points than this are dots; so many of a cloud are drawn at full strength.
 _MARKERS, _FULL = 60, 1000
