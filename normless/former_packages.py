@@ -6,10 +6,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
 from types import ModuleType
+from typing import Any
 
 FORMER = {
     "normless.decoding": "normless.train",
@@ -22,13 +21,15 @@ FORMER = {
 }
 
 
-class _FormerPackages(MetaPathFinder, Loader):
-    """Makes a module of a former name, whose attributes are those of the package that replaces it."""
+class _FormerPackages:
+    """Finder and loader of modules with a former name, whose attributes are those of the package that replaces it."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return spec_from_loader(fullname, self, is_package=True) if fullname in FORMER else None
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=True) if fullname in FORMER else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The default module."""
 
     def exec_module(self, module: ModuleType) -> None:
         new = FORMER[module.__name__]

@@ -81,7 +81,7 @@ def test_sums_of_any_convolution_are_those_of_all_its_summands(
     else:
         gradient, each = brute(module, x, module.weight, tuple(module(x).shape[2:]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summands, "_HELD", held)
+        patch.setattr(summands, "_CHUNK", held)
         check(module, x, gradient, each)
     assert torch.all(each.sum((0, 1)).abs() <= each.abs().sum((0, 1)) + 1e-9)
 
