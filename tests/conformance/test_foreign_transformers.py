@@ -102,7 +102,9 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{(f"{one}_norm", name): _NOT_BATCH for name in FOREIGN for one in ("ghost_batch", "partial_batch", "group")},
     **{("alternating_batch_norm", name): _NOT_BATCH for name in FOREIGN},
     **{
-        ("zero_gamma", name): "its branch has no norm" if name in POST_NORM else "an operation that is no layer follows"
+        ("zero_gamma", name): "its branch has no norm"
+        if name in POST_NORM
+        else "an operation that is no layer follows"
         for name in FOREIGN
     },
     # Batch norm takes the channels from the second axis, where these have their tokens.
