@@ -57,6 +57,8 @@ RUNS = Table(
 BATCH = 1000
 BUSY_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
+# For so long a database that is being opened may refuse connections.
+RESTART_SECONDS = 15.0
 
 
 class StateError(NormlessError):
@@ -79,7 +81,7 @@ class RunState:
         self._patience = patience
         try:
             self._engine = _engine(url)
-            _create_table(self._engine)
+            _open(self._engine)
         except ModuleNotFoundError as error:
             raise StateError(
                 f"{error.name}, the driver of {_shown(url)}, is not installed: pip install 'normless[postgres]'."
@@ -179,6 +181,19 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
+
+
+def _open(engine: Engine) -> None:
+    """Create the table if it is missing; a server that is being restarted is waited for."""
+    deadline = time.monotonic() + RESTART_SECONDS
+    while True:
+        try:
+            return _create_table(engine)
+        except DBAPIError as error:
+            restarting = any(words in str(error.orig) for words in ("refused", "starting up", "shutting down"))
+            if not restarting or time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE_SECONDS)
 
 
 def _create_table(engine: Engine) -> None:
