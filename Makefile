@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-slow zoo docs-zoo lint format bench clean
+.PHONY: help demo test test-slow zoo docs-zoo census lint format bench clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
+	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
 
@@ -37,6 +38,12 @@ zoo: $(INSTALLED)
 
 docs-zoo: $(INSTALLED)
 	$(BIN)/python benchmarks/zoo.py
+
+# Resumes where it ended; `make census CENSUS="--packages timm --count 10"` takes a part.
+census: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[census]"
+	$(BIN)/normless bench census --out census $(CENSUS)
+	cp census/census.md docs/census.md
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

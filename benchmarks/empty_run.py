@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from normless.sweeps import Kind
-from normless.train import DecayPolicy, Device, EpochRow, Precision, Report, Settings
+from normless.train import EpochRow, Report, Settings
 
 
 @dataclass(frozen=True)
@@ -20,29 +20,17 @@ class EmptyConfig(Settings):
     group: int = 0
     epochs: int = 10
     rate: float = 0.1
-    weight_decay: float = 0.0
-    decay_policy: DecayPolicy = "all"
-    scalar_rate_scale: float = 1.0
-    precision: Precision = "32-true"
     seed: int = 0
-    device: Device = "cpu"
 
 
 @dataclass(frozen=True)
 class EmptyResult(Report):
     """A result of the usual size: a row of numbers per epoch."""
 
-    ROW = EpochRow
-
     outcome: Any
     test_accuracy: float
     test_loss: float
     epochs: tuple[EpochRow, ...]
-
-    @property
-    def score(self) -> str:
-        """The test accuracy."""
-        return f"{self.test_accuracy:.3f}"
 
 
 def carry_out(config: EmptyConfig, directory: Path) -> EmptyResult:

@@ -4,14 +4,15 @@ The public names are listed in ``__init__.pyi``; each is imported from its file 
 ``import normless`` costs next to nothing over importing torch.
 """
 
-from normless.deprecated import with_moved
-from normless.former_packages import install
+import sys
+
+from normless.deprecated import FormerPackages
 from normless.lazy import attach_stub
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__getattr__ = with_moved(__name__, __getattr__)
 __all__ += ["__version__"]
 
-install()
+# Asked after all others.
+sys.meta_path.append(FormerPackages())

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+CARRIED = "normless_example_inputs"
+"""The attribute in which a converted network keeps the shapes of the example inputs of its conversion."""
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -26,3 +34,40 @@ def forward_arguments(
     if inputs or kwargs:
         raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
     return arguments_of(example_inputs)
+
+
+def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let a network remember the shapes and types of its example inputs, so that nothing asks for them again."""
+    setattr(model, CARRIED, tree_map_only(Tensor, partial(torch.empty_like, device="meta"), (inputs, kwargs)))
+
+
+def carried_inputs(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Zeros of the shapes that a converted network remembers, where its parameters are; nothing for any other."""
+    shapes = vars(model).get(CARRIED)
+    if shapes is None:
+        return (), {}
+    inputs, kwargs = tree_map_only(Tensor, partial(torch.zeros_like, device=device_of(model)), shapes)
+    return inputs, kwargs
+
+
+def on_device_of(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The arguments with their tensors where the network's parameters are."""
+    device = device_of(model)
+    args, named = tree_map_only(Tensor, lambda tensor: tensor.to(device), (tuple(inputs), dict(kwargs)))
+    return args, named
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a network's first parameter; the CPU for one without any."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The converted network inside a wrapper of one child (DDP, a compiled or an Opacus module); else the module."""
+    inner = model
+    while CARRIED not in vars(inner):
+        children = list(inner.children())
+        if len(children) != 1:
+            return model
+        (inner,) = children
+    return inner

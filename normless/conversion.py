@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from itertools import chain
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import forward_arguments
+from normless.arguments import carry_inputs, forward_arguments
 from normless.edits import Change, Surgery
 from normless.edits.verify import verify
-from normless.errors import AlreadyConvertedError, MissingValuesError
+from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError
 from normless.lifting.calls import never_fuse
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -29,6 +28,7 @@ def convert(
     *inputs: Any,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
+    allow_partial: bool = False,
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
@@ -41,22 +41,25 @@ def convert(
         residual_map: the network's map where it is known; traced from the example inputs otherwise.
         example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
             keyword arguments.
+        allow_partial: convert what the map has where it left something unresolved (its `unresolved` says what), or
+            where a norm still runs that it does not have. A conversion is whole or refused otherwise.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
         UnsupportedEditError: the network offers no place for an edit of the scheme.
-        UnresolvedStructureError: its residual structure could not be read.
+        UnresolvedStructureError: its residual structure could not be read, or, without `allow_partial`, not all of
+            it, or a norm still runs after the conversion, in training or in evaluation.
         ValueError: the scheme's name or arguments are unknown.
     """
-    chosen = _applicable(model, scheme)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    found = residual_map or find_residual_map(model, *inputs, **kwargs)
-    surgery = _operate(Surgery(deepcopy(model), found, inputs, kwargs), chosen)
+    chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
+    surgery = _operate(Surgery(_copied(model), mapped, inputs, kwargs), chosen)
     if inputs or kwargs:
-        verify(surgery)
+        if chosen.edits:
+            verify(surgery, allow_partial)
+        carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
-    assert isinstance(surgery.model, type(model))
-    return surgery.model
+    return cast(Model, surgery.model)
 
 
 def plan(
@@ -65,6 +68,7 @@ def plan(
     *inputs: Any,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
+    allow_partial: bool = False,
     **kwargs: Any,
 ) -> tuple[Change, ...]:
     """What `convert` would change, as printable data, in order; the arguments and errors are those of `convert`.
@@ -72,18 +76,17 @@ def plan(
     It costs no second set of weights: the edits are made to a copy on torch's device `meta`, unless one reads
     weights or, as `lsuv` does, the example inputs.
     """
-    chosen = _applicable(model, scheme)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    found = residual_map or find_residual_map(model, *inputs, **kwargs)
+    chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
     withheld = not any(parameter.is_meta for parameter in model.parameters())
     try:
         unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(Surgery(_without_values(model), found, unread, values_withheld=withheld), chosen)
+        surgery = _operate(Surgery(_without_values(model), mapped, unread, values_withheld=withheld), chosen)
     except RuntimeError as error:
         # torch names the device where an operation needs the values of a tensor on it.
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
-        surgery = _operate(Surgery(deepcopy(model), found, inputs, kwargs), chosen)
+        surgery = _operate(Surgery(_copied(model), mapped, inputs, kwargs), chosen)
     return tuple(surgery.changes)
 
 
@@ -93,8 +96,15 @@ def scheme_of(model: nn.Module) -> str | None:
     return mark if isinstance(mark, str) else None
 
 
-def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
-    """The scheme, where the network carries none yet."""
+def _prepared(
+    model: nn.Module,
+    scheme: str | Scheme,
+    known: ResidualMap | None,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    allow_partial: bool,
+) -> tuple[Scheme, ResidualMap]:
+    """The scheme, for a network that carries none, and the map, which must be whole if the scheme edits anything."""
     chosen = parse_scheme(scheme)
     earlier = scheme_of(model)
     if earlier is not None:
@@ -102,7 +112,14 @@ def _applicable(model: nn.Module, scheme: str | Scheme) -> Scheme:
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
             "network as it was before. Convert the original, or build it anew."
         )
-    return chosen
+    mapped = known or find_residual_map(model, *inputs, **kwargs)
+    if mapped.unresolved and chosen.edits and not allow_partial:
+        listed = "; ".join(map(str, mapped.unresolved))
+        raise UnresolvedStructureError(
+            f"{chosen.text!r} would convert only a part of this {type(model).__name__}, since its map left something "
+            f"unresolved: {listed}. allow_partial=True converts the rest."
+        )
+    return chosen, mapped.without_global_skips() if chosen.level == "inner" else mapped
 
 
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
@@ -114,10 +131,7 @@ def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
 
 
 class _Unread(tuple[Any, ...]):
-    """Replaces the example inputs where weights have no values: an edit that looks at them needs the values.
-
-    torch reads memory that is not there, without an error, where a convolution of `meta` meets real inputs.
-    """
+    """Refuses to be read, since torch reads unallocated memory where a convolution of `meta` meets real inputs."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise MissingValuesError("The example inputs are not for weights without values.")
@@ -125,11 +139,20 @@ class _Unread(tuple[Any, ...]):
     __len__ = __iter__ = __getitem__ = _refuse
 
 
+def _copied(model: Model) -> Model:
+    """A deep copy, also of a module that keeps tensors computed from parameters, as `weight_norm` and `prune` do."""
+    memo: dict[int, Any] = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return deepcopy(model, memo)
+
+
 def _without_values(model: nn.Module) -> nn.Module:
     """A copy of the network whose parameters and buffers have shapes and types, but no memory and no values."""
-    memo: dict[int, Tensor] = {
-        id(tensor): torch.empty_like(tensor, device="meta") for tensor in chain(model.parameters(), model.buffers())
-    }
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(memo[id(parameter)], requires_grad=parameter.requires_grad)
+    memo: dict[int, Tensor] = {id(buffer): torch.empty_like(buffer, device="meta") for buffer in model.buffers()}
+    for one in model.parameters():
+        memo[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=one.requires_grad)
     return deepcopy(model, memo)

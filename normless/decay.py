@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping
 
 GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
 GROUPS = ("weights", *GAMMAS, "gains", "layer_scale", "biases", "scalars", "rest")
@@ -27,31 +25,15 @@ SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GAMMAS
 Policy = str | Mapping[str, bool | float]
 
 
-@dataclass(frozen=True)
-class Decays:
-    """λ of everything that decays.
-
-    Attributes:
-        groups: λ by the name of a group; one that is not here does not decay.
-        patterns: λ by a pattern of parameters' names, which precedes their group's; the last one that matches counts.
-    """
-
-    groups: Mapping[str, float]
-    patterns: Mapping[str, float] = field(default_factory=dict)
-
-    def pattern_of(self, name: str) -> str | None:
-        """The last pattern that a parameter's qualified name matches, or None."""
-        return next((one for one in reversed([*self.patterns]) if fnmatchcase(name, one)), None)
-
-
-def decays_of(policy: Policy, weight_decay: float) -> Decays:
-    """What a policy makes of one λ; what it does not name does not decay.
+def decays_of(policy: Policy, weight_decay: float) -> dict[str, float]:
+    """The λ of every group and pattern that a policy names; what it does not name does not decay.
 
     Args:
         policy: terms joined by ``+``, each a key of `POLICIES`, a name in `GROUPS`, a role of γ (``last``, ``down``,
             ``stem``, ``other``), or a pattern of parameters' names with a dot or an asterisk in it, such as
             ``*.feed_forward.norm.weight``; the columns of Kim et al., table 2, are ``weights``, ``weights+last`` and
-            so on. Or a mapping from groups, roles and patterns to whether they decay, or to a λ of their own.
+            so on. Or a mapping from groups, roles and patterns to whether they decay, or to a λ of their own. A
+            pattern precedes the groups; of several that match a name the last counts.
         weight_decay: λ.
 
     Raises:
@@ -59,23 +41,26 @@ def decays_of(policy: Policy, weight_decay: float) -> Decays:
     """
     if isinstance(policy, str):
         policy = _named_by(policy)
-    unknown = sorted(name for name in policy if name not in GROUPS and name not in SHORT and not _is_pattern(name))
+    unknown = sorted({*policy} - {*GROUPS} - {*SHORT} - {*patterns_of(policy)})
     if unknown:
         raise ValueError(
             f"There is no parameter group {', '.join(unknown)}; the groups are {', '.join(GROUPS)}, "
             f"and {', '.join(SHORT)} for those of γ."
         )
-    groups: dict[str, float] = {}
-    patterns: dict[str, float] = {}
+    decays: dict[str, float] = {}
     for key, decay in policy.items():
         name = SHORT.get(key, key)
-        if name in groups:
+        if name in decays:
             raise ValueError(f"The policy names the group {name} twice, once by its short name {key!r}: keep one.")
-        value = weight_decay * decay if isinstance(decay, bool) else float(decay)
-        if not value >= 0:
+        decays[name] = weight_decay * decay if isinstance(decay, bool) else float(decay)
+        if not decays[name] >= 0:
             raise ValueError(f"A decay is not negative, got {decay} for the group {name}.")
-        (patterns if _is_pattern(name) else groups)[name] = value
-    return Decays(groups, patterns)
+    return decays
+
+
+def patterns_of(decays: Iterable[str]) -> list[str]:
+    """Those of the names in a policy that are patterns of parameters' names."""
+    return [name for name in decays if not set(".*?").isdisjoint(name)]
 
 
 def _named_by(policy: str) -> dict[str, bool]:
@@ -85,7 +70,7 @@ def _named_by(policy: str) -> dict[str, bool]:
     for term in terms:
         if term in POLICIES:
             named |= dict.fromkeys(POLICIES[term], True)
-        elif term in GROUPS or term in SHORT or _is_pattern(term):
+        elif term in GROUPS or term in SHORT or patterns_of([term]):
             named[SHORT.get(term, term)] = True
         else:
             which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
@@ -95,7 +80,3 @@ def _named_by(policy: str) -> dict[str, bool]:
                 "as in weights+last."
             )
     return named
-
-
-def _is_pattern(term: str) -> bool:
-    return not set(".*?").isdisjoint(term)

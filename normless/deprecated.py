@@ -1,44 +1,32 @@
-"""Public names that moved; the former ones work with a ``DeprecationWarning``."""
+"""Public names and packages that moved; the former ones work with a ``DeprecationWarning``."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-# Names by the package that had them, and by the one that has them now.
 _MOVED = {
-    "normless.optim": {
-        "normless.train": "rate_multiplier set_rate step",
-    },
-    "normless.probes": {
-        "normless_papers.probes": """
-            ActivationHistograms ChannelContributions ChannelGradients ChannelPairs Descent DivergingUpdate
-            ExampleCovariance GradientCorrelation GradientSums LogitGradientMatrix MakeOptimizer NO_OWNER
-            NetworkFunction OutputGradientHistograms ParameterGradientHistograms ParameterGradients
-            ParameterOwner StableRate StepErrors StreamVariance SummandDistribution WarmStart WeightDynamics
-            activation_histograms as_function channel_gradient_spread classwise_elements classwise_gradients
-            dominance_table effective_rank find_divergence for_each_class function_update_table
-            gamma_invariance gamma_slopes gamma_updates gradient_alignment_table gradient_correlation_table
-            gradient_histograms gradient_sum_table jacobian_spectrum l2_share largest_stable_rate
-            last_stem_layer loss_along loss_terms moments_along momentum_sgd noise_per_example observe_along
-            parameter_gradient_correlation parameter_owners peak_counts per_example_gradients
-            predicted_gradient_cosines rank_one_share require_known scalar_branch_table sgd_noise_table
-            steepest_descent step_errors summand_statistics trainable_parameters trained_copy update_slopes
-            update_terms update_trace_table
-        """,
-        "normless_papers.theory": """
-            GradedProduct InputGradientBounds LinearSystems ParameterSet SetGradientBounds candidate_sets
-            condition_growth conditioning_table density_table descent_table distance_between distance_to_law
-            extremes_table homogeneous_sets input_bound_table input_homogeneity linear_systems
-            lyapunov_exponents product_log_singular_values random_factors set_bound_table sets_of
-            singular_value_table support_edge
-        """,
-    },
+    "normless.UnsupportedEdit": "normless.errors.UnsupportedEditError",
+    "normless.errors.UnsupportedEdit": "normless.errors.UnsupportedEditError",
+    "normless.optim.rate_multiplier": "normless.train.rate_multiplier",
+    "normless.optim.set_rate": "normless.train.set_rate",
+    "normless.optim.step": "normless.train.step",
 }
-
-
+# Packages that were split, with those that all public names of the second ones came from.
+_SPLIT = {"normless.probes": ("normless_papers.probes", "normless_papers.theory")}
+_PACKAGES = {
+    "normless.decoding": "normless.train",
+    "normless.lab": "normless.sweeps",
+    "normless.lab.laboratory": "normless.sweeps",
+    "normless.lab.sweep": "normless.sweeps",
+    "normless.papers": "normless_papers",
+    "normless.report": "normless.plots",
+    "normless.training": "normless.train",
+}
 # Former functions that measured one probe's table: its class or name, and the arguments by position after the model.
 _TABLES = {
     "normless.probes.channel_moments": ("activations", "inputs"),
@@ -53,37 +41,25 @@ _TABLES = {
     "normless_papers.theory.input_bound_table": ("InputGradientBounds", "inputs targets residual_map"),
     "normless_papers.theory.set_bound_table": ("SetGradientBounds", "inputs targets residual_map"),
 }
-_RENAMED = {
-    "normless.UnsupportedEdit": "normless.errors.UnsupportedEditError",
-    "normless.errors.UnsupportedEdit": "normless.errors.UnsupportedEditError",
-}
 
 
-def with_moved(package: str, current: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package or module, `current` if it has one, with the names that moved elsewhere."""
-    homes = {
-        f"{package}.{name}": f"{home}.{name}"
-        for home, names in _MOVED.get(package, {}).items()
-        for name in names.split()
-    } | _RENAMED
-
-    def find(name: str) -> Any:
-        former = f"{package}.{name}"
-        if former in homes:
-            message = f"{former} moved to {homes[former]}; import it from there."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            home, _, current_name = homes[former].rpartition(".")
-            return getattr(import_module(home), current_name)
-        if current is not None and former in _TABLES:
-            probe, positional = _TABLES[former]
-            message = f"{former} is replaced by normless.probe(model, (inputs, targets), [{probe}])."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return _table_of(probe if probe.islower() else current(probe), positional.split())
-        if current is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return current(name)
-
-    return find
+def moved(package: str, name: str, stacklevel: int = 2) -> Any:
+    """What a package or module had under a name, from its new place; AttributeError if it never had it."""
+    former = f"{package}.{name}"
+    home = _MOVED.get(former)
+    for part in _SPLIT.get(package, ()):
+        if f"{part}.{name}" in _TABLES or name in import_module(part).__all__:
+            home = f"{part}.{name}"
+    if home is not None:
+        warnings.warn(f"{former} moved to {home}; import it from there.", DeprecationWarning, stacklevel)
+        module, _, name = home.rpartition(".")
+        return getattr(import_module(module), name)
+    if former in _TABLES:
+        probe, positional = _TABLES[former]
+        message = f"{former} is replaced by normless.probe(model, (inputs, targets), [{probe}])."
+        warnings.warn(message, DeprecationWarning, stacklevel)
+        return _table_of(probe if probe.islower() else getattr(import_module(package), probe), positional.split())
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
@@ -100,3 +76,23 @@ def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
         return next(iter(measured.tables.values()))
 
     return table
+
+
+class FormerPackages:
+    """Finder and loader of modules with a former name, whose attributes are those of the package that replaces it."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """The specification of a module with a former name."""
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=True) if fullname in _PACKAGES else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The default module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module the attributes of the package that replaces it."""
+        new = _PACKAGES[module.__name__]
+        warnings.warn(f"{module.__name__} is now {new}; import it from there.", DeprecationWarning, stacklevel=2)
+        package = import_module(new)
+        vars(module)["__getattr__"] = lambda name: getattr(package, name)
+        vars(module)["__all__"] = list(getattr(package, "__all__", ()))

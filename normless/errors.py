@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from normless.deprecated import with_moved
+from functools import partial
+
+from normless.deprecated import moved
 
 
 class NormlessError(Exception):
@@ -22,7 +24,7 @@ class UnresolvedStructureError(NormlessError, ValueError):
 
 
 class FixedArgumentError(NormlessError, ValueError):
-    """A converted module was called with another value of an argument than its rewritten code was made for."""
+    """A converted network repeats an operation more often than on the example inputs of its conversion."""
 
 
 class RecipeError(NormlessError, ValueError):
@@ -49,4 +51,4 @@ class MissingValuesError(NormlessError, RuntimeError):
     """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
 
 
-__getattr__ = with_moved(__name__)
+__getattr__ = partial(moved, __name__)

@@ -10,19 +10,19 @@ from normless.errors import MissingExtraError as MissingExtraError
 
 
 def require_extra(extra: str, what: str, *modules: str) -> None:
-    """Check that the modules of an extra are installed, without importing them.
+    """Check that the modules of an extra of ``pyproject.toml`` are installed, without importing them.
 
-    Args:
-        extra: of ``pyproject.toml``: ``"train"``.
-        what: the subject of the sentence, ``"Training"``.
-        modules: names of importable modules.
+    `what`, as ``"Training"``, is the subject of the error's sentence.
     """
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise MissingExtraError(
-            f"{what} needs {', '.join(missing)}, not installed here: pip install 'normless[{extra}]'.",
-            name=missing[0],
-        )
+        raise missing_extra(extra, what, *missing)
+
+
+def missing_extra(extra: str, what: str, *modules: str) -> MissingExtraError:
+    """The error that names the modules that are missing and the extra that brings them."""
+    needs = f"{what} needs {', '.join(modules)}, not installed here: pip install 'normless[{extra}]'."
+    return MissingExtraError(needs, name=modules[0])
 
 
 def import_extra(extra: str, what: str, module: str) -> Any:

@@ -9,13 +9,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from normless.deprecated import moved
+
 
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """A package's ``__getattr__``, ``__dir__`` and ``__all__``, read from the ``__init__.pyi`` beside its file.
-
-    The stub is what type checkers read too, so that each name is written once: ``from .conversion import convert as
-    convert``.
-    """
+    """A package's ``__getattr__``, ``__dir__`` and ``__all__``, from the ``__init__.pyi`` for type checkers."""
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {
         alias.asname or alias.name: (f"{package}.{line.module}" if line.level else str(line.module), alias.name)
@@ -26,7 +24,7 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable
 
     def find(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return moved(package, name, stacklevel=3)
         module, original = homes[name]
         value = getattr(import_module(module), original)
         setattr(sys.modules[package], name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -15,13 +15,15 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from normless.extras import MissingExtraError
+from normless.errors import MissingExtraError
+from normless.extras import missing_extra
 from normless.spec import parse_call
 
 Entry = TypeVar("Entry")
 
 # The files of modules that `module_of_file` executed, by module name.
 _FILES: dict[str, Path] = {}
+_WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     An entry is added by the decorator `register`, or by an entry point of an installed distribution in the group
     `normless.PLURAL`. Wherever a name is taken, `FILE.py:NAME` and `MODULE:NAME` are taken too.
 
-    Args:
-        kind: what an entry is, in the singular, for messages: ``"scheme"``.
-        plural: the kind in the plural; names the group of entry points.
+    `kind` is what an entry is, in the singular, for messages: ``"scheme"``.
     """
 
     def __init__(self, kind: str, plural: str | None = None) -> None:
@@ -71,26 +71,19 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __getitem__(self, name: str) -> Entry:
         point = self._points.get(name)
         if point is not None:
-            entry = self._load(point)
+            try:
+                entry: Entry = point.load()
+            except ModuleNotFoundError as error:
+                if not point.extras:
+                    raise
+                what = f"The {self.kind} {point.name!r}"
+                raise missing_extra(",".join(point.extras), what, str(error.name)) from error
             if self._own.setdefault(name, entry) is not entry:
                 raise ValueError(
                     f"The {self.kind} {name!r} is registered twice, by {_distribution(point)} too, as {point.value}: "
                     "rename that entry point, or uninstall the distribution."
                 )
         return self._own[name]
-
-    def _load(self, point: EntryPoint) -> Entry:
-        try:
-            entry: Entry = point.load()
-        except ModuleNotFoundError as error:
-            if not point.extras:
-                raise
-            raise MissingExtraError(
-                f"The {self.kind} {point.name!r} needs {error.name}, not installed here: "
-                f"pip install 'normless[{','.join(point.extras)}]'.",
-                name=error.name,
-            ) from error
-        return entry
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in self._points
@@ -144,15 +137,16 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def describe(self) -> tuple[Description, ...]:
         """Every entry with the first line of its docstring and the distribution it comes from."""
-        return tuple(self._described(name, self._points.get(name)) for name in self)
-
-    def _described(self, name: str, point: EntryPoint | None) -> Description:
-        try:
-            summary = (inspect.getdoc(self[name]) or "").partition("\n")[0]
-        except MissingExtraError as error:
-            summary = str(error)
-        origin = self[name].__module__.partition(".")[0] if point is None else _distribution(point)
-        return Description(name, summary, origin)
+        described = []
+        for name in self:
+            point = self._points.get(name)
+            try:
+                summary = (inspect.getdoc(self[name]) or "").partition("\n")[0]
+            except MissingExtraError as error:
+                summary = str(error)
+            origin = self[name].__module__.partition(".")[0] if point is None else _distribution(point)
+            described.append(Description(name, summary, origin))
+        return tuple(described)
 
 
 def _distribution(point: EntryPoint) -> str:
@@ -190,14 +184,12 @@ def module_of_file(path: str | Path) -> ModuleType:
 
 
 def check_arguments(
-    what: str, arguments: Mapping[str, Any], function: Callable[..., Any], *, given: Mapping[str, Any] | None = None
+    what: str, arguments: Mapping[str, Any], function: Callable[..., Any], *, given: Collection[str] = ()
 ) -> None:
-    """Refuse arguments that a function does not take, or whose value is of another type than annotated.
+    """Refuse arguments, but for those `given`, that a function does not take or whose type is not the annotated one.
 
-    `what` is the kind and name of the function, for messages; `arguments` are read from text, and those in `given`
-    are not checked.
+    `what` is the kind and name of the function, for messages.
     """
-    given = given or {}
     signature = inspect.signature(function).parameters
     variadic = any(one.kind is one.VAR_KEYWORD for one in signature.values())
     known = {
@@ -241,11 +233,9 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _in_words(kind: Any) -> str:
     """An annotation for a sentence: `a number`, `he, xavier or None`."""
-    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
-    words |= {tuple: "a tuple"}
     if get_origin(kind) is Literal:
         return ", ".join(str(value) for value in get_args(kind))
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(_in_words(member) for member in get_args(kind))
     kind = get_origin(kind) or kind
-    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    return _WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}")

@@ -5,7 +5,13 @@ The recipe names the network and the scheme. To load is to build the network, co
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,17 +24,33 @@ from normless.errors import RecipeError
 from normless.models.spec import Inputs, Shape, build_model, build_with_inputs
 from normless.models.text_classifier import SOURCE as TRANSFORMERS
 from normless.models.text_classifier import is_path
-from normless.recipe import RECIPE_FILE, Recipe, described, example_of, read_recipe, versions_with
 from normless.schemes import parse_scheme
 from normless.spec import absolute
 
 WEIGHTS_FILE = "model.safetensors"
+RECIPE_FILE = "recipe.json"
+_FORMAT = 1
+_ZOOS = ("torchvision", "timm", "transformers")
+_TENSOR = {"shape", "dtype"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a converted network came about: model and scheme as texts, and the versions of the libraries."""
+
+    model: str | None
+    scheme: str
+    inputs: Any
+    """As `described` returns them; None for those that `model` makes itself."""
+    training: dict[str, bool]
+    """The mode of the network under "", and of every module whose mode is not that of its parent."""
+    versions: dict[str, str]
 
 
 def save(
     net: nn.Module, path: str | Path, model: str | None = None, *, example_inputs: Inputs | None = None
 ) -> tuple[Path, Path]:
-    """Save a converted network to a folder: its weights and buffers, and the recipe that `load` builds it by.
+    """Save a converted network to a folder: weights and buffers, and the recipe to `load` it by; returns both paths.
 
     Tied parameters stay tied; weights are stored in their own dtype. Whether a parameter is trainable is not stored.
 
@@ -40,9 +62,6 @@ def save(
         example_inputs: one tensor, a tuple of positional or a dictionary of keyword arguments of its forward; their
             shapes and dtypes are recorded. Those that `model` brings if None.
 
-    Returns:
-        The paths of the weights and of the recipe.
-
     Raises:
         RecipeError: the network is not converted, its scheme has no text, or something in it or its inputs has no
             place in the files.
@@ -52,7 +71,7 @@ def save(
     recipe = Recipe(
         model=None if model is None else _absolute(model),
         scheme=_scheme_text(net),
-        inputs=None if example_inputs is None else described(example_inputs),
+        inputs=described(example_inputs),
         training=_modes(net),
         versions=versions_with(model),
     )
@@ -64,7 +83,8 @@ def save(
     # A folder with a recipe is complete, whenever the process is killed.
     (folder / RECIPE_FILE).unlink(missing_ok=True)
     save_model(net, str(folder / WEIGHTS_FILE))
-    recipe.write(folder)
+    text = json.dumps({"format": _FORMAT} | asdict(recipe), indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / RECIPE_FILE).write_text(text + "\n", encoding="utf-8")
     return folder / WEIGHTS_FILE, folder / RECIPE_FILE
 
 
@@ -155,11 +175,8 @@ def _absolute(model: str) -> str:
 
 def _modes(net: nn.Module) -> dict[str, bool]:
     """The mode of the network, and of every module in it that is in another than its parent."""
-    modes = {"": net.training}
-    for path, module in net.named_modules(remove_duplicate=False):
-        if path and module.training != net.get_submodule(path.rpartition(".")[0]).training:
-            modes[path] = module.training
-    return modes
+    modes = {path: module.training for path, module in net.named_modules(remove_duplicate=False)}
+    return {path: mode for path, mode in modes.items() if not path or mode != modes[path.rpartition(".")[0]]}
 
 
 def _fill(net: nn.Module, folder: Path, recipe: Recipe) -> None:
@@ -192,3 +209,75 @@ def _stored(path: Path) -> dict[str, Tensor]:
             return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
     except (FileNotFoundError, SafetensorError) as error:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe in a folder; RecipeError where there is none, or none that this version reads."""
+    path = folder / RECIPE_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
+    except ValueError as error:
+        raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
+    kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}
+    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+        raise RecipeError(f"{path} is no recipe of a network: it states no format.")
+    if values.pop("format") > _FORMAT:
+        raise RecipeError(f"{path} was written by a later normless than this one; update normless to read it.")
+    wrong = sorted(kinds.keys() ^ values.keys())
+    wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
+    if wrong:
+        raise RecipeError(f"{path} is no recipe of a network: {', '.join(wrong)} is not as normless writes it.")
+    return Recipe(**values)
+
+
+def versions_with(model: str | None) -> dict[str, str]:
+    """The versions of normless and torch, and of the zoo that the text of a model names."""
+    from normless import __version__
+
+    versions = {"normless": __version__, "torch": str(torch.__version__)}
+    source = (model or "").strip().partition(":")[0]
+    if source in _ZOOS:
+        with suppress(PackageNotFoundError):
+            versions[source] = version(source)
+    return versions
+
+
+def described(inputs: Any) -> Any:
+    """Example inputs as JSON: a tensor as its shape and dtype, containers and plain values as they are."""
+    if isinstance(inputs, Tensor):
+        return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    if isinstance(inputs, (tuple, list)):
+        return [described(value) for value in inputs]
+    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs) and set(inputs) != _TENSOR:
+        return {key: described(value) for key, value in inputs.items()}
+    if inputs is None or isinstance(inputs, (bool, int, float, str)):
+        return inputs
+    raise RecipeError(
+        f"A recipe holds example inputs that are tensors, numbers, texts, None, and tuples, lists and dictionaries "
+        f"of them; it cannot hold a {type(inputs).__name__}."
+    )
+
+
+def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
+    """Example inputs of the shapes that `described` returned, for a network with these parameters; always the same.
+
+    Floating tensors are normal and of the dtype of the first parameter, whole numbers 0, truth values True.
+    """
+    floating = next((one.dtype for one in parameters if one.is_floating_point()), torch.get_default_dtype())
+    generator = torch.Generator().manual_seed(0)
+
+    def example(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(example, value))
+        if not isinstance(value, dict):
+            return value
+        if set(value) != _TENSOR:
+            return {key: example(one) for key, one in value.items()}
+        dtype = getattr(torch, value["dtype"])
+        if dtype.is_floating_point:
+            return torch.randn(value["shape"], generator=generator).to(floating)
+        return torch.full(value["shape"], dtype == torch.bool, dtype=dtype)
+
+    return example(description)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from normless import edits
 from normless.edits import EDITS, Edit
@@ -20,6 +20,7 @@ from normless.spec import absolute, format_call, parse_call, split_terms
 Edits = tuple[Edit, ...]
 # Whether KeepScale comes first: True for fresh weights, `all` for trained ones too.
 KeepingScale = bool | Literal["all"]
+Level = Literal["inner", "outer"]
 
 SCHEMES = Registry[Callable[..., Edits]]("scheme")
 """Schemes by name; `SCHEMES.register("mine")` decorates a function that returns edits."""
@@ -32,10 +33,13 @@ class Scheme:
     Attributes:
         text: how it is written, `fixup` or `skipinit(alpha=1)`.
         edits: what it does, in order.
+        level: which blocks the edits count and change where a global skip path spans others (SRResNet, a U-Net):
+            `inner`, those that it spans in its place, or `outer`, it alone.
     """
 
     text: str
     edits: Edits
+    level: Level = "inner"
 
     def extended(self, *edits: Edit) -> Scheme:
         """The same scheme with further edits after its own."""
@@ -50,7 +54,7 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
         name: a key of `SCHEMES`, `FILE.py:NAME`, `MODULE:NAME`, or a function that returns edits. Arguments may be in
             the text, `skipinit(alpha=1/sqrt(L))`, and further edits may follow it: `none + ZeroClassifier() +
             my_edits.py:MyEdit(x=1)`. A `Scheme` is returned as it is.
-        arguments: of the scheme; they replace those in the text.
+        arguments: of the scheme; they replace those in the text. Every scheme takes `level`, see `Scheme`.
 
     Raises:
         ValueError: there is no such scheme or edit, or it does not take an argument or its value.
@@ -62,31 +66,25 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     own, written = parse_call(first)
     text = format_call(own, written | arguments) if arguments else first
     entry = SCHEMES.find(own) if isinstance(name, str) else name
-    check_arguments(f"scheme {own}", written | arguments, entry)
-    edits = _checked(own, entry(**written | arguments))
-    edits += tuple(_edit(term) for term in further)
+    given = written | arguments
+    level = given.pop("level", "inner")
+    if level not in get_args(Level):
+        raise ValueError(f"The level of a scheme is inner or outer, not {level!r}.")
+    check_arguments(f"scheme {own}", given, entry)
+    made = entry(**given)
+    edits = made.edits if isinstance(made, Scheme) else (made,) if isinstance(made, Edit) else made
+    if not isinstance(edits, (tuple, list)) or not all(isinstance(edit, Edit) for edit in edits):
+        raise ValueError(f"Expected a tuple of edits from the scheme {own}, got {made!r}.")
+    for term in further:
+        edits = (*edits, EDITS.make(term))
+        if not isinstance(edits[-1], Edit):
+            raise ValueError(f"Expected an edit from {term}, got {edits[-1]!r}.")
     unchanged = isinstance(name, str) and not arguments and [first, *further] == terms
-    return Scheme(str(name).strip() if unchanged else " + ".join([text, *further]), edits)
+    return Scheme(str(name).strip() if unchanged else " + ".join([text, *further]), tuple(edits), level)
 
 
 parse_scheme = scheme
 """The former name of `scheme`; it serves where that is the name of a variable."""
-
-
-def _checked(name: str, edits: Any) -> Edits:
-    """The edits that the function of a scheme returned."""
-    found = edits.edits if isinstance(edits, Scheme) else (edits,) if isinstance(edits, Edit) else edits
-    if not isinstance(found, (tuple, list)) or not all(isinstance(edit, Edit) for edit in found):
-        raise ValueError(f"Expected a tuple of edits from the scheme {name}, got {edits!r}.")
-    return tuple(found)
-
-
-def _edit(text: str) -> Edit:
-    """One edit by its class and arguments, as `Edit.text` is written."""
-    edit = EDITS.make(text)
-    if not isinstance(edit, Edit):
-        raise ValueError(f"Expected an edit from {text}, got {edit!r}.")
-    return edit
 
 
 @SCHEMES.register()

@@ -14,20 +14,15 @@ from normless_papers.claims import Check, check
 
 # Inputs and output of a module.
 Passed = tuple[tuple[Tensor, ...], Tensor]
-
 # Of a network in float64, some hundred roundings deep.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One quantity computed twice.
+    """A quantity, as the start of a sentence, computed twice: by `deviation` apart, and the same up to a tolerance.
 
-    Attributes:
-        quantity: what it is, as the start of a sentence.
-        deviation: the largest absolute difference over all of its elements, relative to the largest element expected;
-            absolute where zeros are.
-        tolerance: the most that counts as the same; 0 for bit for bit.
+    The tolerance 0 is bit for bit.
     """
 
     quantity: str
@@ -46,10 +41,9 @@ class Agreement:
 
 
 def deviation(measured: Tensor, expected: Tensor) -> float:
-    """max |measured - expected| / max |expected|, in float64; without the quotient where zeros are expected.
+    """max |measured - expected| / max |expected| in float64, without the quotient where all expected are 0.
 
-    Raises:
-        ValueError: the shapes differ, so that there is nothing to compare.
+    ValueError if the shapes differ.
     """
     if measured.shape != expected.shape:
         raise ValueError(
@@ -74,10 +68,9 @@ def worst_agreement(quantity: str, pairs: Iterable[tuple[Tensor, Tensor]], toler
 
 def unscaled_weights(original: nn.Module, network: nn.Module) -> Agreement:
     """Whether a converted network has the weights of the original, so that none is rescaled."""
-    parameters = dict(network.named_parameters())
-    pairs = [(parameters[name], one) for name, one in original.named_parameters() if one.dim() > 1]
-    ours, theirs = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
-    return agreement("Weights are those of the standard initialization", ours, theirs)
+    weights = {name: one.flatten() for name, one in original.named_parameters() if one.dim() > 1}
+    own = torch.cat([network.get_parameter(name).flatten() for name in weights])
+    return agreement("Weights are those of the standard initialization", own, torch.cat(list(weights.values())))
 
 
 @torch.no_grad()

@@ -32,10 +32,9 @@ class Context:
     """The arguments of an artefact's function besides its settings.
 
     Attributes:
-        budget: which of the budgets its settings are.
         lab: carries out runs and whole sweeps; finished ones are not run again.
         directory: for files of the artefact; exists.
-        data: the user's data set in place of the budget's, as text such as cifar10; or None.
+        data: the user's data set in place of the budget's, as text such as cifar10.
         data_root: folder of the data sets; the usual place if None.
         seed: the first seed; replicates count up from it.
     """
@@ -58,12 +57,10 @@ class Context:
 
 @dataclass(frozen=True)
 class Artefact:
-    """An artefact of a paper: its claim, its measurement and its checks.
+    """An artefact of a paper: what is published, the function that measures it, and the checks of its claim.
 
     Attributes:
-        published: what the paper has.
         basis: what its checks rest on, see `normless_papers.claims.Basis`.
-        function: given the context and the settings, measures.
         checks: of the claim, made of the `facts` that the function measured and of nothing else.
         budgets: keyword arguments of the function at each budget, and `remarks`; of `budgets.yaml` if None.
     """
@@ -85,10 +82,7 @@ class Artefact:
     @cached_property
     def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
         """Keyword arguments of the function at each budget, of the types that it is annotated with."""
-        table = self._entry
-        return MappingProxyType(
-            {budget: typed(self.function, table[budget]) for budget in BUDGETS if budget in table}
-        )
+        return {one: typed(self.function, self._entry[one]) for one in BUDGETS if one in self._entry}
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -100,11 +94,7 @@ class Artefact:
         return budget_table()[self.published.id] if self.budgets is None else self.budgets
 
     def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
-        """The checks of the claim on the evidence; failed ones say what is smaller than the paper's set-up.
-
-        Raises:
-            ValueError: there is no check.
-        """
+        """The checks of the claim; failed ones say what is smaller than the paper's set-up. ValueError for none."""
         checks = self.checks(evidence.facts)
         if not checks:
             raise ValueError(f"The claim of {self.published.id} needs at least one check, and its function has none.")
@@ -126,11 +116,7 @@ class _Artefacts(Registry[Artefact]):
         return iter(dict.fromkeys([*published(), *super().__iter__()]))
 
     def find(self, name: str) -> Artefact:
-        """As `Registry.find`.
-
-        Raises:
-            UnknownArtefactError: there is none; the message names the nearest.
-        """
+        """The artefact of an id, FILE.py:NAME or MODULE:NAME, else UnknownArtefactError; imports only its paper."""
         if name not in self and ":" not in name:
             published_as(name)
         entry = super().find(name)
@@ -159,29 +145,24 @@ def artefact(
     checks: Callable[[Any], Sequence[Check] | Tests],
     entry: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
-    """Register the function that measures an artefact.
-
-    The claim and the settings of the five papers' artefacts are in `published.yaml` and `budgets.yaml`. The entry of
-    another artefact has a `claim`, `budgets` (keyword arguments by budget), and as in `published.yaml` what the paper
-    has of `kind`, `title`, `where`, `setup`, `published` and `note`.
+    """Register the function that measures an artefact, ValueError for a second one.
 
     Args:
         id: `PAPER/NAME`.
         basis: what the checks rest on.
         checks: of the claim, or the tests of its parts, given the function's `Evidence.facts`.
-        entry: of an artefact of another paper; read from the file's YAML namesake, by id, if None.
-
-    Raises:
-        UnknownArtefactError: there is neither such an artefact nor an entry.
-        ValueError: one of the five papers' artefacts has a function already.
+        entry: of an artefact of another paper than the five of `published.yaml` and `budgets.yaml`: a `claim`,
+            `budgets` (keyword arguments by budget), and as in `published.yaml` what the paper has of `kind`, `title`,
+            `where`, `setup`, `published` and `note`; read from the file's YAML namesake, by id, if None, and
+            UnknownArtefactError where there is none.
     """
 
     def register(function: Callable[..., Evidence]) -> Artefact:
-        if id in published():
-            return ARTEFACTS.register(id)(Artefact(published_as(id), basis, function, checks_by(checks)))
-        own = entry or _entry_beside(function, id)
-        other = Artefact(Published.from_entry({"id": id, **own}), basis, function, checks_by(checks), own["budgets"])
-        return ARTEFACTS.register(id)(other)
+        known, budgets = published().get(id), None
+        if known is None:
+            own = entry or _entry_beside(function, id)
+            known, budgets = Published.from_entry({"id": id, **own}), own["budgets"]
+        return ARTEFACTS.register(id)(Artefact(known, basis, function, checks_by(checks), budgets))
 
     return register
 
@@ -191,13 +172,7 @@ def artefacts() -> Mapping[str, Artefact]:
     return MappingProxyType({name: ARTEFACTS[name] for name in published()})
 
 
-def artefact_of(name: str) -> Artefact:
-    """The artefact of an id, of FILE.py:NAME or MODULE:NAME; only its paper's functions are imported.
-
-    Raises:
-        UnknownArtefactError: there is none.
-    """
-    return ARTEFACTS.find(name)
+artefact_of = ARTEFACTS.find
 
 
 def published_of(name: str) -> Published:

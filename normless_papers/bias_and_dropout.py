@@ -18,14 +18,7 @@ from normless_papers.multiplier_agreements import blocks_at_start, placement
 
 @dataclass(frozen=True)
 class RegularizedFacts:
-    """Measurements of a network converted by ZeroInit, by either of its names.
-
-    Attributes:
-        layers: convolutions and linear layers of the original network.
-        with_bias: how many of them have a bias in the converted one.
-        agreements: of the converted network with the formula.
-        shares: of the classifier's features that are dropped, by name of the scheme.
-    """
+    """How many layers of a network converted by ZeroInit have a bias; which share of features each scheme drops."""
 
     layers: int
     with_bias: int
@@ -48,15 +41,10 @@ def regularized_facts(
     dropouts: Mapping[str, str],
     compare: Callable[[nn.Module, nn.Module, Tensor], Agreement],
 ) -> RegularizedFacts:
-    """Measure a Wide-ResNet converted by a scheme.
+    """Measure a Wide-ResNet converted by a scheme that is ZeroInit.
 
-    Args:
-        scheme: one of the names of ZeroInit.
-        depth: of the network.
-        width: factor of the network.
-        draws: of dropout.
-        dropouts: schemes by the name of their drop probability.
-        compare: another agreement, of the original network, the converted one and images.
+    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` makes another
+    agreement, of the original network, the converted one and images.
     """
     original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
     network = convert(original, scheme)
@@ -74,10 +62,11 @@ def regularized_facts(
 def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
     """How many convolutions and linear layers there are, how many have a bias, and that each bias starts at zero."""
     layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
-    parameters = [dict(network.get_submodule(name).named_parameters(recurse=False)).get("bias") for name in layers]
-    values = torch.cat([torch.zeros(1), *(one for one in parameters if one is not None)])
+    parameters = dict(network.named_parameters())
+    own = [parameters[f"{name}.bias"] for name in layers if f"{name}.bias" in parameters]
+    values = torch.cat([torch.zeros(1), *own])
     zero = agreement("All biases, the classifier's included, start at 0", values, torch.zeros_like(values))
-    return len(layers), sum(one is not None for one in parameters), zero
+    return len(layers), len(own), zero
 
 
 def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
@@ -92,10 +81,6 @@ def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
 def drop_check(name: str, drop: float, share: Estimate) -> Check:
     """Whether the mean share dropped lies within four standard errors of the probability."""
     error = share.deviation / share.n**0.5
-    return check(
-        f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors.",
-        abs(share.mean - drop) <= 4 * error,
-        measured=share.mean,
-        expected=drop,
-        standard_error=error,
-    )
+    claim = f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors."
+    holds = abs(share.mean - drop) <= 4 * error
+    return check(claim, holds, measured=share.mean, expected=drop, standard_error=error)

@@ -15,19 +15,13 @@ BUDGETS: tuple[Budget, ...] = get_args(Budget)
 
 
 def typed(function: Callable[..., Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keyword arguments of an artefact's function as plain data, in the types that it is annotated with.
-
-    Raises:
-        ValueError: a value is not of its argument's type; names the argument.
-    """
+    """Plain data as the keyword arguments of a function, in the types that it is annotated with, else ValueError."""
     # Imported here, as results are read without it.
     from pydantic import TypeAdapter
 
     kinds = get_type_hints(function)
-    adapters = {name: TypeAdapter(kinds.get(name, Any)) for name in settings}
-    return MappingProxyType(
-        {name: adapters[name].validate_python(_immutable(value)) for name, value in settings.items()}
-    )
+    values = {name: _immutable(value) for name, value in settings.items()}
+    return {name: TypeAdapter(kinds.get(name, Any)).validate_python(value) for name, value in values.items()}
 
 
 @cache

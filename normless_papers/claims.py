@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,7 @@ IMAGENET_DEVIATION = 0.12
 
 @dataclass(frozen=True)
 class Check:
-    """One claim and its verdict.
-
-    Attributes:
-        claim: what should hold, in a sentence with the bound in it.
-        verdict: whether it does.
-        numbers: what the verdict rests on, by name; NaN where nothing was measured.
-    """
+    """A claim, a sentence with the bound in it, its verdict, and the numbers of that; NaN if nothing was measured."""
 
     claim: str
     verdict: Verdict
@@ -64,28 +58,36 @@ class Estimate:
 
 UNKNOWN = Estimate(math.nan, math.nan)
 
+Quantity: TypeAlias = "Estimate | float | pd.Series[Any]"
+"""An estimate, an exact number, or a number per draw."""
 
-def check(claim: str, holds: bool | None, **numbers: float) -> Check:
+
+def estimate_of(quantity: Quantity) -> Estimate:
+    """The estimate of a quantity."""
+    if isinstance(quantity, pd.Series):
+        return replicates(quantity)
+    return quantity if isinstance(quantity, Estimate) else Estimate(quantity)
+
+
+def check(claim: str, /, holds: bool | np.bool_ | None, **numbers: float) -> Check:
     """A check decided by the caller; `holds` None says that the numbers cannot decide it."""
     verdict: Verdict = "inconclusive" if holds is None else "holds" if holds else "fails"
     return Check(claim, verdict, {name: float(value) for name, value in numbers.items()})
 
 
 def close(claim: str, measured: float, expected: float, *, relative: float = 0.0, absolute: float = 0.0) -> Check:
-    """|measured - expected| ≤ max(absolute, relative·|expected|); numbers that are not finite fail.
+    """|measured - expected| ≤ max(absolute, relative·|expected|), of which one must be above 0, else ValueError.
 
-    Raises:
-        ValueError: no tolerance is given.
+    Numbers that are not finite fail.
     """
     if relative <= 0 and absolute <= 0:
         raise ValueError(f"The check {claim!r} needs a tolerance above 0: relative or absolute.")
     tolerance = max(absolute, relative * abs(expected))
-    return check(
-        claim, abs(measured - expected) <= tolerance, measured=measured, expected=expected, tolerance=tolerance
-    )
+    holds = abs(measured - expected) <= tolerance
+    return check(claim, holds, measured=measured, expected=expected, tolerance=tolerance)
 
 
-def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) -> Check:
+def larger(claim: str, first: Quantity, second: Quantity, *, by: float = 0.0) -> Check:
     """first - second > by, decided at 95 % by Student's t.
 
     Replicates with the same seeds are paired: with d the differences of the n pairs, s their deviation and
@@ -94,36 +96,32 @@ def larger(claim: str, first: Estimate, second: Estimate, *, by: float = 0.0) ->
     e² = s₁²/n₁ + s₂²/n₂, and q has the degrees of freedom of Welch and Satterthwaite. An exact quantity adds no
     error. The error of a single run is unknown: give it as `Estimate(mean, math.nan)`, which is inconclusive.
 
-    Returns:
-        The check; its numbers are both means, by the names of the estimates if they have different ones, else as
-        `first` and `second`; `needed_difference` (`by`), `standard_error` (e) and `pairs` (0 if there are none).
+    The numbers of the check are both means, by the names of the estimates if they have different ones, else as
+    `first` and `second`; `needed_difference` (`by`), `standard_error` (e) and `pairs` (0 if there are none).
     """
-    gap = difference(first, second)
+    one, other = estimate_of(first), estimate_of(second)
+    gap = difference(one, other)
     paired = len(gap.by_seed) > 1
-    if paired:
-        squared, counts = [gap.deviation**2 / gap.n], [gap.n]
-    else:
-        squared = [first.deviation**2 / first.n, second.deviation**2 / second.n]
-        counts = [first.n, second.n]
-    named = len({first.name, second.name, ""}) == 3
-    names = (first.name, second.name) if named else ("first", "second")
+    squared, counts = squared_errors(gap) if paired else squared_errors(one, other)
+    names = (one.name, other.name) if len({one.name, other.name, ""}) == 3 else ("first", "second")
     numbers = {"needed_difference": by, "standard_error": math.sqrt(sum(squared)), "pairs": gap.n if paired else 0}
-    holds = above_zero(first.mean - second.mean - by, squared, counts)
-    return check(claim, holds, **{names[0]: first.mean, names[1]: second.mean}, **numbers)
+    holds = above_zero(one.mean - other.mean - by, squared, counts)
+    return check(claim, holds, **dict(zip(names, (one.mean, other.mean), strict=True)), **numbers)
 
 
-def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
+def squared_errors(*estimates: Estimate) -> tuple[list[float], list[int]]:
+    """The squared standard errors s²/n of some estimates, and their n."""
+    return [one.deviation**2 / one.n for one in estimates], [one.n for one in estimates]
+
+
+def within(claim: str, quantity: Quantity, low: float, high: float) -> Check:
     """low ≤ mean ≤ high: Student's t at 95 % against the nearer bound; inconclusive where that cannot decide.
 
-    An exact estimate (deviation 0) is always decided, one of unknown error (NaN) never is.
-
-    Raises:
-        ValueError: low is above high.
+    An exact quantity is always decided, one of unknown error (NaN) never is. ValueError where low is above high.
     """
     if low > high:
-        raise ValueError(
-            f"The range of the claim {claim!r} is from {low} to {high}: the bounds are the wrong way round."
-        )
+        raise ValueError(f"The range of the claim {claim!r} is from {low} to {high}, the wrong way round.")
+    estimate = estimate_of(quantity)
     error = estimate.deviation / math.sqrt(estimate.n)
     numbers = {"measured": estimate.mean, "low": low, "high": high, "standard_error": error}
     inside = min(estimate.mean - low, high - estimate.mean)
@@ -132,9 +130,9 @@ def within(claim: str, estimate: Estimate, low: float, high: float) -> Check:
     return check(claim, holds, **numbers)
 
 
-def near(claim: str, estimate: Estimate, expected: float, tolerance: float) -> Check:
+def near(claim: str, quantity: Quantity, expected: float, tolerance: float) -> Check:
     """`within` of expected ± tolerance."""
-    return within(claim, estimate, expected - tolerance, expected + tolerance)
+    return within(claim, quantity, expected - tolerance, expected + tolerance)
 
 
 def below(claim: str, largest: float, bound: float, **numbers: float) -> Check:
@@ -142,12 +140,8 @@ def below(claim: str, largest: float, bound: float, **numbers: float) -> Check:
     return check(claim, largest < bound, largest=largest, bound=bound, **numbers)
 
 
-def in_every(claim: str, draws: Iterable[bool], **numbers: float) -> Check:
-    """Whether something holds in every draw; fails if it holds in half of them or fewer, else inconclusive.
-
-    Raises:
-        ValueError: there is no draw.
-    """
+def in_every(claim: str, /, draws: Iterable[bool], **numbers: float) -> Check:
+    """Whether something holds in every draw; fails if it holds in at most half of them; ValueError for no draws."""
     flags = [bool(draw) for draw in draws]
     if not flags:
         raise ValueError(f"The claim {claim!r} is about every draw, and there is none.")
@@ -181,32 +175,17 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
     return "holds" if verdicts and "inconclusive" not in verdicts else "inconclusive"
 
 
-def above_zero(gap: float, squared_errors: Sequence[float], counts: Sequence[int]) -> bool | None:
-    """Whether a mean, or a difference of means with deviations s²/n and counts n, is above 0 at 95 %.
-
-    None where that is undecided, or NaN.
-    """
-    error = math.sqrt(sum(squared_errors))
-    if math.isnan(gap) or math.isnan(error) or abs(gap) <= _quantile(squared_errors, counts) * error:
-        return None
-    return gap > 0
-
-
-def _quantile(squared_errors: Sequence[float], counts: Sequence[int]) -> float:
-    """How many standard errors it must be away from 0."""
-    terms = [error**2 / (n - 1) for error, n in zip(squared_errors, counts, strict=True) if error > 0 and n > 1]
-    if not terms or sum(terms) == 0:
-        # Without replicates, or where the errors are too small to be squared, as with infinitely many.
-        return float(student.ppf(0.975, math.inf))
-    return float(student.ppf(0.975, sum(squared_errors) ** 2 / sum(terms)))
+def above_zero(gap: float, squared: Sequence[float], counts: Sequence[int]) -> bool | None:
+    """Whether a mean or difference of means is above 0 at 95 %, by `squared_errors`; None if undecided or NaN."""
+    terms = sum(error**2 / (n - 1) for error, n in zip(squared, counts, strict=True) if error > 0 and n > 1)
+    # Without replicates, or where the errors are too small to be squared, as with infinitely many.
+    freedom = sum(squared) ** 2 / terms if terms else math.inf
+    needed = float(student.ppf(0.975, freedom)) * math.sqrt(sum(squared))
+    return None if math.isnan(gap) or math.isnan(needed) or abs(gap) <= needed else gap > 0
 
 
 def over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:
-    """Mean and sample standard deviation over independent draws; the deviation of a single draw is NaN.
-
-    Raises:
-        ValueError: there is no draw.
-    """
+    """Mean and sample standard deviation over independent draws, NaN for a single one; ValueError for no draws."""
     numbers = np.asarray(list(values), dtype=float)
     if not len(numbers):
         raise ValueError("An estimate needs at least one draw, got none.")
@@ -253,6 +232,6 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 def quantity_table(quantities: Mapping[str, Estimate | float]) -> pd.DataFrame:
     """A row per quantity: `quantity`, `value` (the mean), `deviation` over draws (0 if exact) and `n` draws."""
-    estimates = {name: one if isinstance(one, Estimate) else Estimate(float(one)) for name, one in quantities.items()}
-    rows = [(name, one.mean, one.deviation, one.n) for name, one in estimates.items()]
+    estimates = {name: estimate_of(one) for name, one in quantities.items()}
+    rows = [(name, float(one.mean), one.deviation, one.n) for name, one in estimates.items()]
     return pd.DataFrame(rows, columns=["quantity", "value", "deviation", "n"])

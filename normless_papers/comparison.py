@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots import inks_of, new_panels, optimum_against, rate_against
-from normless_papers.artefact import Evidence
-from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger
+from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger, squared_errors
+from normless_papers.evidence import Evidence, with_quantities
 from normless_papers.runs import Runs
 
 # Batch size up to which all methods are claimed to behave the same.
@@ -22,14 +22,9 @@ SMALL_BATCH = 64
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of some methods at some sizes: depths or batch sizes.
+    """Runs of some methods, along the axis `column`, at some sizes, along `axis`: depths or batch sizes.
 
-    Attributes:
-        runs: all of them.
-        step: the factor between neighbouring learning rates.
-        axis: of the sizes, `depth` or `batch_size`.
-        column: the axis of the methods.
-        metrics: whose optima are wanted; the first is meant where none is named.
+    `step` is the factor between neighbouring learning rates; without a metric the first of `metrics` is meant.
     """
 
     runs: Runs
@@ -57,8 +52,7 @@ class Comparison:
 
     def reached(self, method: str, size: int, metric: str = "") -> Estimate:
         """What is reached at the best rate."""
-        one = self.runs.optimum(metric or self.metrics[0], **self.labels(method, size))
-        return replace(one, name=method)
+        return replace(self.runs.optimum(metric or self.metrics[0], **self.labels(method, size)), name=method)
 
     def exponent(self, method: str, size: int, metric: str = "") -> float:
         """log₂ of the optimal rate; NaN also where it lies at an end of those tried, or only one was."""
@@ -93,15 +87,16 @@ class Comparison:
         metric: str = "",
     ) -> list[Check]:
         """Whether one method is above another by so much, at each size, which ends the sentence of the claim."""
-        sizes = self.sizes if sizes is None else sizes
-        pairs = [(self.reached(first, size, metric), self.reached(second, size, metric)) for size in sizes]
-        return [larger(f"{claim} {self.at(size)}.", *pair, by=by) for size, pair in zip(sizes, pairs, strict=True)]
+        return [
+            larger(f"{claim} {self.at(size)}.", *(self.reached(one, size, metric) for one in (first, second)), by=by)
+            for size in (self.sizes if sizes is None else sizes)
+        ]
 
     def exceeds(
         self, claim: str, first: tuple[str, int], second: tuple[str, int] | float, *, by: float = 0.0
     ) -> Check:
         """Whether a method at a size is above another, or above a number, by so much."""
-        other = self.reached(*second) if isinstance(second, tuple) else Estimate(second)
+        other = self.reached(*second) if isinstance(second, tuple) else second
         return larger(claim, self.reached(*first), other, by=by)
 
     def agree(self, first: str, second: str, sizes: Sequence[int]) -> list[Check]:
@@ -113,8 +108,7 @@ class Comparison:
         for size in sizes:
             one, other = self.reached(first, size), self.reached(second, size)
             gap, deviation = abs(one.mean - other.mean), max(one.deviation, other.deviation)
-            squared = [one.deviation**2 / one.n, other.deviation**2 / other.n]
-            apart = above_zero(gap - deviation, squared, [one.n, other.n])
+            apart = above_zero(gap - deviation, *squared_errors(one, other))
             claim = f"{first} and {second} agree within one standard deviation {self.at(size)}."
             holds = True if gap <= deviation else False if apart else None
             checks.append(check(claim, holds, gap=gap, deviation=deviation))
@@ -122,9 +116,8 @@ class Comparison:
 
     def decline(self, method: str, first: int | None = None, metric: str = "") -> Estimate:
         """What is reached at a size, by default the smallest, less what is reached at the largest."""
-        start = self.sizes[0] if first is None else first
-        gap = difference(self.reached(method, start, metric), self.reached(method, self.sizes[-1], metric))
-        return replace(gap, name=method)
+        ends = (self.sizes[0] if first is None else first, self.sizes[-1])
+        return replace(difference(*(self.reached(method, size, metric) for size in ends)), name=method)
 
     def falls(self, method: str, start: int, size: int) -> Check:
         """Whether a method reaches less at a size than at another."""
@@ -135,8 +128,8 @@ class Comparison:
     def proportional(self, method: str, sizes: Sequence[int], metric: str = "") -> Check:
         """Whether the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
 
-        The slope is that of the least-squares line up to the first batch size with the largest optimal rate; if that
-        is the smallest one, through all. It is undecided below three batch sizes with an optimum inside the grid.
+        The line is fitted up to the first batch size with the largest rate, or through all if that is the smallest,
+        and undecided below three batch sizes with an optimum inside the grid.
         """
         metric = metric or self.metrics[0]
         exponents = {math.log2(size): self.exponent(method, size, metric) for size in sizes}
@@ -146,33 +139,25 @@ class Comparison:
         points = inside if len(rising) < 2 else rising
         slope = linear_regression(list(points), list(points.values())).slope if len(points) >= 3 else math.nan
         words = f"up to batch size {max(sizes)}" if sizes else "at small batch sizes"
-        return check(
+        claim = (
             f"By {metric.replace('_', ' ')} the optimal learning rate of {method} is proportional to the batch size "
-            f"{words}, until it saturates: log₂ of it rises by 1 ± 0.5 per doubling.",
-            None if math.isnan(slope) else abs(slope - 1) <= 0.5,
-            slope=slope,
-            batch_sizes=len(points),
+            f"{words}, until it saturates: log₂ of it rises by 1 ± 0.5 per doubling."
         )
+        holds = None if math.isnan(slope) else abs(slope - 1) <= 0.5
+        return check(claim, holds, slope=slope, batch_sizes=len(points))
 
     def similar_rates(
         self, methods: Sequence[str], sizes: Sequence[int], factor: float, metric: str = ""
     ) -> list[Check]:
         """Whether the methods' optimal rates lie within a factor, or within a step of the grid, at each size."""
         metric, bound, checks = metric or self.metrics[0], max(factor, self.step), []
+        what = f"By {metric.replace('_', ' ')} the optimal learning rates of {', '.join(methods)}"
         for size in sizes:
             exponents = [self.exponent(method, size, metric) for method in methods]
-            low, high = 2 ** min(exponents), 2 ** max(exponents)
-            ratio = math.nan if any(map(math.isnan, exponents)) else high / low
-            checks.append(
-                check(
-                    f"By {metric.replace('_', ' ')} the optimal learning rates of {', '.join(methods)} lie within a "
-                    f"factor {bound:g} {self.at(size)}.",
-                    None if math.isnan(ratio) else ratio <= bound,
-                    factor=ratio,
-                    lowest=low,
-                    highest=high,
-                )
-            )
+            low, high, ratio = 2 ** min(exponents), 2 ** max(exponents), _ratio(exponents)
+            holds = None if math.isnan(ratio) else ratio <= bound
+            claim = f"{what} lie within a factor {bound:g} {self.at(size)}."
+            checks.append(check(claim, holds, factor=ratio, lowest=low, highest=high))
         return checks
 
     def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
@@ -182,33 +167,28 @@ class Comparison:
         """
         one, other = self.exponent(first, size), self.exponent(second, size)
         times = f"at least {factor:g} times" if factor > 1 else "larger than"
+        claim = f"The optimal learning rate of {first} {self.at(size)} is {times} that of {second}."
         unknown = math.isnan(one - other) or one == other
-        return check(
-            f"The optimal learning rate of {first} {self.at(size)} is {times} that of {second}.",
-            None if unknown else one > other and 2 ** (one - other) >= factor,
-            **{first: 2**one, second: 2**other},
-        )
+        holds = None if unknown else one > other and 2 ** (one - other) >= factor
+        return check(claim, holds, **{first: 2**one, second: 2**other})
 
     def weakly_dependent(self, method: str) -> Check:
         """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid."""
         exponents = [self.runs.exponent(self.metrics[0], **self.labels(method, size)) for size in self.sizes]
-        factor = 2 ** (max(exponents) - min(exponents)) if not any(map(math.isnan, exponents)) else math.nan
-        bound = max(2.0, self.step)
+        factor, bound = _ratio(exponents), max(2.0, self.step)
         unknown = math.isnan(factor) or len(exponents) < 2 or math.isinf(bound)
-        return check(
-            f"The optimal learning rate of {method} changes by at most a factor {bound:g} between {self.axis}s.",
-            None if unknown else factor <= bound,
-            factor=factor,
-            **{f"{self.axis}s": len(exponents)},
-        )
+        claim = f"The optimal learning rate of {method} changes by at most a factor {bound:g} between {self.axis}s."
+        counted = {f"{self.axis}s": len(exponents)}
+        return check(claim, None if unknown else factor <= bound, factor=factor, **counted)
 
     def table(self) -> pd.DataFrame:
         """A row per metric, method and size: `metric`, `unit`, the axes, `mean`, `std`, the rates and counts."""
-        tables = [
-            self.runs.printed(metric, "mean").assign(metric=metric, unit=_unit(metric)) for metric in self.metrics
-        ]
-        whole = pd.concat(tables, ignore_index=True)
-        return whole[["metric", "unit", *(name for name in whole.columns if name not in ("metric", "unit"))]]
+        tables = []
+        for metric in self.metrics:
+            tables.append(self.runs.printed(metric, "mean"))
+            tables[-1].insert(0, "metric", metric)
+            tables[-1].insert(1, "unit", _unit(metric))
+        return pd.concat(tables, ignore_index=True)
 
     def evidence(
         self,
@@ -220,15 +200,10 @@ class Comparison:
         quantity: tuple[str, Any] | None = None,
         remarks: Sequence[str] = (),
     ) -> Evidence:
-        """The comparison as evidence, with a panel per metric.
+        """The comparison as evidence, with a panel per metric, or with `rates` of the optimal learning rates.
 
-        Args:
-            title: of the figure's first panel.
-            rates: draw the optimal learning rates instead of what is reached at them.
-            measured: the table, where it is not that of all optima.
-            on: see `Evidence`.
-            quantity: name and value of a single published number, the first row of the table.
-            remarks: see `Evidence`; those on the runs follow.
+        `measured` is the table, where it is not that of all optima, and `quantity` the name and value of a single
+        published number, its first row; `on` and `remarks`, before those on the runs, are as in `Evidence`.
         """
         labels = {label: own for sweep in self.runs.sweeps for label, own in sweep.axes[self.column].items()}
         inks = inks_of({label: str(own["scheme"]) for label, own in labels.items()})
@@ -256,15 +231,18 @@ class Comparison:
 
     def by_depth(self, title: str, remarks: Sequence[str] = ()) -> Evidence:
         """The evidence of a table over depth, in the columns that are printed."""
-        metric = self.metrics[0]
-        return self.evidence(
-            title, measured=self.runs.printed(metric, metric), on=(self.column, "depth"), remarks=remarks
-        )
+        measured = self.runs.printed(self.metrics[0], self.metrics[0])
+        return self.evidence(title, measured=measured, on=(self.column, "depth"), remarks=remarks)
 
 
 def with_quantity(quantity: str, value: Any, *tables: pd.DataFrame) -> pd.DataFrame:
-    """Tables of optima after a first row with a single quantity and its value."""
-    return pd.concat([pd.DataFrame([{"quantity": quantity, "value": value}]), *tables], ignore_index=True)
+    """`with_quantities` of one."""
+    return with_quantities({quantity: value}, *tables)
+
+
+def _ratio(exponents: Sequence[float]) -> float:
+    """The largest over the smallest of powers of 2; NaN where one is."""
+    return math.nan if any(map(math.isnan, exponents)) else 2 ** (max(exponents) - min(exponents))
 
 
 def _unit(metric: str, *, short: bool = False) -> str:

@@ -1,15 +1,14 @@
 """The networks and methods of De & Smith, and how their sweeps over depth and batch size are set up.
 
 All weights start from He's variance 2 / fan-in, the classifier's included (SkipInit, appendices C and G). The
-classifier of a Wide-ResNet has no bias, with batch norm or without: ZeroInit's second part introduces biases "to each
-convolution and the classification layer", and so the networks that it is compared with have none in either.
+classifier of a Wide-ResNet has no bias: ZeroInit's second part introduces biases "to each convolution and the
+classification layer", and so the networks that it is compared with have none in either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log2
-from types import MappingProxyType
 from typing import Any
 
 from normless.models import WideResNet, wide_resnet
@@ -33,28 +32,26 @@ RESNET_V1 = "normless:resnet(depth=50, initialization=he_fan_in, stride_on=conv1
 RESNET_V2 = "normless:resnet_v2(depth=50, initialization=he_fan_in)"
 
 # Every method by the papers' names, and the settings that make it; two names of one method share their runs.
-METHODS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "batch_norm": {"scheme": "batch_norm"},
-        "without_batch_norm": {"scheme": "none"},
-        "biases": {"scheme": "zeroinit(multiplier=False, dropout=0)"},
-        "dropout": {"scheme": "zeroinit(multiplier=False, biases=False)"},
-        "scalar_multiplier": {"scheme": "skipinit"},
-        "biases_and_dropout": {"scheme": "zeroinit(multiplier=False)"},
-        "zeroinit": {"scheme": "zeroinit"},
-        "zeroinit_without_l2": {"scheme": "zeroinit", "weight_decay": 0.0},
-        "skipinit": {"scheme": "skipinit"},
-        "regularized_skipinit": {"scheme": "zeroinit"},
-        "skipinit_alpha_1": {"scheme": "skipinit(alpha=1)"},
-        "skipinit_alpha_inv_sqrt_d": {"scheme": "skipinit(alpha=1/sqrt(L))"},
-        "skipinit_alpha_0": {"scheme": "skipinit"},
-        "skipinit_alpha_0_without_l2": {"scheme": "skipinit", "weight_decay": 0.0},
-        "divide_block_by_sqrt2": {"scheme": "sqrt2"},
-        "batch_norm_divide_block_by_sqrt2": {"scheme": "batch_norm_sqrt2"},
-        "batch_norm_plus_batch_norm_at_end_of_block": {"scheme": "norm_on_skip"},
-        "only_final_batch_norm": {"scheme": "only_final_norm"},
-    }
-)
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "batch_norm": {"scheme": "batch_norm"},
+    "without_batch_norm": {"scheme": "none"},
+    "biases": {"scheme": "zeroinit(multiplier=False, dropout=0)"},
+    "dropout": {"scheme": "zeroinit(multiplier=False, biases=False)"},
+    "scalar_multiplier": {"scheme": "skipinit"},
+    "biases_and_dropout": {"scheme": "zeroinit(multiplier=False)"},
+    "zeroinit": {"scheme": "zeroinit"},
+    "zeroinit_without_l2": {"scheme": "zeroinit", "weight_decay": 0.0},
+    "skipinit": {"scheme": "skipinit"},
+    "regularized_skipinit": {"scheme": "zeroinit"},
+    "skipinit_alpha_1": {"scheme": "skipinit(alpha=1)"},
+    "skipinit_alpha_inv_sqrt_d": {"scheme": "skipinit(alpha=1/sqrt(L))"},
+    "skipinit_alpha_0": {"scheme": "skipinit"},
+    "skipinit_alpha_0_without_l2": {"scheme": "skipinit", "weight_decay": 0.0},
+    "divide_block_by_sqrt2": {"scheme": "sqrt2"},
+    "batch_norm_divide_block_by_sqrt2": {"scheme": "batch_norm_sqrt2"},
+    "batch_norm_plus_batch_norm_at_end_of_block": {"scheme": "norm_on_skip"},
+    "only_final_batch_norm": {"scheme": "only_final_norm"},
+}
 
 
 def wide_resnet_text(depth: int, width: int) -> str:
@@ -96,18 +93,22 @@ def over_depths(
     metric: str = ACCURACY,
     column: str = "method",
 ) -> Comparison:
-    """Run Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods) and `depth`.
-
-    The learning rates are extended for the optima by `metric`.
-    """
+    """Run Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods) and `depth`."""
     axes = {
         column: {method: dict(METHODS[method]) for method in methods},
         "depth": {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths},
     }
     sweep = effort.sweep(context, f"depth-{metric}", axes, batch_size=BATCH_SIZE)
-    reduction = effort.reduction(context)
-    runs = carry_out(context, sweep, metrics=(metric,), reduction=reduction, control={column: "batch_norm"})
-    return Comparison(runs, effort.step, "depth", column, (metric,))
+    return _compared(context, effort, [sweep], (metric,), "depth", column)
+
+
+def _compared(
+    context: Context, effort: Effort, sweeps: Sequence[Sweep], metrics: tuple[str, ...], axis: str, column: str
+) -> Comparison:
+    """Carry out sweeps; the learning rates are extended for the optima by the metrics."""
+    control = {column: "batch_norm"}
+    runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
+    return Comparison(runs, effort.step, axis, column, metrics)
 
 
 def table_over_depths(
@@ -137,14 +138,8 @@ def batch_sweeps(
 ) -> list[Sweep]:
     """One network at batch sizes that are powers of two, a sweep for each; axes `method` and `batch_size`.
 
-    Args:
-        context: of the artefact.
-        name: of the sweeps.
-        methods: keys of `METHODS`, or the settings of each method by its name.
-        batch_sizes: powers of two.
-        effort: how much of the protocol.
-        model: the network as text.
-        ghost: examples that share batch-norm statistics where the batch is larger; the whole batch if None.
+    The methods are keys of `METHODS`, or settings by the method's name; `ghost` is the number of examples that share
+    batch-norm statistics where the batch is larger, the whole batch if None.
     """
     settings = methods if isinstance(methods, Mapping) else {method: METHODS[method] for method in methods}
     sweeps = []
@@ -168,11 +163,9 @@ def over_batch_sizes(
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     **network: Any,
 ) -> Comparison:
-    """Carry out `batch_sweeps`; the learning rates are extended for the optima by some metrics."""
+    """Carry out `batch_sweeps`."""
     sweeps = batch_sweeps(context, name, methods, batch_sizes, effort, **network)
-    control = {"method": "batch_norm"}
-    runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
-    return Comparison(runs, effort.step, "batch_size", "method", metrics)
+    return _compared(context, effort, sweeps, metrics, "batch_size", "method")
 
 
 def figure_over_batch_sizes(
@@ -188,19 +181,10 @@ def figure_over_batch_sizes(
     rates: bool = False,
     remarks: Sequence[str] = (),
 ) -> None:
-    """Register the artefact that is a figure of optima over batch sizes, or of their learning rates.
+    """Register the artefact that is a figure of optima over batch sizes, or with `rates` of their learning rates.
 
-    Args:
-        id: of the artefact, as its checks and the methods.
-        checks: of the claim.
-        methods: keys of `METHODS`.
-        title: of the figure.
-        name: of the sweeps, as the other options in `batch_sweeps` and `Comparison.evidence`.
-        ghost: examples that share batch-norm statistics.
-        metrics: for whose optima the learning rates are extended.
-        quantity: name and value of the single published number.
-        rates: draw the rates of the optima.
-        remarks: on all budgets.
+    `name`, `methods` and `ghost` are those of `batch_sweeps`, `metrics` those for whose optima the learning rates are
+    extended, `quantity` the name and value of the single published number.
     """
 
     @artefact(id, basis="training", checks=checks)

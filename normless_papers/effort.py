@@ -39,19 +39,16 @@ class Effort:
     """How networks of one kind are trained.
 
     Attributes:
-        data: the data set as text.
-        model: the network as text; empty where an axis of the sweep names it.
-        run: the type of run.
-        epochs: of every run.
-        batch_size: of every run, unless an axis sets it.
+        data, model: as text; no model where an axis of the sweep names it.
+        run: the kind of run.
+        epochs, batch_size: of every run, unless an axis sets it.
         crop: zero padding before the random crop of `data`, in pixels; its default if None.
         rates: learning rates of every combination that sets none of its own.
         replicates: runs at each rate.
         best: how many of them count; all if None.
-        settings: further settings of every run.
-        variants: the settings of variants by name, where they depend on the budget.
+        settings: further ones of every run; `variants` those of variants by name, where they depend on the budget.
         channels: of the first stage of a ResNet-50, all others in proportion; the published 64 if None.
-        folder: of the data set, below the folder of the data sets.
+        folder: of the data set, below that of the data sets.
         reduced: what is less than the paper's training, as a sentence; empty if nothing is.
     """
 
@@ -97,14 +94,10 @@ class Effort:
         rates: RateGrid | tuple[float, ...] | None = None,
         **settings: Any,
     ) -> Sweep:
-        """A sweep over some axes.
+        """A sweep over some axes with the context's data and first seed, and further settings of every run.
 
-        Args:
-            context: whose data and first seed are taken.
-            name: of the sweep.
-            axes: as in `Sweep`; schemes of image networks leave the weights as the papers draw them.
-            rates: learning rates in place of the effort's; those given as a tuple are not extended.
-            settings: of every run, before those of the axes.
+        Schemes of image networks leave the weights as the papers draw them. `rates` take the place of the effort's;
+        those given as a tuple are not extended.
         """
         root = f"{context.data_root or '.'}/{self.folder}" if self.folder else context.data_root
         base = {

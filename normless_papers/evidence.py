@@ -18,9 +18,9 @@ class Evidence:
         measured: a tidy table, one observation a row; a column named as a published one is compared with it.
         facts: what the artefact's checks are made of; see `normless_papers.artefact.artefact`.
         setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
-        on: the columns that match measured rows with published ones, such as ("method", "depth"); ("quantity",)
-            where the published numbers are single quantities. Empty where nothing is published as numbers.
-        draw: draws the figure and returns its axes; None if there is none.
+        on: the columns that match measured rows with published ones, such as ("method", "depth"), or ("quantity",)
+            for single quantities; empty where nothing is published as numbers.
+        draw: draws the figure and returns its axes.
         remarks: what a reader must know to interpret the numbers.
         reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
     """
@@ -49,16 +49,10 @@ def with_quantities(quantities: Mapping[str, Any], *tables: pd.DataFrame) -> pd.
 
 
 def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
-    """Published and measured numbers in one table: a row per published row, and then what only was measured.
+    """Published and measured numbers in one table: a row per published row, and then those that only were measured.
 
-    Args:
-        rows: published ones; lists in them are written as text.
-        measured: columns of the same name as published ones become `NAME_measured` beside `NAME_published`.
-        on: the columns that match the rows; compared as text.
-
-    Returns:
-        The columns of `on` first; published rows in their order, then those that only were measured in theirs. A
-        published row without a measured one has NaN there, and the other way round.
+    The columns of `on`, compared as text, match the rows and come first. Columns in both become `NAME_published` and
+    `NAME_measured`, with NaN where a row has no match; lists in published rows are written as text.
     """
     if not rows or not on:
         return measured.copy()

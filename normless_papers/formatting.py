@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from normless.plots import Column, Table
-from normless_papers.reproduction import Reproduction
-from normless_papers.serialization import plain
+from normless_papers.reproduction import Reproduction, plain
 from normless_papers.storage import TABLE
 
 # Rows that are shown; the file has all.
@@ -35,12 +34,9 @@ def text_of(value: Any, *, as_printed: bool = False) -> str:
 
 
 def fact_texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Settings as (name, value) without underscores in the names; settings that are None are left out."""
-    return [
-        (spoken(name), text_of(value, as_printed=True))
-        for name, value in values.items()
-        if value is not None and value != {}
-    ]
+    """Settings as (name, value) in words; settings that are None or an empty table are left out."""
+    named = {name: value for name, value in values.items() if value is not None and value != {}}
+    return [(spoken(name), text_of(value, as_printed=True)) for name, value in named.items()]
 
 
 def spoken(name: str) -> str:
@@ -51,66 +47,45 @@ def spoken(name: str) -> str:
 def table_of(one: Reproduction, most: int = MOST_ROWS) -> tuple[Table | None, str]:
     """Published beside measured, and a sentence on the rows that are left out, empty if all are there.
 
-    The two columns of a quantity stand side by side; columns without any value are left out.
+    The two columns of a quantity are neighbours; columns without any value are left out.
     """
-    whole = one.beside
-    whole = whole.loc[:, [bool(whole[name].notna().any()) for name in whole.columns]]
+    whole = one.beside.dropna(axis="columns", how="all")
     if whole.empty:
         return None, ""
-    has_published = bool(one.published.rows and one.on)
-    names = _ordered(list(map(str, whole.columns)))
-    shown = whole[names].head(most)
-    columns = [Column(_heading(name, names), numeric=_is_numeric(whole[name])) for name in names]
-    rows = [
-        [
-            _cell(name, value, as_printed=name.endswith(_PUBLISHED) or name in one.on)
-            for name, value in zip(names, row, strict=True)
-        ]
-        for row in shown.itertuples(index=False, name=None)
-    ]
-    caption = "Published beside measured" if has_published else "Measured"
+    headings = _headings(list(map(str, whole.columns)))
+    columns = [Column(heading, numeric=_is_numeric(whole[name])) for name, heading in headings.items()]
+    shown, cells = whole[list(headings)].head(most), []
+    for name in headings:
+        as_printed = name.endswith(_PUBLISHED) or name in one.on
+        texts = [text_of(_scalar(value), as_printed=as_printed) for value in shown[name]]
+        # The names of single quantities are written as those of columns are.
+        cells.append([spoken(text) for text in texts] if name == "quantity" else texts)
+    caption = "Published beside measured" if one.published.rows and one.on else "Measured"
     left = len(whole) - len(shown)
     said = f"{left} more rows stand in {TABLE} of artefacts/{one.id}/{one.budget}." if left else ""
-    return Table(caption, columns, rows, row_headers=max(len(one.on), 1)), said
+    return Table(caption, columns, list(map(list, zip(*cells, strict=True))), row_headers=max(len(one.on), 1)), said
 
 
-def _ordered(names: list[str]) -> list[str]:
-    """Each measured column follows the published one of the same quantity."""
-    twins = {_twin(name): name for name in names if name.endswith(_PUBLISHED) and _twin(name) in names}
-    both = {published: [published, measured] for measured, published in twins.items()}
-    return [column for name in names if name not in twins for column in both.get(name, [name])]
-
-
-def _twin(name: str) -> str:
-    """The name of the column that has the other one of a published and a measured number."""
-    if name.endswith(_PUBLISHED):
-        return name.removesuffix(_PUBLISHED) + _MEASURED
-    return name.removesuffix(_MEASURED) + _PUBLISHED if name.endswith(_MEASURED) else ""
+def _headings(names: list[str]) -> dict[str, str]:
+    """By name of the column, where each measured one follows the published one of the same quantity."""
+    headings: dict[str, str] = {}
+    for name in names:
+        quantity = name.removesuffix(_PUBLISHED)
+        if name != quantity and f"{quantity}{_MEASURED}" in names:
+            headings[name] = f"{spoken(quantity)}, published"
+            headings[f"{quantity}{_MEASURED}"] = f"{spoken(quantity)}, measured"
+        headings.setdefault(name, spoken(name))
+    return headings
 
 
 def is_published(heading: str) -> bool:
     """Whether a column of `table_of` with this heading is what was published of a quantity that is also measured."""
-    return heading.endswith(f", {_PUBLISHED[1:]}")
-
-
-def _heading(name: str, names: list[str]) -> str:
-    if _twin(name) not in names:
-        return spoken(name)
-    quantity, _, side = name.rpartition("_")
-    return f"{spoken(quantity)}, {side}"
-
-
-def _cell(name: str, value: Any, *, as_printed: bool) -> str:
-    text = text_of(_scalar(value), as_printed=as_printed)
-    # The names of single quantities are written as those of columns are.
-    return spoken(text) if name == "quantity" else text
+    return heading.endswith(", published")
 
 
 def _scalar(value: Any) -> Any:
     """A cell as Python's own number, text or list; None where there is nothing."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else float(value)
-    return plain(value)
+    return float(value) if isinstance(value, float) and not math.isnan(value) else plain(value)
 
 
 def _is_numeric(column: pd.Series[Any]) -> bool:

@@ -6,18 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import (
-    IMAGENET_DEVIATION,
-    UNKNOWN,
-    Check,
-    Estimate,
-    difference,
-    single_run,
-    within,
-)
+from normless_papers.claims import IMAGENET_DEVIATION, UNKNOWN, Check, Estimate, difference, near, single_run
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import ACCURACY, over_batch_sizes
 from normless_papers.effort import Effort
@@ -63,38 +53,31 @@ class ImageNetComparison(Comparison):
     def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
         """Whether one method is less than so many points below another, at each batch size of the papers."""
         claim = f"{first} is less than {points:g} points below {second}"
-        return [self.as_printed(one) for one in self.above(claim, first, second, sizes, by=-points)]
+        return list(map(self.as_printed, self.above(claim, first, second, sizes, by=-points)))
 
     def better_by(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
         """Whether one method is above another; by so many points where the papers' set-up was run."""
         gap = f"more than {points:g} points above" if points > 0 else "above"
         checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
-        return [self.as_printed(one) for one in checks] if points > 0 else checks
+        return list(map(self.as_printed, checks)) if points > 0 else checks
 
     def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
         """Whether two methods differ by less than so many points, at each batch size of the papers."""
-        return [
-            self.as_printed(
-                within(
-                    f"{first} and {second} differ by less than {points:g} points {self.at(size)}.",
-                    difference(self.reached(first, size), self.reached(second, size)),
-                    -points,
-                    points,
-                )
-            )
-            for size in sizes
-        ]
+        claim, gaps = f"{first} and {second} differ by less than {points:g} points", []
+        for size in sizes:
+            gap = difference(self.reached(first, size), self.reached(second, size))
+            gaps.append(self.as_printed(near(f"{claim} {self.at(size)}.", gap, 0.0, points)))
+        return gaps
 
     def flat(self, method: str, points: float) -> list[Check]:
         """Whether a method loses less than so many points from the smallest batch size to any other of the papers."""
         first, *others = self.sizes
         claim = f"is less than {points:g} points below that at {first}."
-        return [
-            self.as_printed(
-                self.exceeds(f"{method} {self.at(size)} {claim}", (method, size), (method, first), by=-points)
-            )
+        checks = [
+            self.exceeds(f"{method} {self.at(size)} {claim}", (method, size), (method, first), by=-points)
             for size in others
         ]
+        return list(map(self.as_printed, checks))
 
     def without_identity(self, unbiased: str, biased: str) -> list[Check]:
         """The claims of both papers on ResNet-50-V1: a scalar bias mostly makes up for the ReLUs on its skip path.
@@ -124,8 +107,7 @@ class ImageNetComparison(Comparison):
         if math.isnan(row["lr_log2"]):
             return math.nan
         runs = self.runs.chosen(**self.labels(row["method"], row["batch_size"]), rate=2.0 ** row["lr_log2"])
-        best: pd.DataFrame = runs.nlargest(int(row["n"]), ACCURACY)
-        return float(best["test_accuracy_top5"].mean())
+        return float(runs.nlargest(int(row["n"]), ACCURACY)["test_accuracy_top5"].mean())
 
 
 def on_imagenet(

@@ -14,10 +14,7 @@ def blocks_at_start(network: nn.Module, images: Tensor) -> list[Agreement]:
     """Every sum is its skip path, bit for bit, and logits do not change when all branch weights are drawn anew."""
     blocks = residual_map(network).blocks
     sums = [network.get_submodule(block.sum) for block in blocks if block.sum is not None]
-    if len(sums) < len(blocks):
-        raise ValueError(
-            "Expected every block's sum to be a module of its own; compare one of normless' own networks."
-        )
+    assert len(sums) == len(blocks), "In normless' own networks every block's sum is a module."
     calls, before = observed(network.eval(), sums, images)
     with torch.no_grad():
         for block in blocks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from normless import __version__
@@ -17,9 +17,8 @@ from normless.plots import (
     inline_svg_text,
     write_artefacts,
 )
-from normless_papers.claims import Check
 from normless_papers.formatting import fact_texts, spoken, table_of, text_of
-from normless_papers.published import PAPERS, Published, published
+from normless_papers.published import PAPERS, published
 from normless_papers.reproduction import Reproduction, ResultError
 from normless_papers.storage import FIGURE, folder_of, stored
 
@@ -31,7 +30,6 @@ CAUTION = (
     "as failing, and inconclusive means that the numbers cannot decide. Checks of formulas, measurements and "
     "training runs are counted separately."
 )
-PAGE = "index.html"
 # What the page calls that which was asked for.
 ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
 
@@ -39,46 +37,44 @@ ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings o
 def write_page_of(out: Path, path: Path | None = None) -> Path:
     """Write the page of all results in a folder to `index.html` in it, or to another path; returns the path.
 
-    Raises:
-        ResultError: there are no results, or one of them cannot be read.
+    ResultError if there are no results, or one of them cannot be read.
     """
     results = list(stored(out))
     if not results:
         raise ResultError(f"{out} holds no results; normless reproduce --all --out {out} makes them.")
-    return write_artefacts(page_of(results, out), path or out / PAGE)
+    return write_artefacts(page_of(results, out), path or out / "index.html")
 
 
 def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
     """The page of results, in the order of the papers and the budgets, of a folder with their figures."""
-    by_id: dict[str, list[Reproduction]] = defaultdict(list)
-    for result in results:
-        by_id[result.id].append(result)
-    shared = _sharing(results)
+    by_id: dict[str, list[Result]] = defaultdict(list)
+    for one in results:
+        runs = set(one.runs)
+        same = dict.fromkeys(two.id for two in results if two.id != one.id and not runs.isdisjoint(two.runs))
+        by_id[one.id].append(_result(one, list(same), out))
     groups = []
-    others = {result.id: result.published for result in results if result.entry}
+    others = {one.id: one.published for one in results if one.entry}
     papers = {**PAPERS, **{entry.paper: entry.paper for entry in others.values()}}
     for key, citation in papers.items():
         entries = [entry for entry in [*published().values(), *others.values()] if entry.paper == key]
-        cards = [_card(entry, by_id[entry.id], shared, out) for entry in entries if entry.id in by_id]
+        cards = [
+            Card(
+                id=entry.id,
+                kind=entry.kind,
+                title=entry.title,
+                claim=entry.claim,
+                where=entry.where,
+                note=entry.note,
+                setup=fact_texts(entry.setup),
+                results=by_id[entry.id],
+            )
+            for entry in entries
+            if entry.id in by_id
+        ]
         not_run = [entry.id for entry in entries if entry.id not in by_id]
         authors, _, work = citation.partition(", ")
         groups.append(PaperGroup(key, authors, work, cards, not_run))
     return ArtefactsPage(TITLE, _finding(results), CAUTION, groups, _facts(results))
-
-
-def _card(
-    entry: Published, results: Iterable[Reproduction], shared: Mapping[tuple[str, str], Sequence[str]], out: Path
-) -> Card:
-    return Card(
-        id=entry.id,
-        kind=entry.kind,
-        title=entry.title,
-        claim=entry.claim,
-        where=entry.where,
-        note=entry.note,
-        setup=fact_texts(entry.setup),
-        results=[_result(one, shared[one.id, one.budget], out) for one in results],
-    )
 
 
 def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
@@ -89,7 +85,12 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
         verdict=one.verdict,
         basis=one.basis,
         error=one.error,
-        checks=[CheckedClaim(check.claim, check.verdict, _numbers(check)) for check in one.checks],
+        checks=[
+            CheckedClaim(
+                check.claim, check.verdict, [(spoken(name), text_of(value)) for name, value in check.numbers.items()]
+            )
+            for check in one.checks
+        ],
         table=table,
         left_out=left_out,
         svg=_figure(one, out),
@@ -101,10 +102,6 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
     )
 
 
-def _numbers(check: Check) -> list[tuple[str, str]]:
-    return [(spoken(name), text_of(value)) for name, value in check.numbers.items()]
-
-
 def _figure(one: Reproduction, out: Path) -> str:
     """The stored figure as an element of the page; empty if there is none."""
     path = folder_of(out, one.id, one.budget) / FIGURE
@@ -113,18 +110,6 @@ def _figure(one: Reproduction, out: Path) -> str:
     name = f"{one.id.replace('/', '-')}-{one.budget}"
     said = f"{one.published.title}. {one.figure}" if one.figure else one.published.title
     return inline_svg_text(path.read_text(encoding="utf-8"), name=name, description=said)
-
-
-def _sharing(results: Sequence[Reproduction]) -> Mapping[tuple[str, str], list[str]]:
-    """Of each result, the other artefacts that rest on one of its training runs."""
-    users: dict[str, list[str]] = defaultdict(list)
-    for one in results:
-        for run in one.runs:
-            users[run].append(one.id)
-    return {
-        (one.id, one.budget): list(dict.fromkeys(user for run in one.runs for user in users[run] if user != one.id))
-        for one in results
-    }
 
 
 def _finding(results: Sequence[Reproduction]) -> str:

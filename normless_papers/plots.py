@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from normless.plots import BAR_INKS, Law, Plot, series_ink
 
 # Exact agreement is drawn here, below any rounding.
 _EXACT = 1e-18
 
 
-def _beside_tolerance(agreements: pd.DataFrame) -> pd.DataFrame:
-    drawn = {name: agreements[name].clip(lower=_EXACT) for name in ("deviation", "tolerance")}
-    return agreements.assign(beyond=agreements["deviation"] > agreements["tolerance"], **drawn)
-
-
 AGREEMENT = Plot(
     "points",
-    _beside_tolerance,
+    lambda table: table.assign(
+        beyond=table["deviation"] > table["tolerance"],
+        **table[["deviation", "tolerance"]].clip(lower=_EXACT),
+    ),
     x="deviation",
     y="quantity",
     by="beyond",
@@ -41,7 +37,6 @@ GROWTH = Plot(
     x_label="block; lines: the law",
     y_label="second moment / that of x₀",
 )
-
 
 GRADIENT_BY_CLASS = Plot(
     "histogram",

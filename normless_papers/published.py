@@ -15,15 +15,13 @@ from normless.errors import NormlessError
 
 Kind = Literal["algorithm", "analytic", "guideline", "probe", "training"]
 
-PAPERS = MappingProxyType(
-    {
-        "skipinit": "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function",
-        "zeroinit": "De & Smith 2019, Batch Normalization Has Multiple Benefits (ZeroInit)",
-        "understanding-bn": "Bjorck et al. 2018, Understanding Batch Normalization",
-        "fixup": "Zhang et al. 2019, Fixup Initialization",
-        "gamma": "Kim et al., Guidelines for the Regularization of Gammas",
-    }
-)
+PAPERS: Mapping[str, str] = {
+    "skipinit": "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function",
+    "zeroinit": "De & Smith 2019, Batch Normalization Has Multiple Benefits (ZeroInit)",
+    "understanding-bn": "Bjorck et al. 2018, Understanding Batch Normalization",
+    "fixup": "Zhang et al. 2019, Fixup Initialization",
+    "gamma": "Kim et al., Guidelines for the Regularization of Gammas",
+}
 
 
 class UnknownArtefactError(NormlessError, KeyError):
@@ -39,12 +37,9 @@ class Published:
 
     Attributes:
         id: `PAPER/NAME`, such as `fixup/table-1`.
-        kind: what it is.
-        title: what it shows.
         where: section, table or figure of the paper.
         setup: how the paper did it, as far as it says.
-        rows: printed numbers, one mapping per row of a table; of single quantities, `quantity` and `value`. Empty
-            where the paper only plots.
+        rows: printed numbers, one mapping per row of a table; of single quantities, `quantity` and `value`.
         claim: what the paper concludes from it.
         note: where the text is damaged, contradicts itself or leaves something open; else empty.
     """
@@ -71,15 +66,17 @@ class Published:
     @classmethod
     def from_entry(cls, values: Mapping[str, Any]) -> Published:
         """Of an entry as `published.yaml` has them; only `id` and `claim` are needed."""
-        defaults = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": ""}
-        known = {name: values.get(name, default) for name, default in defaults.items()}
-        rows = _rows(values.get("published"))
-        return cls(**known | {"id": values["id"], "claim": values["claim"], "rows": rows})
+        printed = values.get("published") or ()
+        if isinstance(printed, dict):
+            printed = [{"quantity": name, "value": value} for name, value in printed.items()]
+        known = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": ""}
+        known |= {name: values[name] for name in (*known, "id", "claim") if name in values}
+        return cls(**known, rows=tuple(MappingProxyType(dict(row)) for row in printed))
 
     def to_entry(self) -> dict[str, Any]:
         """The inverse of `from_entry`."""
-        values = {name: getattr(self, name) for name in ("id", "kind", "title", "where", "setup", "claim", "note")}
-        return values | {"published": list(self.rows)}
+        values = dict(vars(self))
+        return values | {"published": list(values.pop("rows"))}
 
 
 @cache
@@ -91,11 +88,7 @@ def published() -> Mapping[str, Published]:
 
 
 def published_as(artefact: str) -> Published:
-    """The artefact of an id.
-
-    Raises:
-        UnknownArtefactError: there is none.
-    """
+    """The artefact of an id; UnknownArtefactError where there is none."""
     from difflib import get_close_matches
 
     if artefact not in published():
@@ -103,9 +96,3 @@ def published_as(artefact: str) -> Published:
         meant = f"did you mean {' or '.join(close)}?" if close else "see normless reproduce --list."
         raise UnknownArtefactError(f"No artefact has the id {artefact!r}; {meant}")
     return published()[artefact]
-
-
-def _rows(printed: Any) -> tuple[Mapping[str, Any], ...]:
-    if isinstance(printed, dict):
-        printed = [{"quantity": name, "value": value} for name, value in printed.items()]
-    return tuple(MappingProxyType(dict(row)) for row in printed or ())

@@ -1,7 +1,6 @@
 """Networks of the papers written out by their formulas, on the weights of ours: what conversions are compared with.
 
-Every formula takes its parameters from a converted network by name and is made of torch's functions alone: the
-scalars multiply and shift activations, where a converted network folds them into weights and biases.
+The scalars multiply and shift activations, where a converted network folds them into weights and biases.
 """
 
 from __future__ import annotations
@@ -88,25 +87,24 @@ def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
     return classified(network, x)
 
 
-def disturbed(network: nn.Module, *, size: float = 0.3) -> nn.Module:
+@torch.no_grad()
+def disturbed(network: nn.Module) -> nn.Module:
     """The same network in float64, with normal values added to multipliers, biases and layers that start at zero.
 
-    Their standard deviation is `size`, a layer's divided by the root of its inputs, so that branches carry a signal.
+    Their standard deviation is 0.3, a layer's divided by the root of its inputs, so that branches carry a signal.
     """
-    network.double()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            if parameter.dim() <= 1:
-                parameter.add_(size * torch.randn_like(parameter))
-            elif not parameter.any():
-                parameter.add_(size * torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
+    for parameter in network.double().parameters():
+        if parameter.dim() <= 1:
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        elif not parameter.any():
+            parameter.add_(0.3 * torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
     return network
 
 
 def gradients(network: nn.Module, outputs: Tensor, names: Iterable[str]) -> Tensor:
     """The gradient of the outputs' sum of squares over two by some parameters, flattened one after the other."""
-    parameters = dict(network.named_parameters())
-    results = torch.autograd.grad(outputs.square().sum() / 2, [parameters[name] for name in names], retain_graph=True)
+    parameters = [network.get_parameter(name) for name in names]
+    results = torch.autograd.grad(outputs.square().sum() / 2, parameters, retain_graph=True)
     return torch.cat([one.flatten() for one in results])
 
 

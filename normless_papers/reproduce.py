@@ -16,16 +16,13 @@ from normless.machine import available_cores
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction
-from normless_papers.serialization import plain
+from normless_papers.reproduction import Reproduction, plain
 from normless_papers.storage import folder_of, load, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from normless.sweeps import Laboratory, LaboratoryListener
-
-LABORATORY = "laboratory"
 
 
 def reproduce(
@@ -42,22 +39,16 @@ def reproduce(
 ) -> Reproduction:
     """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
-    Nothing that the artefact raises is raised here: it is the `error` of the result, which is tried again next time.
+    What the artefact raises is the `error` of the result, which is tried again next time. UnknownArtefactError where
+    there is no such artefact, ResultError if an older result cannot be read, and `again` is false.
 
     Args:
         id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
-        budget: which of its settings are taken.
-        out: folder of the results, see `normless_papers.storage`; runs that artefacts share are kept there too.
-        data: a data set in place of the budget's.
-        data_root: folder of the data sets; the usual place if None.
-        seed: the first seed.
+        budget, data, data_root, seed: see `Context`.
+        out: folder of the results, see `normless_papers.storage`, and of the runs that artefacts share.
         workers: processes that share the cores for training runs; one per core if None.
-        again: whether it is carried out even if the same has been; training runs that are finished stay as they are.
+        again: whether it is carried out even if the same has been; finished training runs are kept.
         laboratory: carries out the runs in place of one in `out`; `workers` is then ignored.
-
-    Raises:
-        UnknownArtefactError: there is no such artefact.
-        ResultError: an older result cannot be read, and `again` is false.
     """
     entry = published_of(id)
     id = entry.id  # noqa: A001 - as above
@@ -86,7 +77,7 @@ def laboratory_in(out: Path, workers: int | None = None, listener: LaboratoryLis
     """The laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless.sweeps import Laboratory
 
-    return Laboratory(out / LABORATORY, workers=workers, listener=listener)
+    return Laboratory(out / "laboratory", workers=workers, listener=listener)
 
 
 def provenance() -> Mapping[str, str]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import pandas as pd
 
 from normless.errors import NormlessError
+from normless.output import jsonable
 from normless_papers.budgets import Budget
 from normless_papers.claims import Basis, Check, Verdict, verdict_of
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published_as
-from normless_papers.serialization import number_of, plain, table_from_dict, table_to_dict
 
 # Counts up when older results can no longer be read.
 FORMAT = 2
+_INFINITIES = {"inf": float("inf"), "-inf": float("-inf")}
 
 
 class ResultError(NormlessError, ValueError):
@@ -25,15 +27,12 @@ class ResultError(NormlessError, ValueError):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The result of an artefact at a budget.
+    """The result of an artefact at a budget; attributes that `Evidence` has too are as there.
 
     Attributes:
-        id: of the artefact.
-        budget: which it was carried out with.
         basis: what its checks rest on: a formula, a measurement or training; empty where it could not be loaded.
         asked: what decides the numbers besides the code: `data`, `data_root`, `seed` and the budget's `settings`.
-        measured: see `normless_papers.evidence.Evidence`, as `on`, `checks`, `setup` and `remarks` are; empty where
-            an error came first.
+        measured: empty where an error came first.
         error: what went wrong, in a sentence; empty if nothing.
         seconds: wall time; runs that were there already take none.
         provenance: versions, machine and date.
@@ -84,11 +83,7 @@ class Reproduction:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Reproduction:
-        """The inverse of `to_dict`; what is published is read from the package.
-
-        Raises:
-            ResultError: the values are no result, or one of a later normless.
-        """
+        """The inverse of `to_dict`; ResultError if the values are no result, or one of another normless."""
         if not isinstance(values, Mapping) or not isinstance(values.get("format"), int):
             raise ResultError("expected a result as normless reproduce writes it, with its format")
         if values["format"] > FORMAT:
@@ -110,5 +105,45 @@ class Reproduction:
 
 
 def _checks(rows: Any) -> tuple[Check, ...]:
-    numbers = [{name: number_of(value) for name, value in row["numbers"].items()} for row in rows]
+    nan = math.nan
+    numbers = [{name: nan if one is None else float(one) for name, one in row["numbers"].items()} for row in rows]
     return tuple(Check(row["claim"], row["verdict"], own) for row, own in zip(rows, numbers, strict=True))
+
+
+def plain(value: Any) -> Any:
+    """A nested value as JSON: numbers of arrays as Python's, sets and tuples as lists, NaN as None, else its text."""
+    return jsonable(_unwrapped(value))
+
+
+def table_to_dict(table: pd.DataFrame) -> dict[str, Any]:
+    """The columns' names, and every row as a list of its cells."""
+    rows = [plain(row) for row in table.itertuples(index=False, name=None)]
+    return {"columns": [str(name) for name in table.columns], "rows": rows}
+
+
+def table_from_dict(values: Mapping[str, Any]) -> pd.DataFrame:
+    """The inverse of `table_to_dict`: what is missing among numbers is NaN again, and infinities are numbers."""
+    table = pd.DataFrame(values["rows"], columns=values["columns"])
+    for name in table.columns:
+        cells = [_INFINITIES.get(cell, cell) if isinstance(cell, str) else cell for cell in table[name]]
+        if any(isinstance(cell, str) for cell in table[name]) and not any(isinstance(cell, str) for cell in cells):
+            table[name] = cells
+    return table
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _unwrapped(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_unwrapped(one) for one in value]
+    if isinstance(value, Set):
+        return sorted(map(str, value))
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if hasattr(value, "tolist"):
+        return _unwrapped(value.tolist())
+    return str(value)

@@ -32,7 +32,6 @@ class Runs:
             `curve`, the mean training accuracy over all epochs, chance where the run diverged; `extended`, whether
             the learning rate lies below those that the sweep asks for.
         epochs: a row per run and epoch, as `SweepResult.epochs`.
-        sweeps: what was run.
         reduction: what is less than the paper's training, as a sentence; empty if nothing is.
         control: labels of the method that decides what trains; none if empty.
         data: provenance of the data set.
@@ -87,8 +86,8 @@ class Runs:
 
     def _trained(self, labels: dict[str, Any]) -> bool:
         """Whether a combination trained at some rate, or that is undecided."""
-        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**dict[str, Any](self.control))
         chance = chance_of(self.table)
+        control, best = (self.accuracy(**one) for one in (labels | dict(self.control), dict[str, Any](self.control)))
         # A control that itself failed at this depth or batch size is no control there.
         against = best if math.isnan(control.mean) or control.mean < (best.mean + chance) / 2 else control
         return trains("It trained.", self.accuracy(**labels), against, chance).verdict != "fails"
@@ -113,21 +112,16 @@ class Runs:
             return None
         return rows.iloc[0]
 
-    def accuracy(self, *, extended: bool = True, **labels: Any) -> Estimate:
-        """The test accuracy in percent at the best rate, of the extended ones too if asked; see `best_accuracy`."""
-        runs = self.chosen(**labels)
-        return best_accuracy(runs if extended else runs[~runs["extended"].astype(bool)], self.best)
+    def accuracy(self, **labels: Any) -> Estimate:
+        """The test accuracy in percent at the best rate; see `best_accuracy`."""
+        return best_accuracy(self.chosen(**labels), self.best)
 
     def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
         """Whether the runs with these labels train, compared with those labelled `against`; see `trained.trains`."""
         return runs_train(claim, self.chosen(**labels), self.chosen(**against), best=self.best, least=least)
 
     def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
-        """Whether they train at none of the rates that the sweep asks for, where the control trains.
-
-        Smaller rates, added where the optimum lies at the lower end, do not count: the grid says how small a rate may
-        be.
-        """
+        """Whether they train at none of the rates that the sweep asks for, extended ones excluded; see `trains`."""
         runs, control = self.chosen(**labels), self.chosen(**against)
         return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
 
@@ -231,14 +225,9 @@ def carry_out(
     reduction: str = "",
     control: Mapping[str, str] | None = None,
 ) -> Runs:
-    """Run what is missing of some sweeps with the same axes.
+    """Run what is missing of one or more sweeps with the same axes in the context's laboratory.
 
-    Args:
-        context: whose laboratory runs them.
-        sweeps: at least one.
-        metrics: whose optima must not lie at an end of the grid, as far as it is extended.
-        reduction: as in `Runs`.
-        control: as in `Runs`.
+    The optima by the metrics must not lie at an end of the grid, as far as it is extended.
     """
     results = [context.lab.run(sweep, metrics=metrics) for sweep in sweeps]
     rows = context.lab.carry_out([sweeps[0].points()[0].config])
@@ -284,9 +273,8 @@ def estimate(runs: pd.DataFrame, column: str, name: str = "") -> Estimate:
 def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """A row per combination of the columns `by`, in the order of the table of runs.
 
-    Returns:
-        The columns of `by`; each number's mean over replicates under its own name and sample standard deviation (NaN
-        of a single run) with `_deviation`; `n`, the number of runs, and of those with each outcome.
+    Each number's mean over replicates is under its own name and its sample standard deviation (NaN of a single run)
+    under that and `_deviation`; `n` is the number of runs, followed by that of each outcome.
     """
     rows = []
     for labels, runs in table.groupby(list(by), sort=False):
@@ -299,10 +287,7 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
 
 
 def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
-    """A column of a summary beside the published numbers of an artefact, as `BESIDE_PUBLISHED` draws them.
-
-    `on` are the columns that name a row.
-    """
+    """A column of a summary, whose rows `on` names, beside an artefact's published numbers for `BESIDE_PUBLISHED`."""
     printed = {tuple(str(row[one]) for one in on): row[column] for row in published_as(name).rows}
     keys = [tuple(map(str, key)) for key in measured[list(on)].itertuples(index=False, name=None)]
     numbers = {"measured": measured[column], "deviation": measured[f"{column}_deviation"]}

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
-import numpy as np
-import pandas as pd
+from normless_papers.claims import Check, at_scale, check, close, in_every, larger, within
 
-from normless_papers.claims import Check, Estimate, at_scale, check, close, in_every, larger, replicates, within
+Numbers = ParamSpec("Numbers")
 
 Test: TypeAlias = Callable[[str], Check]
 """From a claim to its check."""
 
 Tests: TypeAlias = Mapping[str, Test]
 """By the claims."""
-
-Quantity: TypeAlias = "Estimate | float | pd.Series[Any]"
-"""An estimate, an exact number, or a number per draw."""
 
 
 def stated(tests: Tests) -> list[Check]:
@@ -36,37 +31,18 @@ def checks_by(function: Callable[[Any], Sequence[Check] | Tests]) -> Callable[[A
     return checks
 
 
-def exceeds(first: Quantity, second: Quantity, *, by: float = 0.0) -> Test:
-    """`larger`: first - second > by."""
-    return partial(larger, first=_estimate(first), second=_estimate(second), by=by)
+def _test_by(check_of: Callable[Concatenate[str, Numbers], Check]) -> Callable[Numbers, Test]:
+    """The function of numbers to a test, for one of a claim and numbers to a check."""
+    return lambda *args, **kwargs: lambda claim: check_of(claim, *args, **kwargs)
 
 
-def lies_within(quantity: Quantity, low: float, high: float) -> Test:
-    """`within`: low ≤ mean ≤ high."""
-    return partial(within, estimate=_estimate(quantity), low=low, high=high)
-
-
-def equals(measured: float, expected: float, *, relative: float = 0.0, absolute: float = 0.0) -> Test:
-    """`close`: |measured - expected| ≤ max(absolute, relative·|expected|)."""
-    return partial(close, measured=measured, expected=expected, relative=relative, absolute=absolute)
-
-
-def in_all(draws: Iterable[bool], **numbers: float) -> Test:
-    """`in_every`: it holds in every draw."""
-    return lambda claim: in_every(claim, draws, **numbers)
-
-
-def decided(holds: bool | np.bool_ | None, **numbers: float) -> Test:
-    """`check`: decided by the caller, None if the numbers cannot decide it."""
-    return lambda claim: check(claim, None if holds is None else bool(holds), **numbers)
+exceeds = _test_by(larger)
+lies_within = _test_by(within)
+equals = _test_by(close)
+in_all = _test_by(in_every)
+decided = _test_by(check)
 
 
 def asked_at_scale(test: Test, reduction: str) -> Test:
     """`at_scale`: the test is of the paper's very numbers."""
     return lambda claim: at_scale(test(claim), reduction)
-
-
-def _estimate(quantity: Quantity) -> Estimate:
-    if isinstance(quantity, pd.Series):
-        return replicates(quantity)
-    return quantity if isinstance(quantity, Estimate) else Estimate(quantity)

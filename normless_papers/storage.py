@@ -24,8 +24,7 @@ def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
     """Write a result in place of an older one; returns its folder.
 
-    The older result is deleted first, and `result.json` is written last and at once: a result that can be loaded is
-    complete, whenever the process is killed.
+    Deleting the older one first and writing `result.json` last, at once, leaves only complete results to be loaded.
     """
     from normless.plots import save_png, save_svg
 
@@ -44,11 +43,7 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
 
 
 def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A002 - what the papers' index calls it
-    """The result of an artefact at a budget, or None if there is none.
-
-    Raises:
-        ResultError: there is one, and it cannot be read.
-    """
+    """The result of an artefact at a budget, or None if there is none; ResultError if it cannot be read."""
     path = folder_of(out, id, budget) / RESULT
     try:
         return Reproduction.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -59,11 +54,7 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
 
 
 def stored(out: Path) -> Iterator[Reproduction]:
-    """Every result in a folder, in the order of the papers and then of the budgets.
-
-    Raises:
-        ResultError: one of them cannot be read.
-    """
+    """Every result in a folder, in the order of the papers and then of the budgets; as `load`."""
     others = sorted("/".join(path.parts[-4:-2]) for path in (out / "artefacts").glob(f"*/*/*/{RESULT}"))
     for name in dict.fromkeys([*published(), *others]):
         for budget in BUDGETS:

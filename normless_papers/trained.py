@@ -12,15 +12,10 @@ from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, repl
 
 
 def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:
-    """The test accuracy at the learning rate with the highest mean; diverged runs count as chance.
+    """The test accuracy at the learning rate with the highest mean over the `best` runs, or all; NaN without runs.
 
-    Args:
-        runs: a row per run of one network: `rate`, `seed`, `outcome`, `test_accuracy`, `chance_accuracy`;
-            failed ones do not count.
-        best: how many of the best runs at each rate count; all if None.
-
-    Returns:
-        The mean over replicates, by seed where all of them count; NaN where there is no run.
+    Of a table of runs of one network: `rate`, `seed`, `outcome`, `test_accuracy`, `chance_accuracy`. Diverged ones
+    count as chance, failed ones not at all.
     """
     estimates = [UNKNOWN]
     for _, group in runs[runs["outcome"] != "failed"].groupby("rate"):
@@ -33,11 +28,9 @@ def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:
 def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE) -> Check:
     """Whether a network trains: whether it has at least half of the control's gain over chance.
 
-    With a, c and p the accuracy, the control's and that of chance, it trains where a - p > ½ (c - p), decided as in
-    `larger`. A control with c - p < ½ (1 - p), half of the possible gain, decides nothing: then the check holds if
-    the network has that much, and is inconclusive otherwise.
-
-    Accuracies are in percent, those of networks as `best_accuracy` has them; `least` takes the place of that ½ where
+    With a, c and p the accuracy, the control's and that of chance in percent, it trains where a - p > ½ (c - p),
+    decided as in `larger`. A control with c - p < ½ (100 - p), half of the possible gain, decides nothing: then the
+    check holds if the network has that much, and is inconclusive otherwise. `least` takes the place of that ½ where
     the paper's own training is too short.
     """
     needed = control.scaled(SHARE, (1 - SHARE) * chance)
@@ -49,12 +42,9 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
     return Check(claim, larger(claim, accuracy, needed).verdict, numbers)
 
 
-def does_not_train(
-    claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE
-) -> Check:
-    """The opposite of `trains`, inconclusive where that is."""
-    one = trains(claim, accuracy, control, chance, least=least)
-    return check(claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
+def opposite(one: Check) -> Check:
+    """The check that holds where another fails, and is inconclusive where that is."""
+    return check(one.claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
 
 
 def is_control(control: Estimate, chance: float, *, least: float = SHARE) -> bool:
@@ -74,8 +64,7 @@ def runs_do_not_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
 ) -> Check:
     """The opposite of `runs_train`, inconclusive where that is."""
-    one = runs_train(claim, runs, control, best=best, least=least)
-    return check(claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
+    return opposite(runs_train(claim, runs, control, best=best, least=least))
 
 
 def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:

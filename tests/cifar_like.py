@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless.data.images.generated import correlated_noise
+from normless.data.images.built_in import correlated_noise
 from normless.models import resnet_cifar
 
 # The paper's two networks: Xavier's weights without normalization and with it.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless.inspection import inspect_network
+from normless.cli.inspection import inspect_network
 
 
 class Gained(nn.Module):

@@ -22,7 +22,7 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
     {"deprecated"},
-    {"former_packages", "lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
+    {"lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
     {"extras", "machine"},
     {"registry"},
     {"nn"},
@@ -31,9 +31,9 @@ CORE = [
     {"signal"},
     {"models", "edits", "folding"},
     {"schemes"},
-    {"conversion", "recipe"},
+    {"conversion"},
     {"integrations", "optim", "probes", "saving"},
-    {"inspection", "diagnosis"},
+    {"diagnosis"},
 ]
 ABOVE = [{"data"}, {"train"}, {"plots"}, {"sweeps"}, {"demo", "bench"}, {"cli"}, {"normless_papers"}]
 LAYERS = [*CORE, *ABOVE]

@@ -204,7 +204,7 @@ def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("normless.cli.listing.REGISTRIES", {"models": ("normless.no_such_module:TABLE",)})
+    monkeypatch.setattr("normless.cli.listing.REGISTRIES", {"models": "normless.no_such_module:TABLE"})
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "models cannot be listed: No module named 'normless.no_such_module'.\n"
 

@@ -16,8 +16,7 @@ import normless as nl
 from normless.conversion import scheme_of
 from normless.edits import HeadDropout, RemoveNorms, ZeroClassifier
 from normless.models.spec import build_model, build_with_inputs, fitted_spec
-from normless.recipe import described, example_of
-from normless.saving import model_with_inputs
+from normless.saving import described, example_of, model_with_inputs
 from normless.schemes import Scheme
 
 CIFAR = "normless:resnet_cifar(depth=8)"

@@ -1,3 +1,5 @@
+from .census.measure import CensusBench as CensusBench
+from .census.measure import measure_census as measure_census
 from .map import MapBench as MapBench
 from .map import measure_map as measure_map
 from .probes import ProbeBench as ProbeBench

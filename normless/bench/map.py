@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import export
 
 from normless.arguments import arguments_of
-from normless.bench.timing import ratio_table, seconds_in_turns
+from normless.bench.timing import seconds_in_turns
 from normless.extras import import_extra
 from normless.models import Inputs, build_with_inputs
 from normless.residual import residual_map
@@ -34,12 +34,9 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class MapBench:
-    """What to measure.
+    """Networks to export and map in turns, with random weights, in eval mode, on two examples.
 
-    Attributes:
-        networks: each as `build_model` takes it, or `transformers:bert` for BERT base on 128 tokens; all with random
-            weights, in eval mode, on two examples.
-        rounds: how often every network is exported and mapped, in turns.
+    Each is given as `build_model` takes it, or `transformers:bert` for BERT base on 128 tokens.
     """
 
     networks: Sequence[str] = NETWORKS
@@ -49,12 +46,8 @@ class MapBench:
 def measure_map(bench: MapBench) -> pd.DataFrame:
     """Time `torch.export.export` alone and `residual_map`, which exports too, in turns.
 
-    Returns:
-        A row per network: network, blocks, export and map (seconds, median over the rounds), ratio (median over the
-        rounds of the map's time to the export's in the same round), lowest and highest of these ratios.
-
-    Raises:
-        MissingExtraError: timm or transformers is needed and not installed.
+    A row per network: network, blocks, export and map (seconds, median over the rounds), and as in `ratio_table` the
+    ratios of the map to the export. MissingExtraError if timm or transformers is needed and not installed.
     """
     return pd.DataFrame([_measure(name, bench.rounds) for name in bench.networks])
 
@@ -68,10 +61,10 @@ def _measure(name: str, rounds: int) -> dict[str, Any]:
         "map": lambda: residual_map(model, *arguments, **named),
     }
     seconds = seconds_in_turns(runs, rounds)
-    table = ratio_table("run", seconds, seconds.div(seconds["export"], axis=0)).set_index("run")
-    times = {run: float(table["seconds"][run]) for run in runs}
-    spread = {column: float(table[column]["map"]) for column in ("ratio", "lowest", "highest")}
-    return {"network": name, "blocks": residual_map(model, *arguments, **named).depth} | times | spread
+    ratios = seconds["map"] / seconds["export"]
+    spread: dict[str, Any] = {"ratio": ratios.median(), "lowest": ratios.min(), "highest": ratios.max()}
+    blocks = residual_map(model, *arguments, **named).depth
+    return {"network": name, "blocks": blocks, **dict(seconds.median())} | spread
 
 
 def _bert() -> tuple[nn.Module, Inputs]:

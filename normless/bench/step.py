@@ -19,35 +19,36 @@ REFERENCE = "none"
 
 
 @dataclass(frozen=True)
-class StepBench:
-    """What to measure.
+class ImageBench:
+    """What to measure of a CIFAR ResNet on random images: variants that take turns for some rounds.
 
-    Attributes:
-        depth: layers of the CIFAR ResNet.
-        batch_size: images per step.
-        image_size: their height and width in pixels.
-        rounds: how often every network takes a step; they take turns.
-        schemes: compared with the network without norms, in addition to the hand-written Fixup.
+    `image_size` is the height and width of an image in pixels.
     """
 
     depth: int = 110
     batch_size: int = 128
     image_size: int = 32
+    rounds: int = 5
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Random images and classes."""
+        images = torch.randn(self.batch_size, 3, self.image_size, self.image_size)
+        return images, torch.randint(10, (self.batch_size,))
+
+
+@dataclass(frozen=True)
+class StepBench(ImageBench):
+    """Which `schemes` to compare with the network without norms, in addition to the hand-written Fixup."""
+
     rounds: int = 10
     schemes: tuple[str, ...] = ("skipinit(alpha=1)", "fixup", "batch_norm")
 
 
 def measure_step(bench: StepBench) -> pd.DataFrame:
-    """Time forward, backward and SGD step of every network in turn.
-
-    Returns:
-        A row per network: network, seconds (median of one step), ratio (median over rounds of its time to that of
-        the network without norms in the same round), lowest and highest of these ratios.
-    """
+    """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to that without norms."""
     torch.manual_seed(0)
     network = resnet_cifar(bench.depth)
-    images = torch.randn(bench.batch_size, 3, bench.image_size, bench.image_size)
-    labels = torch.randint(10, (bench.batch_size,))
+    images, labels = bench.batch()
     networks: dict[str, nn.Module] = {scheme: convert(network, scheme) for scheme in (REFERENCE, *bench.schemes)}
     networks["hand-written fixup"] = HandWrittenFixup(network)
     steps = {name: training_step(net, images, labels) for name, net in networks.items()}
@@ -75,8 +76,7 @@ class HandWrittenFixupBlock(nn.Module):
 
     def __init__(self, block: BasicBlock) -> None:
         super().__init__()
-        self.conv1, self.conv2 = block.conv1, block.conv2
-        self.shortcut = block.shortcut
+        self.conv1, self.conv2, self.shortcut = map(block.get_submodule, ("conv1", "conv2", "shortcut"))
         self.bias1a, self.bias1b, self.bias2a, self.bias2b = (nn.Parameter(torch.zeros(1)) for _ in range(4))
         self.scale = nn.Parameter(torch.ones(1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -24,15 +24,9 @@ SEVERAL = "workers"
 
 @dataclass(frozen=True)
 class SweepBench:
-    """What to measure.
+    """Rounds of runs on digits, by `workers` processes of one thread each and by one process of so many threads.
 
-    Attributes:
-        model: the network, as `normless train` takes it; on digits.
-        epochs: of each run.
-        batch_size: images per step; larger ones gain more from a second thread, and less from a second process.
-        runs: of a round, on either side.
-        workers: processes of one thread each, against one process of so many threads; one per core if None.
-        rounds: how often each side carries out its runs; they take turns.
+    There is a worker per core if None. Larger batches gain more from a second thread, less from a second process.
     """
 
     model: str = "normless:wide_resnet(depth=16, width=1)"
@@ -46,14 +40,9 @@ class SweepBench:
 def measure_sweep(bench: SweepBench) -> pd.DataFrame:
     """Let both sides carry out equal runs in turns; every process has carried out a run before.
 
-    Returns:
-        A row per side: executor, processes, threads (of each), seconds (median over rounds, of all runs of a round),
-        ratio (median over rounds of the other side's time to its own in the same round: how many times more runs it
-        gets done), lowest and highest of these ratios, training (seconds of a run's training steps, mean) and
-        overhead (seconds of a process per run besides these: building, evaluating, saving, the laboratory).
-
-    Raises:
-        RuntimeError: a run failed.
+    A row per side, see `ratio_table`, with processes and threads (of each); ratios are of the other side's time to
+    its own: how many times more runs it gets done. Also training (seconds of a run's training steps, mean) and
+    overhead (seconds of a process per run besides these). RuntimeError if a run fails.
     """
     workers = bench.workers or available_cores()
     sides = {ONE: (1, workers), SEVERAL: (workers, 1)}
@@ -81,12 +70,8 @@ def measure_sweep(bench: SweepBench) -> pd.DataFrame:
 
 def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[int]) -> tuple[float, float]:
     """Wall time of some runs, and the mean over runs of the seconds of their training steps."""
-    configs = [
-        TrainConfig(
-            model=bench.model, epochs=bench.epochs, batch_size=bench.batch_size, seed=next(seeds), device="cpu"
-        )
-        for _ in range(runs)
-    ]
+    config = TrainConfig(model=bench.model, epochs=bench.epochs, batch_size=bench.batch_size, device="cpu")
+    configs = [replace(config, seed=next(seeds)) for _ in range(runs)]
     start = perf_counter()
     rows = lab.carry_out(configs)
     seconds = perf_counter() - start

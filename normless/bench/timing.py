@@ -27,15 +27,9 @@ def seconds_in_turns(actions: Mapping[str, Callable[[], object]], rounds: int) -
 
 
 def ratio_table(name: str, seconds: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """A row per column of `seconds` and `ratios`, which have a row per round.
+    """A row per action, of tables with a row per round: seconds, and ratios to another action in the same round.
 
-    Args:
-        name: of the column with the names of the rows.
-        seconds: of each action.
-        ratios: of each action to another in the same round.
-
-    Returns:
-        The column of names, seconds (median), ratio (median), lowest and highest of the ratios.
+    Columns: the actions under the name, seconds (median), ratio (median), lowest and highest of the ratios.
     """
     return pd.DataFrame(
         {

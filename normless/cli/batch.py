@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, image_shape, in_words, shapes
+from normless.cli.network import add_network_arguments, heading, image_shape, shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -19,39 +19,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network and a batch.
+    """A network, as it is built and as it is measured, converted by `scheme` or the same, and a batch for it.
 
-    Attributes:
-        original: the network as it is built.
-        network: what is measured: converted by `scheme`, or the original itself.
-        scheme: the text of the scheme, None for none.
-        inputs, targets: of the batch; targets are classes, one for every row of logits.
-        data: where they come from, in words.
-        map: the residual map of `network`.
+    The batch is inputs and classes, one for every row of logits; `data` says in words where they come from.
     """
 
     original: nn.Module
     network: nn.Module
     scheme: str | None
-    inputs: Any
-    targets: Tensor
+    batch: tuple[Any, Tensor]
     data: str
     map: ResidualMap
 
-    @property
-    def batch(self) -> tuple[Any, Tensor]:
-        """Inputs and targets."""
-        return self.inputs, self.targets
-
     def facts(self, namespace: Namespace) -> dict[str, Any]:
         """What is measured, for ``--json``."""
-        network = {"model": namespace.model, "scheme": self.scheme, "input": shapes(self.inputs)}
+        network = {"model": namespace.model, "scheme": self.scheme, "input": shapes(self.batch[0])}
         return network | {"data": self.data, "seed": namespace.seed}
 
     def heading(self, namespace: Namespace, *words: str) -> str:
         """What is measured, as one line."""
-        network = [namespace.model, *([f"converted by {self.scheme}"] if self.scheme else [])]
-        return ", ".join([*network, in_words(self.inputs), self.data, f"seed {namespace.seed}", *words])
+        return heading(namespace.model, self.scheme, self.batch[0], self.data, f"seed {namespace.seed}", *words)
 
 
 def add_batch_arguments(parser: ArgumentParser) -> None:
@@ -86,21 +73,29 @@ def subject_of(namespace: Namespace) -> Subject:
     torch.manual_seed(namespace.seed)
     if namespace.data is None:
         original, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
-        inputs = _of_size(inputs, namespace.batch_size, namespace.seed)
+        # Several inputs, or named ones, are what a file made them.
+        if isinstance(inputs, torch.Tensor) and inputs.is_floating_point():
+            generator = torch.Generator().manual_seed(namespace.seed)
+            inputs = torch.randn(namespace.batch_size, *inputs.shape[1:], generator=generator)
         targets, data = None, "random inputs and classes"
     else:
-        inputs, targets, classes, data = _real(namespace)
-        original, _ = model_with_inputs(
-            namespace.model, classes=classes, image_shape=cast("Shape", tuple(inputs.shape[1:]))
-        )
+        from normless.data import Augmentation, load_data
+
+        source = load_data(namespace.data, root=namespace.data_root)
+        size = min(namespace.batch_size, source.train_size)
+        batch = next(iter(source.train_batches(size, seed=namespace.seed, epoch=0, augmentation=Augmentation())))
+        inputs, targets = batch.inputs.to(torch.get_default_dtype()), batch.targets
+        data = f"{size} training examples of {namespace.data}"
+        shape = cast("Shape", tuple(inputs.shape[1:]))
+        original, _ = model_with_inputs(namespace.model, classes=source.classes, image_shape=shape)
     positional, named = arguments_of(inputs)
     network = original
     if namespace.scheme is not None:
         network = convert(original, namespace.scheme, *positional, **named)
     if targets is None:
         targets = _random_classes(network, positional, named, namespace.seed)
-    found = residual_map(network, *positional, **named)
-    return Subject(original, network, scheme_of(network), inputs, targets, data, found)
+    blocks = residual_map(network, *positional, **named)
+    return Subject(original, network, scheme_of(network), (inputs, targets), data, blocks)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -108,29 +103,6 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     import torch.nn.functional as F
 
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
-
-
-def _of_size(inputs: Any, size: int, seed: int) -> Any:
-    """Normal random values of the shape of one input tensor; several, or named ones, are what a file made them."""
-    import torch
-
-    if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
-        return inputs
-    return torch.randn(size, *inputs.shape[1:], generator=torch.Generator().manual_seed(seed))
-
-
-def _real(namespace: Namespace) -> tuple[Tensor, Tensor, int, str]:
-    """The first training batch of a data set, without augmentation, its number of classes, and words for it."""
-    import torch
-
-    from normless.data import Augmentation, load_data
-
-    data = load_data(namespace.data, root=namespace.data_root)
-    size = min(namespace.batch_size, data.train_size)
-    batches = data.train_batches(size, seed=namespace.seed, epoch=0, augmentation=Augmentation())
-    batch = next(iter(batches))
-    inputs = batch.inputs.to(torch.get_default_dtype())
-    return inputs, batch.targets, data.classes, f"{size} training examples of {namespace.data}"
 
 
 def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) -> Tensor:
@@ -146,5 +118,4 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
             f"Expected logits of shape (…, classes) from {type(network).__name__}, got "
             f"{'no tensor' if logits is None else tuple(logits.shape)}; measure it from Python, with a loss of yours."
         )
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(logits.shape[-1], logits.shape[:-1], generator=generator)
+    return torch.randint(logits.shape[-1], logits.shape[:-1], generator=torch.Generator().manual_seed(seed))

@@ -6,7 +6,7 @@ Another distribution adds a command by an entry point of the group ``normless.co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from normless.registry import Registry
@@ -26,8 +26,7 @@ class Command:
 
     def implementation(self) -> Any:
         """What has ``add_arguments`` and ``run``, imported now."""
-        module, _, name = self.module.partition(":")
-        return getattr(import_module(module), name) if name else import_module(module)
+        return resolve_name(self.module)
 
 
 COMMANDS = Registry[Command]("command")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, as_text, image_shape, in_words, shapes, table, terminal_width
+from normless.cli.network import add_network_arguments, as_text, heading, image_shape, shapes, table
 from normless.output import add_json_flag, answer, only_json
-
-if TYPE_CHECKING:
-    from normless.edits import Change
 
 # How many different changes of one edit are printed.
 MOST_PRINTED = 3
@@ -44,26 +42,30 @@ def run(namespace: Namespace) -> int:
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)
-        found = residual_map(model, *positional, **keywords)
-        changes = plan(model, scheme, *positional, residual_map=found, **keywords)
-        net = convert(model, scheme, *positional, residual_map=found, **keywords)
+        blocks = residual_map(model, *positional, **keywords)
+        changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
+        net = convert(model, scheme, *positional, residual_map=blocks, **keywords)
         text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
-    single = [name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1]
-    scalars = {kind: sum(map(single.count, names)) for kind, names in _SCALARS.items()}
+    scalars = Counter(name.rpartition(".")[2] for name, one in net.named_parameters() if one.numel() == 1)
+    multipliers, biases = scalars["multiplier"], scalars["input_bias"] + scalars["output_bias"]
     before, after = (sum(parameter.numel() for parameter in one.parameters()) for one in (model, net))
-    facts = {"model": text, "scheme": scheme.text, "input": shapes(inputs), "changes": _by_edit(changes)}
+    edits: dict[str, Counter[str]] = {}
+    for change in changes:
+        edits.setdefault(change.edit, Counter())[change.what] += 1
+    rows = [(edit, f"{counts.total()}", _most_frequent(counts)) for edit, counts in edits.items()]
+    facts: dict[str, Any] = {"model": text, "scheme": scheme.text, "input": shapes(inputs)}
+    facts["changes"] = {edit: {"count": counts.total(), "what": counts} for edit, counts in edits.items()}
     facts["parameters"] = {"before": before, "after": after}
-    facts |= {name.replace(" ", "_"): number for name, number in scalars.items()}
+    facts |= {"multipliers": multipliers, "scalar_biases": biases}
     facts |= {"norms_left": list(norms), "files": [str(path) for path in files]}
-    counted = ", ".join(f"{number} {name}" for name, number in scalars.items())
     lines = [
-        f"{text}, converted by {scheme.text}, {in_words(inputs)}",
+        heading(text, scheme.text, inputs),
         "",
-        as_text(_change_table(changes), terminal_width()),
+        as_text(table(("edit", "changes", "what"), rows, right=(1,))),
         "",
-        f"{before:,} parameters before, {after:,} after: {counted}",
+        f"{before:,} parameters before, {after:,} after: {multipliers} multipliers, {biases} scalar biases",
         f"norms left: {', '.join(norms) or 'none'}",
         "",
         *(f"wrote {path}" for path in files),
@@ -71,24 +73,7 @@ def run(namespace: Namespace) -> int:
     return answer(namespace, facts, "\n".join(lines))
 
 
-_SCALARS = {"multipliers": ("multiplier",), "scalar biases": ("input_bias", "output_bias")}
-
-
-def _by_edit(changes: tuple[Change, ...]) -> dict[str, dict[str, Any]]:
-    """Of every edit, in order: how many changes it makes, and how often each of them in words."""
-    edits: dict[str, dict[str, Any]] = {}
-    for change in changes:
-        edit = edits.setdefault(change.edit, {"count": 0, "what": {}})
-        edit["count"] += 1
-        edit["what"][change.what] = edit["what"].get(change.what, 0) + 1
-    return edits
-
-
-def _change_table(changes: tuple[Change, ...]) -> Any:
-    """The edits, how many changes each makes, and the most frequent ones in words."""
-    rows = []
-    for edit, made in _by_edit(changes).items():
-        often = sorted(made["what"].items(), key=lambda item: -item[1])
-        words = [f"{number} × {what}" if number > 1 else what for what, number in often[:MOST_PRINTED]]
-        rows.append((edit, f"{made['count']}", "; ".join(words + ["…"] * (len(often) > MOST_PRINTED))))
-    return table(("edit", "changes", "what"), rows, right=(1,))
+def _most_frequent(counts: Counter[str]) -> str:
+    """The most frequent changes of an edit."""
+    words = [f"{number} × {what}" if number > 1 else what for what, number in counts.most_common(MOST_PRINTED)]
+    return "; ".join(words + ["…"] * (len(counts) > MOST_PRINTED))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.demo import DemoSettings
@@ -14,37 +13,31 @@ from normless.output import add_json_flag, print_json
 if TYPE_CHECKING:
     from normless.demo import DemoResult
 
+# The settings that a user may change.
+_FLAGS = ("depths", "schemes", "epochs", "rates", "batch_size", "seed", "out", "workers")
+
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the settings a user may change."""
-    defaults = DemoSettings
-    parser.add_argument(
-        "--depths", type=int, nargs="+", default=list(defaults.depths), help="depths in layers, each 6b + 4"
-    )
-    parser.add_argument(
-        "--schemes", type=str, nargs="+", default=list(defaults.schemes), help="names of schemes, as skipinit"
-    )
-    parser.add_argument("--epochs", type=int, default=defaults.epochs, help="passes over the data set per run")
-    parser.add_argument(
-        "--rates",
-        "--rate",
-        type=float,
-        nargs="+",
-        default=list(defaults.rates),
-        help="learning rates that each scheme is tried at for an epoch; the best goes on",
-    )
-    parser.add_argument("--batch-size", type=int, default=defaults.batch_size, help="examples per step")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="of initialization, order and augmentation")
-    parser.add_argument("--out", type=Path, default=defaults.out, help="folder for figures and page")
-    workers = "processes that share the cores; one per core if left out"
-    parser.add_argument("--workers", type=int, default=defaults.workers, help=workers)
+    """Add a flag for each setting that a user may change."""
+    hints, described = get_type_hints(DemoSettings), docstring_parser.parse(DemoSettings.__doc__ or "").params
+    meanings = {parameter.arg_name: parameter.description or "" for parameter in described}
+    for name in _FLAGS:
+        hint, default = hints[name], getattr(DemoSettings, name)
+        several = isinstance(default, tuple)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            *(["--rate"] if name == "rates" else []),
+            type=get_args(hint)[0] if several else hint,
+            nargs="+" if several else None,
+            default=list(default) if several else default,
+            help=meanings[name].rstrip("."),
+        )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
     """Run the demo; print its table and where its files are."""
-    names = [field.name for field in fields(DemoSettings) if field.name in namespace]
-    values: dict[str, Any] = {name: getattr(namespace, name) for name in names}
+    values: dict[str, Any] = {name: namespace[name] for name in _FLAGS}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     settings = DemoSettings(**values)
     from normless.demo import run_demo
@@ -60,26 +53,15 @@ def run(namespace: Namespace) -> int:
 def _print(result: DemoResult) -> None:
     """The table of runs and the places of the files, for a person."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-    from normless.cli.network import OUTCOME_COLOURS
-    from normless.demo import format_accuracy, format_rate
+    from normless.cli.network import OUTCOME_COLOURS, table
+    from normless.demo.report import table_of_runs
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("depth", "scheme", "best rate", "outcome", "test accuracy", "seconds per epoch"):
-        table.add_column(name, justify="left" if name in ("scheme", "outcome") else "right")
-    rows = result.runs.to_dict("records")
-    for row, following in zip(rows, [*rows[1:], rows[-1]], strict=True):
-        table.add_row(
-            str(row["depth"]),
-            row["scheme"],
-            format_rate(row["rate"]),
-            f"[{OUTCOME_COLOURS[row['outcome']]}]{row['outcome']}[/]",
-            format_accuracy(row["test_accuracy"]),
-            f"{row['seconds_per_epoch']:.2f}",
-            end_section=row["depth"] != following["depth"],
-        )
+    runs = table_of_runs(result.runs)
+    rows = [[Text(cell, OUTCOME_COLOURS.get(cell, "")) for cell in row] for row in runs.rows]
+    right = tuple(index for index, column in enumerate(runs.columns) if column.numeric)
     console = Console(soft_wrap=True)
-    console.print(table)
+    console.print(table([column.name for column in runs.columns], rows, right=right))
     for path in (*result.figures, result.report):
         console.print(f"wrote {path}", highlight=False, markup=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
-from normless.cli.network import as_text, table, terminal_width
+from normless.cli.network import as_text, table
 from normless.output import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
@@ -83,8 +83,6 @@ def _side_by_side(treatment: Treatment) -> str:
         (row["check"], *(f"{_MARKS[row[f'verdict_{when}']]} {row[when]}" for when in ("before", "after")))
         for row in treatment.table.to_dict(orient="records")
     ]
-    width = terminal_width()
-    lines = [as_text(table(("check", "before", f"after {treatment.scheme}"), rows), width)]
-    if treatment.after.healthy:
-        return "\n".join([*lines, "", f"after {treatment.scheme} nothing wrong was found"])
-    return "\n".join([*lines, "", f"after {treatment.scheme}: {treatment.after}"])
+    text = as_text(table(("check", "before", f"after {treatment.scheme}"), rows))
+    after = " nothing wrong was found" if treatment.after.healthy else f": {treatment.after}"
+    return f"{text}\n\nafter {treatment.scheme}{after}"

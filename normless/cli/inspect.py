@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, as_text, image_shape, in_words, shapes, table, terminal_width
+from normless.cli.network import add_network_arguments, as_text, heading, image_shape, shapes, table, terminal_width
 from normless.output import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from normless.inspection import Inspection
+    from normless.cli.inspection import Inspection
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -45,8 +45,8 @@ def run(namespace: Namespace) -> int:
     if figure is not None and figure.suffix.lower() not in SUFFIXES:
         raise ValueError(f"Expected --figure to end in {', '.join(SUFFIXES)}, got {str(figure)!r}.")
 
+    from normless.cli.inspection import inspect_network
     from normless.conversion import scheme_of
-    from normless.inspection import inspect_network
     from normless.saving import model_with_inputs
     from normless.schemes import SCHEMES
 
@@ -62,8 +62,8 @@ def run(namespace: Namespace) -> int:
         _draw(inspection, namespace.model, figure)
     mode = "train" if model.training else "eval"
     header = {"model": namespace.model, "converted_by": scheme, "input": shapes(inputs), "mode": mode}
-    words = [namespace.model, *([f"converted by {scheme}"] if scheme else []), in_words(inputs), f"{mode} mode"]
-    parts = [", ".join(words), *_parts(inspection), *([f"wrote {figure}"] if figure is not None else [])]
+    parts = [heading(namespace.model, scheme, inputs, f"{mode} mode"), *_parts(inspection)]
+    parts += [f"wrote {figure}"] if figure is not None else []
     return answer(namespace, header | inspection.to_dict(), "\n\n".join(parts))
 
 
@@ -84,29 +84,25 @@ def _draw(inspection: Inspection, title: str, path: Path) -> None:
 
 
 def _parts(inspection: Inspection) -> list[str]:
-    """The blocks, the totals, the parameters, the schemes and what is left open, for a person."""
+    """The blocks, the totals, the parameters, the schemes and what is unresolved, for a person."""
     from normless.residual import format_blocks
 
-    width = terminal_width()
     tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]
-    parts = [format_blocks(inspection.map, width), _totals(inspection), *(as_text(one, width) for one in tables)]
+    parts = [format_blocks(inspection.map, terminal_width()), _totals(inspection), *map(as_text, tables)]
     left = [f"  {item}" for item in inspection.map.unresolved]
     return [*parts, "\n".join(["unresolved", *left]) if left else "unresolved: nothing"]
 
 
 def _totals(inspection: Inspection) -> str:
-    blocks = inspection.map.blocks
-    by_m = ", ".join(f"{count} with m = {m}" for m, count in inspection.blocks_by_m.items())
-    inner = sum(1 for _ in inspection.map.walk()) - len(blocks)
-    lines = [f"L = {len(blocks)} residual blocks" + (f": {by_m}" if by_m else "")]
-    if blocks:
-        identity = sum(block.identity_skip for block in blocks)
-        lines.append(f"identity skip paths: {identity} of {len(blocks)}")
-    if inner:
-        lines.append(f"further blocks inside branches: {inner}")
-    roles = ", ".join(f"{count} {role}" for role, count in inspection.norms_by_role.items())
-    norms = len(inspection.map.norms)
-    lines.append(f"{inspection.weight_layers} weight layers, {norms} norms" + (f": {roles}" if roles else ""))
+    totals, depth, norms = inspection.to_dict()["totals"], inspection.map.depth, len(inspection.map.norms)
+    by_m = ", ".join(f"{count} with m = {m}" for m, count in totals["blocks_by_m"].items())
+    lines = [f"L = {depth} residual blocks" + (f": {by_m}" if by_m else "")]
+    if depth:
+        lines.append(f"identity skip paths: {totals['identity_skips']} of {depth}")
+    if totals["inner_blocks"]:
+        lines.append(f"further blocks inside branches: {totals['inner_blocks']}")
+    roles = ", ".join(f"{count} {role}" for role, count in totals["norms_by_role"].items())
+    lines.append(f"{totals['weight_layers']} weight layers, {norms} norms" + (f": {roles}" if roles else ""))
     return "\n".join(lines)
 
 

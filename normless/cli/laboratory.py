@@ -1,20 +1,21 @@
-"""What the commands that carry out many runs share: where their table is, and what executes them."""
+"""Arguments of the commands that carry out many runs: where their table is, and what executes them."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
-    from normless.sweeps import ExecutorFactory, Laboratory, LaboratoryListener
+    from normless.sweeps import Laboratory, LaboratoryListener
 
 LOCAL = "local"
 
 
 def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
-    """Add where the runs in flight and the table of finished ones are; the folder is `out` if none is named."""
+    """Add the folder of the runs in flight, by default `out`, and the table of finished ones."""
     parser.add_argument("--out", type=Path, default=out, help="folder of the runs in flight, and of the table")
     parser.add_argument(
         "--db",
@@ -57,23 +58,17 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
 
 def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
     """The laboratory that the arguments describe; those of `add_executor_arguments` may be missing."""
-    from normless.sweeps import Laboratory, Shard
+    from normless.sweeps import Laboratory, RayExecutor, Shard
 
-    shard = namespace.get("shard")
+    shard, ray, executor = namespace.get("shard"), namespace.get("ray"), None
+    if ray is not None:
+        address = None if ray == LOCAL else ray
+        executor = partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)
     return Laboratory(
         namespace.out,
         url=namespace.db,
         workers=namespace.get("workers"),
-        executor=_ray(namespace) if namespace.get("ray") is not None else None,
+        executor=executor,
         shard=None if shard is None else Shard.from_text(shard),
         listener=listener,
     )
-
-
-def _ray(namespace: Namespace) -> ExecutorFactory:
-    from functools import partial
-
-    from normless.sweeps import RayExecutor
-
-    address = None if namespace.ray == LOCAL else namespace.ray
-    return partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)

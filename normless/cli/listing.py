@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
-from types import MappingProxyType
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import as_text, table, terminal_width
+from normless.cli.network import as_text, table
 from normless.errors import NormlessError
 from normless.output import add_json_flag, answer
 
 if TYPE_CHECKING:
-    from normless.registry import Description, Registry
+    from normless.registry import Description
 
-# The registries by kind; those of a kind that are in several tables are listed together.
-REGISTRIES = MappingProxyType(
-    {
-        "schemes": ("normless.schemes:SCHEMES",),
-        "edits": ("normless.edits:EDITS",),
-        "models": ("normless.models:MODELS",),
-        "data": ("normless.data:DATA",),
-        "probes": ("normless.probes:PROBES",),
-        "artefacts": ("normless_papers:ARTEFACTS",),
-    }
-)
+REGISTRIES: Mapping[str, str] = {
+    "schemes": "normless.schemes:SCHEMES",
+    "edits": "normless.edits:EDITS",
+    "models": "normless.models:MODELS",
+    "data": "normless.data:DATA",
+    "probes": "normless.probes:PROBES",
+    "artefacts": "normless_papers:ARTEFACTS",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,28 +37,18 @@ def run(namespace: Namespace) -> int:
     if namespace.kind is not None and namespace.kind not in REGISTRIES:
         raise NormlessError(f"There is no kind {namespace.kind!r}; the kinds are {', '.join(REGISTRIES)}.")
     kinds = REGISTRIES if namespace.kind is None else [namespace.kind]
-    listed: dict[str, list[Description]] = {}
+    tables: dict[str, Sequence[Description]] = {}
     missing: dict[str, str] = {}
     for kind in kinds:
         try:
-            listed[kind] = [entry for place in REGISTRIES[kind] for entry in _registry(place).describe()]
-        except ImportError as error:
+            tables[kind] = resolve_name(REGISTRIES[kind]).describe()
+        except (ImportError, AttributeError) as error:
             missing[kind] = f"{kind} cannot be listed: {str(error).rstrip('.')}."
-    entries: dict[str, Any] = {kind: [asdict(entry) for entry in found] for kind, found in listed.items()}
-    width = terminal_width()
+    facts: dict[str, Any] = {kind: [asdict(entry) for entry in entries] for kind, entries in tables.items()}
     parts = [
-        as_text(table((kind, "", "from"), [(one.name, one.summary, one.origin) for one in found]), width)
-        for kind, found in listed.items()
+        as_text(table((kind, "", "from"), [(one.name, one.summary, one.origin) for one in entries]))
+        for kind, entries in tables.items()
     ]
-    facts = entries | ({"missing": missing} if missing else {})
+    if missing:
+        facts["missing"] = missing
     return answer(namespace, facts, "\n\n".join([*parts, *missing.values()]))
-
-
-def _registry(place: str) -> Registry[object]:
-    from normless.registry import Registry
-
-    module, _, name = place.partition(":")
-    found = getattr(import_module(module), name, None)
-    if not isinstance(found, Registry):
-        raise ImportError(f"{module} has no table {name}")
-    return found

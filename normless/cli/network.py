@@ -1,4 +1,4 @@
-"""Arguments that name a network and its images, descriptions of its inputs, and tables of text."""
+"""Arguments that name a network and its images, its inputs in words, and tables of text."""
 
 from __future__ import annotations
 
@@ -72,6 +72,11 @@ def in_words(inputs: Any) -> str:
     return f"input {', '.join(map(_extent, inputs)) if isinstance(inputs, tuple) else _extent(inputs)}"
 
 
+def heading(model: str, scheme: str | None, inputs: Any, *words: str) -> str:
+    """What a command is about, in one line."""
+    return ", ".join([model, *([f"converted by {scheme}"] if scheme else []), in_words(inputs), *words])
+
+
 def _extent(value: Any) -> str:
     return "×".join(map(str, value.shape)) if hasattr(value, "shape") else type(value).__name__
 
@@ -93,11 +98,11 @@ def terminal_width() -> int:
     return get_terminal_size((WIDTH, 24)).columns
 
 
-def as_text(made: Table, width: int) -> str:
-    """A table as lines that end in no blanks."""
+def as_text(made: Table, width: int | None = None) -> str:
+    """A table as lines that end in no blanks, of the width of the terminal if none is given."""
     from rich.console import Console
 
-    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    console = Console(width=width or terminal_width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(made)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -4,39 +4,48 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.laboratory import add_executor_arguments, add_state_arguments, laboratory_of
-from normless.cli.parser import Implementation
-from normless.output import add_json_flag, jsonable, print_json
+from normless.output import add_json_flag, answer, jsonable, print_json
 
 if TYPE_CHECKING:
-    from normless.sweeps import Laboratory, Sweep, SweepResult
+    from normless.sweeps import Sweep
 
 OUT = Path("normless-sweeps")
 # Between two looks at the status.
 SECONDS = 2.0
 
 
-def _add_common_arguments(parser: ArgumentParser) -> None:
-    """Add the place of the runs, the metrics, and ``--json``."""
-    add_state_arguments(parser, OUT)
-    parser.add_argument(
-        "--metrics",
-        type=str,
-        nargs="+",
-        default=["test_accuracy"],
-        help="columns of the table of runs; the rates are extended where the optimum of one lies at their end",
-    )
-    add_json_flag(parser)
+class SweepCommand(NamedTuple):
+    """One of the commands of this module, about a sweep or several, and what adds the arguments of its own."""
 
+    run: Callable[[Namespace], int]
+    add_own: Callable[[ArgumentParser], object]
+    several: bool = False
 
-def _add_sweep(parser: ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the sweep, as YAML")
-    _add_common_arguments(parser)
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the file, the place of the runs, the metrics, ``--json`` and the arguments of its own."""
+        path: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+        if self.several:
+            parser.add_argument("files", nargs="+", help="the sweeps whose runs stay, as YAML", **path)
+        else:
+            parser.add_argument("file", help="the sweep, as YAML", **path)
+        add_state_arguments(parser, OUT)
+        parser.add_argument(
+            "--metrics",
+            type=str,
+            nargs="+",
+            default=["test_accuracy"],
+            help="columns of the table of runs; the rates are extended where the optimum of one lies at their end",
+        )
+        add_json_flag(parser)
+        self.add_own(parser)
 
 
 def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
@@ -49,14 +58,27 @@ def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
     return Sweep.from_yaml(path)
 
 
-def _add_run_arguments(parser: ArgumentParser) -> None:
-    _add_sweep(parser)
-    add_executor_arguments(parser)
-
-
 def _run(namespace: Namespace) -> int:
     """Carry out the sweep, with progress on standard error; 1 if a run failed."""
-    return _carry_out(_sweep_of(namespace.file, namespace), namespace)
+    from normless.cli.sweep_text import result_text
+    from normless.sweeps import OUTCOMES, SweepProgress
+
+    sweep = _sweep_of(namespace.file, namespace)
+    with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
+        result = lab.run(sweep, metrics=namespace.metrics)
+    counts = result.runs["outcome"].value_counts()
+    failed = result.runs[result.runs["outcome"] == "failed"]
+    facts = {
+        "name": sweep.name,
+        "runs": len(result.runs),
+        "missing": result.missing,
+        "outcomes": {outcome: int(counts.get(outcome, 0)) for outcome in OUTCOMES},
+        "errors": sorted(set(failed["error"])),
+        "optima": [row for metric in namespace.metrics for row in result.optima(metric).to_dict("records")],
+        "out": str(namespace.out),
+    }
+    answer(namespace, jsonable(facts), result_text(facts, list(sweep.axes), namespace.file))
+    return int(len(failed) > 0)
 
 
 def _retry(namespace: Namespace) -> int:
@@ -67,80 +89,35 @@ def _retry(namespace: Namespace) -> int:
         failed = list(table.loc[table["outcome"] == "failed", "hash"])
         lab.state.remove(failed)
     sys.stderr.write(f"{sweep.name}: {len(failed)} failed runs are carried out again.\n")
-    return _carry_out(sweep, namespace)
-
-
-def _carry_out(sweep: Sweep, namespace: Namespace) -> int:
-    from normless.cli.sweep_text import result_text
-    from normless.sweeps import SweepProgress
-
-    with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
-        result = lab.run(sweep, metrics=namespace.metrics)
-    facts = _facts(result, namespace)
-    if namespace.json:
-        print_json(jsonable(facts))
-    else:
-        sys.stdout.write(result_text(facts, list(sweep.axes), namespace.file))
-    return 1 if facts["outcomes"]["failed"] else 0
-
-
-def _facts(result: SweepResult, namespace: Namespace) -> dict[str, Any]:
-    from normless.sweeps import OUTCOMES
-
-    counts = result.runs["outcome"].value_counts()
-    failed = result.runs[result.runs["outcome"] == "failed"]
-    return {
-        "name": result.sweep.name,
-        "runs": len(result.runs),
-        "missing": result.missing,
-        "outcomes": {outcome: int(counts.get(outcome, 0)) for outcome in OUTCOMES},
-        "errors": sorted(set(failed["error"])),
-        "optima": [{**row} for metric in namespace.metrics for row in result.optima(metric).to_dict("records")],
-        "out": str(namespace.out),
-    }
-
-
-def _add_status_arguments(parser: ArgumentParser) -> None:
-    _add_sweep(parser)
-    parser.add_argument("--once", action="store_true", help="look once, as is done where there is no terminal")
+    return _run(namespace)
 
 
 def _status(namespace: Namespace) -> int:
     """Show the status: on a terminal until every run is finished, elsewhere once."""
     from rich.console import Console
+    from rich.live import Live
 
     from normless.cli.sweep_text import status_table
     from normless.sweeps import sweep_status
 
     sweep = _sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
-        status = sweep_status(lab, sweep, namespace.metrics)
+        look = partial(sweep_status, lab, sweep, namespace.metrics)
+        status = look()
         if namespace.json:
             print_json(status.to_dict())
         elif namespace.once or not Console().is_terminal:
             Console().print(status_table(status))
         else:
-            _watch(lab, sweep, namespace.metrics)
+            with Live(status_table(status), auto_refresh=False) as live:
+                while status.finished < status.wanted:
+                    time.sleep(SECONDS)
+                    status = look()
+                    live.update(status_table(status), refresh=True)
     return 0
 
 
-def _watch(lab: Laboratory, sweep: Sweep, metrics: list[str]) -> None:
-    """Show the status every few seconds."""
-    from rich.live import Live
-
-    from normless.cli.sweep_text import status_table
-    from normless.sweeps import sweep_status
-
-    status = sweep_status(lab, sweep, metrics)
-    with Live(status_table(status), auto_refresh=False) as live:
-        while status.finished < status.wanted:
-            time.sleep(SECONDS)
-            status = sweep_status(lab, sweep, metrics)
-            live.update(status_table(status), refresh=True)
-
-
-def _add_export_arguments(parser: ArgumentParser) -> None:
-    _add_sweep(parser)
+def _add_export(parser: ArgumentParser) -> None:
     parser.add_argument("to", type=Path, metavar="TO", help="file to write, of name .parquet or .csv")
     parser.add_argument("--epochs", action="store_true", help="a row per finished epoch instead of one per run")
 
@@ -155,22 +132,11 @@ def _export(namespace: Namespace) -> int:
         result = lab.read(sweep, metrics=namespace.metrics)
     table = result.epochs if namespace.epochs else result.runs
     to.parent.mkdir(parents=True, exist_ok=True)
-    if to.suffix == ".csv":
-        table.to_csv(to, index=False)
-    else:
-        table.to_parquet(to, index=False)
-    if namespace.json:
-        print_json({"name": sweep.name, "file": str(to), "rows": len(table), "missing": result.missing})
-    else:
-        missing = f"; {result.missing} runs of the sweep are missing" if result.missing else ""
-        sys.stdout.write(f"wrote {to}: {len(table)} {'epochs' if namespace.epochs else 'runs'}{missing}\n")
-    return 0
-
-
-def _add_prune_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="the sweeps whose runs stay, as YAML")
-    _add_common_arguments(parser)
-    parser.add_argument("--yes", action="store_true", help="delete; else the runs are only counted")
+    write: Callable[..., Any] = table.to_csv if to.suffix == ".csv" else table.to_parquet
+    write(to, index=False)
+    missing = f"; {result.missing} runs of the sweep are missing" if result.missing else ""
+    facts = {"name": sweep.name, "file": str(to), "rows": len(table), "missing": result.missing}
+    return answer(namespace, facts, f"wrote {to}: {len(table)} {'epochs' if namespace.epochs else 'runs'}{missing}")
 
 
 def _prune(namespace: Namespace) -> int:
@@ -183,16 +149,22 @@ def _prune(namespace: Namespace) -> int:
         if namespace.yes:
             prune(lab, unreferenced)
     rows, folders = len(unreferenced.rows), [str(path) for path in unreferenced.folders]
-    if namespace.json:
-        print_json({"rows": rows, "folders": folders, "removed": namespace.yes})
-        return 0
     done = "removed" if namespace.yes else "would be removed by --yes"
-    sys.stdout.write(f"{rows} finished runs and {len(folders)} folders of unfinished ones or of weights {done}\n")
-    return 0
+    text = f"{rows} finished runs and {len(folders)} folders of unfinished ones or of weights {done}"
+    return answer(namespace, {"rows": rows, "folders": folders, "removed": namespace.yes}, text)
 
 
-RUN = Implementation(_add_run_arguments, _run)
-RETRY = Implementation(_add_run_arguments, _retry)
-STATUS = Implementation(_add_status_arguments, _status)
-EXPORT = Implementation(_add_export_arguments, _export)
-PRUNE = Implementation(_add_prune_arguments, _prune)
+RUN = SweepCommand(_run, add_executor_arguments)
+RETRY = SweepCommand(_retry, add_executor_arguments)
+STATUS = SweepCommand(
+    _status,
+    lambda parser: parser.add_argument(
+        "--once", action="store_true", help="look once, as is done where there is no terminal"
+    ),
+)
+EXPORT = SweepCommand(_export, _add_export)
+PRUNE = SweepCommand(
+    _prune,
+    lambda parser: parser.add_argument("--yes", action="store_true", help="delete; else the runs are only counted"),
+    several=True,
+)

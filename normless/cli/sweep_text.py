@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from normless.cli.network import OUTCOME_COLOURS, as_text, table, terminal_width
+from normless.cli.network import OUTCOME_COLOURS, as_text, table
 from normless.sweeps import OUTCOMES, SweepStatus
 
 # Runs in flight and errors that are listed.
@@ -54,13 +54,7 @@ def _running(status: SweepStatus) -> RenderableType:
 
 
 def result_text(facts: dict[str, Any], axes: list[str], file: object) -> str:
-    """The number of runs by outcome, the optima, and what to do about failed and missing runs.
-
-    Args:
-        facts: the JSON object of ``normless sweep run``, before its conversion.
-        axes: of the sweep.
-        file: of the sweep.
-    """
+    """The JSON object of ``normless sweep run`` as text, of a sweep with these axes in this file."""
     titles = [*axes, "metric", "mean", "deviation", "n", "rate", "rate range", "at an end"]
     rows = [
         (
@@ -77,13 +71,13 @@ def result_text(facts: dict[str, Any], axes: list[str], file: object) -> str:
     numeric = tuple(range(len(axes) + 1, len(axes) + 5))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in facts["outcomes"].items() if count)
     lines = [f"{facts['name']}: {facts['runs']} runs: {counts or 'none is finished'}"]
-    lines += ["", as_text(table(titles, rows, right=numeric), terminal_width())] if rows else []
+    lines += ["", as_text(table(titles, rows, right=numeric))] if rows else []
     lines += [f"failed with {error}" for error in facts["errors"]]
     if facts["errors"]:
         lines.append(f"to carry these out again: normless sweep retry {file}")
     if facts["missing"]:
         lines.append(f"{facts['missing']} runs are missing, of other shards; start those, and this one again.")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _number(value: float) -> str:

@@ -19,11 +19,11 @@ from .sources import load_data as load_data
 from .sources import load_labelled_text as load_labelled_text
 from .sources import load_parallel_text as load_parallel_text
 from .sources import sources_of as sources_of
-from .text.sentence_tokens import CheckpointTokens as CheckpointTokens
-from .text.sentence_tokens import LearnedTokens as LearnedTokens
-from .text.sentence_tokens import SentenceTokens as SentenceTokens
-from .text.sentence_tokens import has_tokenizer as has_tokenizer
+from .text.text_batches import CheckpointTokens as CheckpointTokens
+from .text.text_batches import LearnedTokens as LearnedTokens
+from .text.text_batches import SentenceTokens as SentenceTokens
 from .text.text_batches import TextData as TextData
+from .text.text_batches import has_tokenizer as has_tokenizer
 from .text_sets import LabelledText as LabelledText
 from .text_sets import ParallelText as ParallelText
 from .tokens import SPECIAL_TOKENS as SPECIAL_TOKENS

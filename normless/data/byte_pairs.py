@@ -23,9 +23,6 @@ class BytePairs:
 
     Text is split into words, numbers and punctuation, and these into bytes, from which merging starts.
     Decoding is exact except for bytes that no training text had and for white space around the text.
-
-    Args:
-        tokenizer: from `train` or `load`.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -41,11 +38,9 @@ class BytePairs:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> BytePairs:
-        """Learn the merges of some texts, the same for the same texts in any order.
+        """Learn the merges of some texts, the same in any order of them, for a vocabulary of `size` tokens.
 
-        Args:
-            texts: sentences, of both languages where there are two.
-            size: number of tokens, the special ones included; fewer if no pair occurs twice.
+        The special ones are included; there are fewer if no pair occurs twice.
 
         Raises:
             ValueError: the size has no room for the special tokens and the bytes of the texts.

@@ -20,30 +20,33 @@ Data = TypeVar("Data")
 Download = tuple[str, str, str]
 
 
+def first_of(read: Callable[[Path], Data | None], folders: Iterable[Path]) -> Data | None:
+    """What is read from the first folder that has it; None where none has."""
+    return next((data for data in map(read, folders) if data is not None), None)
+
+
 def find_or_fetch(
     name: str,
     root: Path,
-    find: Callable[[Sequence[Path]], Data | None],
+    readers: Sequence[Callable[[Path], Data | None]],
     fetch: Callable[[Path], None],
     *,
     layout: str,
     download: bool,
     other_names: Sequence[str] = (),
 ) -> Data:
-    """A data set that is in ``root/name`` or `root`, or is downloaded into ``root/name``.
+    """A data set in ``root/name``, in another folder of the root or in `root`, else fetched into ``root/name``.
 
-    Args:
-        name: of the data set.
-        root: the folder of data sets, or the set's own.
-        find: reads the set from the first of some folders that has it; None where none has.
-        fetch: downloads it into a folder.
-        layout: its files, in words.
-        download: whether it may be downloaded.
-        other_names: further folders of the root to look in.
+    Each reader reads the set from a folder, or returns None; one is tried in every folder before the next. The layout
+    is the set's files, in words.
 
     Raises:
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
     """
+
+    def find(folders: Sequence[Path]) -> Data | None:
+        return next((data for read in readers if (data := first_of(read, folders)) is not None), None)
+
     folder = root / name
     folders = [folder, *(root / other for other in other_names), root]
     data = find(folders)

@@ -7,17 +7,17 @@ generator is used. Each kind of choice has its own stream: one augmentation does
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from normless.data.images.augmentation import Augmentation
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """The random choices of N examples; None where the augmentation has none.
 
     Attributes:
@@ -45,8 +45,15 @@ class Draws:
         return self._each(lambda values: values.index_select(0, positions))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Draws:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
+        return Draws(**{name: change(values) for name, values in self._asdict().items() if values is not None})
+
+
+def check_share(rank: int, world_size: int, batch_size: int = 1) -> None:
+    """Refuse batches without examples, and the rank of a process that does not exist."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be 0 to world_size − 1 = {world_size - 1}, got {rank}.")
 
 
 def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
@@ -65,18 +72,16 @@ def draw_epoch(
     """Draw one epoch, a pure function of the arguments; the streams are the children of `epoch_sequence`."""
     children = epoch_sequence(seed, epoch).spawn(6)
     order, seeds, shift, flip, hole, weight = (np.random.default_rng(child) for child in children)
-    draws = Draws(
-        order=torch.from_numpy(order.permutation(examples)),
-        seed=torch.from_numpy(seeds.integers(2**62, size=examples)),
-    )
-    drawn: dict[str, Tensor] = {}
+    draws: dict[str, NDArray[Any]] = {
+        "order": order.permutation(examples),
+        "seed": seeds.integers(2**62, size=examples),
+    }
     if augmentation.crop:
-        drawn["shift"] = torch.from_numpy(shift.integers(2 * augmentation.crop + 1, size=(examples, 2)))
+        draws["shift"] = shift.integers(2 * augmentation.crop + 1, size=(examples, 2))
     if augmentation.flip:
-        drawn["flip"] = torch.from_numpy(flip.random(examples) < 0.5)
+        draws["flip"] = flip.random(examples) < 0.5
     if augmentation.cutout:
-        drawn["hole"] = torch.from_numpy(hole.integers(image_shape[-2:], size=(examples, 2)))
+        draws["hole"] = hole.integers(image_shape[-2:], size=(examples, 2))
     if augmentation.mixup:
-        mixture = weight.beta(augmentation.mixup, augmentation.mixup, size=examples)
-        drawn["weight"] = torch.from_numpy(mixture.astype(np.float32))
-    return Draws(draws.order, draws.seed, **drawn)
+        draws["weight"] = weight.beta(augmentation.mixup, augmentation.mixup, size=examples).astype(np.float32)
+    return Draws(**{name: torch.from_numpy(values) for name, values in draws.items()})

@@ -26,24 +26,30 @@ class SeededChoice:
         return items[int(self._generator.random() * len(items))]
 
 
-def distinct(
-    draw: Callable[[int], tuple[str, ...]], size: int, taken: set[str], words: set[str] | None = None
-) -> list[tuple[str, ...]]:
-    """Draw examples, each a tuple of sentences none of which is taken; they are taken afterwards."""
-    examples: list[tuple[str, ...]] = []
-    refused = 0
-    while len(examples) < size:
-        example = draw(len(examples))
-        known = words is None or all(words.issuperset(sentence.split()) for sentence in example)
-        if known and taken.isdisjoint(example):
-            examples.append(example)
-            taken.update(example)
-            refused = 0
-        else:
-            refused += 1
-        if refused > _MOST_REFUSALS:
-            raise ValueError(
-                "The training examples have too few words to make other sentences of; increase their number by "
-                "train=…."
-            )
-    return examples
+def distinct_sets(draw: Callable[[int], tuple[str, ...]], sizes: Sequence[int]) -> list[list[tuple[str, ...]]]:
+    """Draw sets of examples, tuples of sentences of which none comes twice; later sets have words of the first alone.
+
+    Raises:
+        ValueError: the words of the first set do not make enough other sentences.
+    """
+    sets: list[list[tuple[str, ...]]] = []
+    taken: set[str] = set()
+    words: set[str] = set()
+    for size in sizes:
+        examples: list[tuple[str, ...]] = []
+        refused = 0
+        while len(examples) < size:
+            example = draw(len(examples))
+            known = not sets or all(words.issuperset(sentence.split()) for sentence in example)
+            if known and taken.isdisjoint(example):
+                examples.append(example)
+                taken.update(example)
+                refused = 0
+            elif (refused := refused + 1) > _MOST_REFUSALS:
+                raise ValueError(
+                    "The training examples have too few words to make other sentences of; increase their number by "
+                    "train=…."
+                )
+        sets.append(examples)
+        words = words or {word for example in examples for sentence in example for word in sentence.split()}
+    return sets

@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from normless.data.images.digits import digits
-from normless.data.images.generated import correlated, gaussian
+from normless.data.images.built_in import correlated, digits, gaussian
 from normless.data.images.image_data import ImageData
 from normless.data.images.image_folder import image_folder, pets
 from normless.data.images.small_images import cifar10, cifar100, svhn
 from normless.data.parallel.grammar import grammar
-from normless.data.parallel.multi30k import multi30k
-from normless.data.parallel.parallel_folder import parallel_text
+from normless.data.parallel.parallel_folder import multi30k, parallel_text
 from normless.data.text.labelled_tables import labelled_text, sst2
 from normless.data.text.sentiment import sentiment
 from normless.data.text_sets import LabelledText, ParallelText
@@ -87,6 +85,11 @@ def _load(
 ) -> Data:
     """Read a data set by a text such as ``cifar10(train=5000)``."""
     source, written = parse_call(name)
+    if source not in DATA and ":" not in source:
+        raise ValueError(
+            f"There is no data set {source!r} of {kind.kind}; there are {', '.join(sources_of(kind))}; "
+            "one of your own is FILE.py:NAME or MODULE:NAME."
+        )
     load = DATA.find(source)
     parameters = inspect.signature(load).parameters
     own: list[str] = [option for option in parameters if option not in ("root", "download")]

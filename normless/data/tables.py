@@ -6,7 +6,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import pandas as pd
@@ -18,14 +18,26 @@ VALIDATION_STEMS = ("val", "valid", "validation", "dev")
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
+def find_splits(
+    folder: Path, name: str, kinds: Sequence[str], *, foreign: Set[str] = frozenset()
+) -> list[list[Path]] | None:
+    """The files of each split by `find_shards`, the first for training; None where there are none for training."""
+    splits = [find_shards(folder, name, kind, foreign=foreign) for kind in kinds]
+    if not splits[0]:
+        return None
+    for kind, files in zip(kinds, splits, strict=True):
+        if not files:
+            raise DataFormatError(f"{folder} has {splits[0][0].name} but no *{kind}*.parquet beside it.")
+    return splits
+
+
 def find_shards(folder: Path, name: str, kind: str, *, foreign: Set[str] = frozenset()) -> list[Path]:
     """The files of one split in order, all of one family ``…train…[-00000-of-00002]….parquet``."""
     families: dict[str, list[Path]] = {}
     for file in sorted(folder.glob(f"*{kind}*.parquet")):
         if not _words(file) & (foreign - {name}) and (kind == "train" or "train" not in file.name):
             families.setdefault(_SHARD.sub("", file.name), []).append(file)
-    named = {family: files for family, files in families.items() if name in _words(files[0])}
-    families = named or families
+    families = {family: files for family, files in families.items() if name in _words(files[0])} or families
     if len(families) > 1:
         raise DataFormatError(
             f"{folder} has several {kind} sets: {', '.join(families)}; keep one, or name it {name}."

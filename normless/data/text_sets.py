@@ -12,14 +12,14 @@ from normless.errors import DataFormatError
 
 
 class TextSets:
-    """A text in parts, each a sequence of sentences or pairs with a `size` and a method `first`; frozen dataclasses.
+    """A text in parts, each a tuple of columns of N sentences, classes or translations; frozen dataclasses.
 
     Attributes:
         kind: what the text is, in words.
         parts: names of the fields with sentences.
         unit: what their sizes count.
         name: the name it is loaded by.
-        origin: where the text came from, in words.
+        origin: where it came from, in words.
     """
 
     kind: ClassVar[str]
@@ -30,15 +30,12 @@ class TextSets:
     origin: str
 
     def _title(self) -> str:
-        """The name, with what distinguishes versions of the text."""
         return self.name
 
     def _details(self) -> str:
-        """What follows the sizes in the line of provenance."""
         return ""
 
     def _lines(self) -> Iterator[str]:
-        """The content, line by line."""
         raise NotImplementedError
 
     @cached_property
@@ -68,9 +65,9 @@ class TextSets:
                 if not 1 <= size <= part.size:
                     raise ValueError(f"A subset of {self.name} has 1 to {part.size} {name} {self.unit}, not {size}.")
                 origins.append(f"the first {size} of {part.size} {name}")
-                parts[name] = part.first(size)
-        origin = f"{self.origin}, {' and '.join(origins)}" if origins else self.origin
+                parts[name] = type(part)(*(column[:size] for column in part))
         same: Any = self
+        origin = f"{self.origin}, {' and '.join(origins)}" if origins else self.origin
         smaller: Self = replace(same, origin=origin, **parts)
         return smaller
 
@@ -86,23 +83,13 @@ class LabelledSentences(NamedTuple):
         """The number N of sentences."""
         return len(self.sentences)
 
-    def first(self, size: int) -> LabelledSentences:
-        """The first sentences, at most `size` of them."""
-        return LabelledSentences(self.sentences[:size], self.labels[:size])
-
 
 @dataclass(frozen=True)
 class LabelledText(TextSets):
     """A training and a test set of labelled sentences.
 
-    The checksum is that of the classes' names and of all sentences, each after its label.
-
-    Attributes:
-        name: the name it is loaded by.
-        classes: names of the classes, in the order of their numbers.
-        origin: where the text came from, in words.
-        train: sentences to learn from.
-        test: sentences to report the accuracy on.
+    The checksum is that of the names of the `classes`, in the order of their numbers, and of all sentences, each
+    after its label.
     """
 
     kind: ClassVar[str] = "labelled text"
@@ -121,7 +108,7 @@ class LabelledText(TextSets):
     def _lines(self) -> Iterator[str]:
         yield from self.classes
         for part in (self.train, self.test):
-            for label, sentence in zip(part.labels, part.sentences, strict=True):
+            for sentence, label in zip(*part, strict=True):
                 yield f"{label}\t{sentence}"
 
 
@@ -136,35 +123,16 @@ class Pairs(NamedTuple):
         """The number N of pairs."""
         return len(self.source)
 
-    @property
-    def swapped(self) -> Pairs:
-        """The same pairs in the other direction."""
-        return Pairs(self.target, self.source)
-
-    def first(self, size: int) -> Pairs:
-        """The first pairs, at most `size` of them."""
-        return Pairs(self.source[:size], self.target[:size])
-
     def take(self, chosen: Sequence[bool]) -> Pairs:
         """The pairs that are chosen, of N choices."""
         return Pairs(*(tuple(line for line, take in zip(side, chosen, strict=True) if take) for side in self))
-
-    def without_empty(self) -> Pairs:
-        """The pairs of which neither side is empty."""
-        return self.take([bool(source and target) for source, target in zip(*self, strict=True)])
 
 
 @dataclass(frozen=True)
 class ParallelText(TextSets):
     """A training, a validation and a test set of sentence pairs.
 
-    Attributes:
-        name: the name it is loaded by.
-        languages: short names of the source and the target language, such as ("de", "en").
-        origin: where the text came from, in words.
-        train: pairs to learn from.
-        validation: pairs to choose settings by.
-        test: pairs to report BLEU on.
+    The languages are the short names of the source and the target language, such as ("de", "en").
     """
 
     kind: ClassVar[str] = "parallel text"
@@ -185,15 +153,6 @@ class ParallelText(TextSets):
         for pairs in (self.train, self.validation, self.test):
             yield from pairs.source
             yield from pairs.target
-
-
-class PairSets(NamedTuple):
-    """In words what the files were, and the three sets read from them."""
-
-    kind: str
-    train: Pairs
-    validation: Pairs
-    test: Pairs
 
 
 def checked_pairs(origin: str, source: Sequence[str], target: Sequence[str]) -> Pairs:

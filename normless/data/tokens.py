@@ -17,14 +17,7 @@ Integers = NDArray[np.int64]
 
 
 class SpecialTokens(NamedTuple):
-    """Numbers of the special tokens.
-
-    Attributes:
-        padding: fills the shorter sentences of a batch.
-        start: precedes a target sentence.
-        end: follows every sentence.
-        unknown: stands for a byte that no training text has.
-    """
+    """Numbers of the tokens for padding, before a target sentence, after every sentence, and for unknown bytes."""
 
     padding: int = 0
     start: int = 1

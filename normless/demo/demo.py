@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -24,11 +24,6 @@ from normless.sweeps import (
     trained_against,
 )
 
-if TYPE_CHECKING:
-    from normless.demo.first_epoch import FirstEpochConfig
-
-CONTROL = "batch_norm"
-
 
 class DemoError(NormlessError):
     """A run of the demo failed; the message names it and its error."""
@@ -38,9 +33,7 @@ class DemoError(NormlessError):
 class DemoResult:
     """The tables of a demo and the files written from them.
 
-    ``runs`` has a row per depth and scheme, at its best rate: depth, scheme, rate (NaN where every rate diverged),
-    outcome, test_accuracy (0..1), seconds_per_epoch, seed, epochs. ``tried`` has a row per depth, scheme and rate:
-    training_loss of the first epoch (nats; infinite where it diverged). ``signal`` has a row per scheme and block of
+    ``runs`` and ``tried`` are those of `runs_table` and `rates_table`; ``signal`` has a row per scheme and block of
     the deepest networks.
     """
 
@@ -61,10 +54,7 @@ class DemoResult:
 def run_demo(settings: DemoSettings) -> DemoResult:
     """Train every depth with every scheme, showing progress on standard error; write figures and the page.
 
-    The runs are those of a laboratory in the folder of the settings: finished ones are not carried out again.
-
-    Raises:
-        DemoError: a run failed.
+    Finished runs in the folder of the settings are not carried out again. DemoError if a run fails.
     """
     with Laboratory(settings.out / "runs", workers=settings.workers) as lab:
         first, whole = train_networks(lab, settings)
@@ -79,16 +69,13 @@ def train_networks(lab: Laboratory, settings: DemoSettings) -> tuple[SweepResult
     """Train every network for an epoch at every rate, and resume it at the rate with the lowest training loss.
 
     The schedule is that of the whole budget from the start, so the resumed run is the uninterrupted one. A network
-    that diverges at every rate counts at the lowest.
-
-    Returns:
-        The runs after one epoch, and those that were resumed at their end.
+    that diverges at every rate counts at the lowest. Returns the runs after one epoch, and the resumed ones.
     """
     first = settings.first_epochs()
     tried = _carried_out(lab, first)
     best = tried.optima("training_loss").fillna({"rate": min(settings.rates)})
     whole = settings.whole_runs(dict(zip(best["network"], best["rate"], strict=True)))
-    configs: list[FirstEpochConfig] = [point.config for point in first.points()]  # type: ignore[misc]
+    configs: list[Any] = [point.config for point in first.points()]
     begun = {config.whole().hash: lab.weights_folder(config) for config in configs}
     for point in whole.points():
         lab.start_from(point.config, begun[point.config.hash])
@@ -102,10 +89,8 @@ def _carried_out(lab: Laboratory, sweep: Sweep) -> SweepResult:
     names = {point.config.hash: f"{point.labels['network']}, rate {point.rate:g}" for point in sweep.points()}
 
     def describe(row: RunRow) -> str:
-        columns = row.columns()
-        loss = (
-            row.outcome if row.outcome in ("diverged", "failed") else f"training loss {columns['training_loss']:.3f}"
-        )
+        ended = row.outcome in ("diverged", "failed")
+        loss = row.outcome if ended else f"training loss {row.columns()['training_loss']:.3f}"
         return f"{names[row.hash]}: {loss}"
 
     with SweepProgress(sweep.name, describe=describe) as lab.listener:
@@ -119,14 +104,14 @@ def _carried_out(lab: Laboratory, sweep: Sweep) -> SweepResult:
 
 
 def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
-    """A row per run at the best rate: ``runs`` of `DemoResult`.
+    """A row per depth and scheme at its best rate, which is NaN where every rate diverged; accuracies in 0..1.
 
     The outcome is ``diverged``, or else ``trained`` or ``untrained`` against batch norm of the same depth (see
     `normless.sweeps.trained_against`); without batch norm among the schemes, against the best of them.
     """
     table = _with_networks(settings, whole)
     chance = float(table["chance_accuracy"].max())
-    control = table[table["scheme"] == CONTROL]
+    control = table[table["scheme"] == "batch_norm"]
     controls = dict(zip(control["depth"], control["test_accuracy"], strict=True))
     controls = controls or dict.fromkeys(table["depth"], table["test_accuracy"].max())
     trained = [
@@ -140,7 +125,7 @@ def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
 
 
 def rates_table(settings: DemoSettings, first: SweepResult) -> pd.DataFrame:
-    """A row per run after its first epoch: ``tried`` of `DemoResult`."""
+    """A row per depth, scheme and rate: training_loss of the first epoch (nats; infinite where it diverged)."""
     table = _with_networks(settings, first)
     table["training_loss"] = table["training_loss"].mask(table["outcome"] == "diverged", math.inf)
     return table[["depth", "scheme", "rate", "training_loss"]]

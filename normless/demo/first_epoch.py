@@ -29,51 +29,40 @@ class FirstEpochConfig(TrainConfig):
 class FirstEpochResult(Report):
     """The state of a run after its first epochs; fields as in `RunResult`."""
 
-    ROW = EpochRow
-
     outcome: Outcome
     test_accuracy: float
     seconds_per_epoch: float
     epochs: tuple[EpochRow, ...]
 
-    @property
-    def score(self) -> str:
-        """What the progress bar shows."""
-        return f"test accuracy {self.test_accuracy:.2%}"
-
 
 class _StopTrainingError(Exception):
-    """Raised by a listener to end the training."""
+    """Raised to end a training after the epochs that are its argument."""
 
 
 class _StopAfter(RunListener[EpochRow, RunResult]):
     """Ends the training after an epoch has been saved."""
 
     def __init__(self, epochs: int) -> None:
-        self.rows: list[EpochRow] = []
+        self._rows: list[EpochRow] = []
         self._epochs = epochs
 
     def on_start(self, start: RunStart[EpochRow]) -> None:
-        self.rows = list(start.finished)
-        self._check()
+        for row in start.finished:
+            self.on_epoch(row)
 
     def on_epoch(self, row: EpochRow) -> None:
-        self.rows.append(row)
-        self._check()
-
-    def _check(self) -> None:
-        if len(self.rows) >= self._epochs:
-            raise _StopTrainingError
+        self._rows.append(row)
+        if len(self._rows) >= self._epochs:
+            raise _StopTrainingError(*self._rows)
 
 
 def train_first_epoch(config: FirstEpochConfig, directory: Path) -> FirstEpochResult:
     """Train the first epochs of a run in a directory, or resume them."""
-    stop = _StopAfter(config.stop_after)
     try:
-        result = train(config.whole(), directory, listeners=[stop])
-    except _StopTrainingError:
-        last = stop.rows[-1]
-        return FirstEpochResult("trained", last.test_accuracy, last.seconds, tuple(stop.rows))
+        result = train(config.whole(), directory, listeners=[_StopAfter(config.stop_after)])
+    except _StopTrainingError as stop:
+        last = stop.args[-1]
+        return FirstEpochResult("trained", last.test_accuracy, last.seconds, stop.args)
     return FirstEpochResult(result.outcome, result.test_accuracy, result.seconds_per_epoch, result.epochs)
 
 

@@ -31,34 +31,44 @@ from normless.plots import (
 def write_demo_report(
     settings: DemoSettings, runs: pd.DataFrame, tried: pd.DataFrame, signal: pd.DataFrame, chance: float
 ) -> tuple[tuple[Path, ...], Path]:
-    """Write ``accuracy`` and ``skip-variance`` as SVG and PNG, and ``index.html``, to the settings' folder.
-
-    Returns:
-        The paths of the figures and the path of the page.
-    """
+    """Write ``accuracy`` and ``skip-variance`` as SVG and PNG, and ``index.html``; returns the paths of both."""
     from normless.data import load_data
 
     data = load_data(settings.data)
     settings.out.mkdir(parents=True, exist_ok=True)
-    drawn = {
-        "accuracy": accuracy_against_depth(runs, chance=chance),
-        "skip-variance": skip_variance_against_block(signal, laws={name: law.text for name, law in LAWS.items()}),
+    # By name: the axes and the caption.
+    figures = {
+        "accuracy": (
+            accuracy_against_depth(runs, chance=chance),
+            f"Test accuracy after {settings.epochs} epochs against depth, each scheme at its best of the "
+            f"rates {_rates(settings)}, chosen by training loss. A hollow marker is a network that did not train.",
+        ),
+        "skip-variance": (
+            skip_variance_against_block(signal, laws={name: law.text for name, law in LAWS.items()}),
+            f"Variance on the skip path against the block d at initialization, depth {signal['depth'].max()}. Points "
+            "are measured, lines predicted from the weights, with padding and small images. Dotted is the law of the "
+            "infinite-width limit without padding: 2ᵈ without normalization, d with batch norm (which starts again "
+            "where a convolution on the skip path changes the resolution), 1 with skipinit and fixup.",
+        ),
     }
-    captions = _captions(settings, signal)
     paths = [
         save(axes, settings.out / f"{name}.{kind}")
-        for name, axes in drawn.items()
+        for name, (axes, _) in figures.items()
         for kind, save in (("svg", save_svg), ("png", save_png))
     ]
+    _, height, width = data.image_shape
     page = Page(
         title="Depth with and without normalization",
         finding=finding(runs),
-        caution=_caution(settings, data.train_size, data.image_shape),
+        caution=f"A small run: one seed, {settings.epochs} epochs over {data.train_size} images of {height}×{width} "
+        f"pixels, networks of width {settings.width}, {len(settings.rates)} learning rates. It shows which networks "
+        "train; it does not claim the papers’ numbers, which come from larger data, wider networks and finer grids "
+        "of rates.",
         figures=[
-            Figure(inline_svg(axes, name=name, description=captions[name]), captions[name])
-            for name, axes in drawn.items()
+            Figure(inline_svg(axes, name=name, description=caption), caption)
+            for name, (axes, caption) in figures.items()
         ],
-        tables=[_runs_table(runs), _rates_table(tried)],
+        tables=[table_of_runs(runs), _rates_table(tried)],
         facts=_facts(settings, data.provenance),
     )
     return tuple(paths), write_page(page, settings.out / "index.html")
@@ -70,13 +80,15 @@ def finding(runs: pd.DataFrame) -> str:
     phrases = {"trained": "trained", "untrained": "did not train", "diverged": "diverged at every rate"}
     parts = []
     for outcome, phrase in phrases.items():
-        names = []
-        for row in deepest[deepest["outcome"] == outcome].to_dict("records"):
-            # "none diverged" would mean the opposite.
-            name = "the network without normalization" if row["scheme"] == "none" else str(row["scheme"])
-            names.append(name if outcome == "diverged" else f"{name} ({format_accuracy(row['test_accuracy'])})")
+        rows = deepest[deepest["outcome"] == outcome]
+        # "none diverged" would mean the opposite.
+        names = list(rows["scheme"].replace("none", "the network without normalization"))
+        if outcome != "diverged":
+            names = [
+                f"{name} ({format_accuracy(one)})" for name, one in zip(names, rows["test_accuracy"], strict=True)
+            ]
         if names:
-            parts.append(f"{_and(names)} {phrase}")
+            parts.append(f"{' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))} {phrase}")
     return f"At {runs['depth'].max()} layers, each scheme at its best learning rate, {'; '.join(parts)}."
 
 
@@ -90,33 +102,8 @@ def format_rate(rate: float) -> str:
     return "–" if rate != rate else f"{rate:g}"
 
 
-def _and(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _caution(settings: DemoSettings, train_size: int, image_shape: tuple[int, ...]) -> str:
-    _, height, width = image_shape
-    return (
-        f"A small run: one seed, {settings.epochs} epochs over {train_size} images of {height}×{width} pixels, "
-        f"networks of width {settings.width}, {len(settings.rates)} learning rates. It shows which networks train; "
-        "it does not claim the papers’ numbers, which come from larger data, wider networks and finer grids of rates."
-    )
-
-
-def _captions(settings: DemoSettings, signal: pd.DataFrame) -> dict[str, str]:
-    """By figure."""
-    return {
-        "accuracy": f"Test accuracy after {settings.epochs} epochs against depth, each scheme at its best of the "
-        f"rates {_rates(settings)}, chosen by training loss. A hollow marker is a network that did not train.",
-        "skip-variance": f"Variance on the skip path against the block d at initialization, depth "
-        f"{signal['depth'].max()}. Points are measured, lines predicted from the weights, with padding and small "
-        "images. Dotted is the law of the infinite-width limit without padding: 2ᵈ without normalization, d with "
-        "batch norm (which starts again where a convolution on the skip path changes the resolution), 1 with "
-        "skipinit and fixup.",
-    }
-
-
-def _runs_table(runs: pd.DataFrame) -> Table:
+def table_of_runs(runs: pd.DataFrame) -> Table:
+    """A row per network at its best rate, of the table of runs of a `DemoResult`."""
     return Table(
         caption="Each scheme at its best rate. A network is trained if it has at least half of batch norm’s gain "
         "over chance; a dash is one that diverged at every rate, with the accuracy at the lowest",
@@ -149,15 +136,14 @@ def _rates_table(tried: pd.DataFrame) -> Table:
             *(Column(format_rate(rate), numeric=True) for rate in rates),
         ],
         rows=[
-            [*map(str, network), *map(_loss, rows.sort_values("rate")["training_loss"])]
+            [
+                *map(str, network),
+                *rows.sort_values("rate")["training_loss"].map(lambda x: "diverged" if x == math.inf else f"{x:.3f}"),
+            ]
             for network, rows in tried.groupby(["depth", "scheme"], sort=False)
         ],
         row_headers=2,
     )
-
-
-def _loss(loss: float) -> str:
-    return "diverged" if math.isinf(loss) else f"{loss:.3f}"
 
 
 def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,31 +12,28 @@ from pydantic import Field
 from normless.sweeps import check_fields
 
 if TYPE_CHECKING:
-    from normless.sweeps import RateGrid, Sweep
+    from normless.sweeps import Sweep
 
 Count = Annotated[int, Field(gt=0)]
-# Depth and scheme.
-Network = tuple[int, str]
 
 
 @dataclass(frozen=True)
 class DemoSettings:
     """Wide-ResNets of every depth with every scheme, each at its own best learning rate, for a few epochs.
 
+    ValueError for settings that cannot be.
+
     Args:
-        depths: in layers, each 6b + 4.
+        depths: depths in layers, each 6b + 4.
         schemes: names of schemes; `batch_norm` is the control that decides which of the others trained.
         epochs: passes over the data set per run.
-        rates: learning rates; every scheme is tried at each for one epoch.
+        rates: learning rates; every scheme is tried at each for an epoch, and the best goes on.
         batch_size: examples per step.
         seed: of initialization, order of examples and augmentation.
         out: folder for figures, page and runs.
-        workers: number of processes; one per core if None.
+        workers: processes that share the cores; one per core if None.
         width: width factor of the networks.
         data: name of the data set.
-
-    Raises:
-        ValueError: naming the setting, what was expected and what came.
     """
 
     depths: Annotated[tuple[int, ...], Field(min_length=1)] = (16, 100, 400)
@@ -71,28 +68,26 @@ class DemoSettings:
         return f"normless:wide_resnet(depth={depth}, width={self.width})"
 
     @property
-    def networks(self) -> dict[str, Network]:
+    def networks(self) -> dict[str, tuple[int, str]]:
         """Depth and scheme by label, the deepest first: the longest run should not be the last one to start."""
         depths = sorted(self.depths, reverse=True)
         return {f"depth {depth}, {scheme}": (depth, scheme) for depth in depths for scheme in self.schemes}
 
     def first_epochs(self) -> Sweep:
         """One epoch of every network at every rate, with the schedule of the whole budget."""
-        from normless.sweeps import RateGrid
-
-        rates = RateGrid(tuple(sorted(self.rates)), None)
+        networks: dict[str, dict[str, Any]] = {label: {} for label in self.networks}
         kind = "normless.demo.first_epoch:FIRST_EPOCH"
-        return self._sweep("first epoch", {label: {} for label in self.networks}, rates, run=kind, keep_weights=True)
+        return self._sweep("first epoch", networks, sorted(self.rates), run=kind, keep_weights=True)
 
     def whole_runs(self, rates: Mapping[str, float]) -> Sweep:
         """The whole budget of every network, at a rate for each label of `networks`."""
-        from normless.sweeps import RateGrid
-
         settings = {label: {"rate": rate} for label, rate in rates.items()}
-        return self._sweep("best rates, to the end", settings, RateGrid((min(self.rates),), None))
+        return self._sweep("best rates, to the end", settings, [min(self.rates)])
 
-    def _sweep(self, name: str, settings: Mapping[str, Mapping[str, Any]], rates: RateGrid, **changes: Any) -> Sweep:
-        from normless.sweeps import Sweep, as_printed
+    def _sweep(
+        self, name: str, settings: Mapping[str, Mapping[str, Any]], rates: Sequence[float], **changes: Any
+    ) -> Sweep:
+        from normless.sweeps import RateGrid, Sweep, as_printed
 
         base = {
             "data": self.data,
@@ -108,4 +103,5 @@ class DemoSettings:
             label: {"model": self.model(depth), "scheme": as_printed(scheme), **settings[label]}
             for label, (depth, scheme) in self.networks.items()
         }
-        return Sweep(name, base, {"network": networks}, rates, replicates=1, best=1, seed=self.seed, **changes)
+        grid = RateGrid(tuple(rates), None)
+        return Sweep(name, base, {"network": networks}, grid, replicates=1, best=1, seed=self.seed, **changes)

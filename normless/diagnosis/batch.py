@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from math import log, sqrt
+from dataclasses import dataclass, field
+from math import inf, log, nan, sqrt
 
-from normless.diagnosis.examination import Examination
-from normless.diagnosis.finding import Check, Finding
+import pandas as pd
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normless.diagnosis.examination import Check, Cure, Examination, Finding
+from normless.probes import Watcher, channel_axis
+from normless.residual import Layer
 
 CLASSES, STATISTICS = "classes", "batch statistics"
 # One class predicted for nine examples in ten, the target of half of them at most, at twice the loss of guessing.
@@ -25,50 +31,72 @@ _FEW = (
 )
 
 
-def check_classes(examination: Examination) -> Check:
+@dataclass
+class BatchNormSizes(Watcher):
+    """The number of values, and of examples, that each batch norm's statistics are computed from."""
+
+    rows: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+
+    def wants(self, layer: Layer) -> bool:
+        """All norms."""
+        return layer.kind == "norm"
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Count the values of a batch norm."""
+        if isinstance(module, _BatchNorm):
+            examples = min(getattr(module, "ghost_size", len(x)), len(x))
+            self.rows[layer.path] = examples, examples * x.numel() // len(x) // x.shape[channel_axis(module, x)]
+
+    def table(self) -> pd.DataFrame:
+        """A row per batch norm: its path as index, `examples` and `values`."""
+        return pd.DataFrame.from_dict(self.rows, orient="index", columns=["examples", "values"])
+
+
+def check_classes(e: Examination) -> Check:
     """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
-    table, loss = examination.measured.logits, examination.measured.loss
+    table, loss = e.measured.logits, e.measured.loss
     if len(table) < 2 or not table["target_share"].notna().all():
         return Check(CLASSES, "the targets are not indices of several classes", asked=False)
     guessing = log(len(table))
-    favoured = table.loc[table["favoured"]].iloc[0]
-    energy = table["bias_gradient"] ** 2
-    share = float(energy[table["favoured"]].iloc[0] / energy.sum()) if energy.sum() else float("nan")
+    favoured = table[table["favoured"]].iloc[0]
+    index = int(favoured["class"])
+    predicted, true = float(favoured["predicted_share"]), float(favoured["target_share"])
     summary = (
         f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class "
-        f"{favoured['class']} is predicted for {favoured['predicted_share']:.0%} of the examples"
+        f"{index} is predicted for {predicted:.0%} of the examples"
     )
-    dominates = favoured["predicted_share"] >= PREDICTED and favoured["target_share"] <= TRUE
-    if not (dominates and loss > TIMES_GUESSING * guessing):
+    if not (predicted >= PREDICTED and true <= TRUE and loss > TIMES_GUESSING * guessing):
         return Check(CLASSES, summary)
+    energy = (table["bias_gradient"] ** 2).sum()
+    share = float(favoured["bias_gradient"] ** 2 / energy) if energy else nan
     finding = Finding(
         "dominant_class",
         min(0.7, 0.4 + (loss - guessing) / (10 * guessing)),
-        f"One class receives {share:.0%} of the gradient: class {favoured['class']} is predicted for "
-        f"{favoured['predicted_share']:.0%} of the examples and the target of {favoured['target_share']:.0%}.",
+        f"One class receives {share:.0%} of the gradient: class {index} is predicted for {predicted:.0%} of the "
+        f"examples and the target of {true:.0%}.",
         {
-            "class": int(favoured["class"]),
-            "predicted_share": float(favoured["predicted_share"]),
-            "target_share": float(favoured["target_share"]),
+            "class": index,
+            "predicted_share": predicted,
+            "target_share": true,
             "share_of_squared_logit_gradient": share,
             "agreement_of_its_gradients": float(favoured["agreement"]),
             "loss": loss,
             "loss_of_guessing": guessing,
         },
-        tuple(filter(None, [examination.map.classifier])),
+        tuple(filter(None, [e.map.classifier])),
         _DOMINANT,
-        examination.cure(
+        Cure(
             "initialize the classifier to zero, so that all classes are equally likely, or stop the growth of the "
             "signal: nl.convert(model, 'batch_norm + ZeroClassifier()', inputs) changes the classifier only",
-            *("batch_norm + ZeroClassifier()", "fixup", "skipinit"),
+            e.fitting("batch_norm + ZeroClassifier()", "fixup", "skipinit"),
         ),
     )
     return Check(CLASSES, summary, (finding,))
 
 
-def check_statistics(examination: Examination) -> Check:
+def check_statistics(e: Examination) -> Check:
     """Count the examples that the statistics of each batch norm are computed from."""
-    sizes = examination.measured.BatchNormSizes
+    sizes = e.measured.BatchNormSizes
     if sizes.empty:
         return Check(STATISTICS, "no batch norm in training mode", asked=False)
     examples, few = int(sizes["examples"].min()), sizes[sizes["examples"] < ENOUGH]
@@ -82,16 +110,16 @@ def check_statistics(examination: Examination) -> Check:
         {
             "examples": examples,
             "norms": len(few),
-            "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else float("inf"),
+            "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else inf,
             "values_in_smallest": int(few["values"].min()),
             "smallest": str(few["values"].idxmin()),
         },
         tuple(few.index),
         _FEW,
-        examination.cure(
+        Cure(
             "remove the norms, or use norms over single examples: nl.convert(model, 'skipinit', inputs); of a "
             "trained network nl.freeze(model) or nl.fold(model, inputs); with a larger batch, ghost_batch_norm",
-            *("skipinit", "fixup", "group_norm"),
+            e.fitting("skipinit", "fixup", "group_norm"),
         ),
     )
     return Check(STATISTICS, summary, (finding,))

@@ -13,28 +13,22 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.conversion import convert
-from normless.diagnosis.batch import check_classes, check_statistics
-from normless.diagnosis.branches import check_branches
-from normless.diagnosis.examination import PROBES, BatchNormSizes, Examination
-from normless.diagnosis.finding import Check, Finding
+from normless.diagnosis.batch import BatchNormSizes, check_classes, check_statistics
+from normless.diagnosis.blocks import check_backward, check_branches, check_growth
+from normless.diagnosis.examination import Check, Examination, Finding
 from normless.diagnosis.optimizer import check_first_steps, check_optimizer
-from normless.diagnosis.skip_path import check_backward, check_growth
 from normless.probes import Loss, probe, split_batch
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
+PROBES = ("signal", "backward", "logits", "gradients")
 CHECKS = (check_growth, check_backward, check_classes, check_statistics, check_branches, check_optimizer)
 _WIDTH = 110
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The checks of a network and their findings.
-
-    Attributes:
-        checks: every check with its measurement, whether or not it is a finding.
-        missed: the parts of the network that could not be observed.
-    """
+    """Every check of a network with its measurement and findings, and the parts that could not be observed."""
 
     checks: tuple[Check, ...]
     missed: tuple[Unresolved, ...]
@@ -68,13 +62,18 @@ class Diagnosis:
         words = "nothing wrong was found" if self.healthy else f"{len(self.findings)} findings, the most severe first"
         parts = [f"{words}; checked:", *(f"  {check.name}: {check.summary}" for check in self.checks)]
         for number, finding in enumerate(self.findings, 1):
-            evidence = ", ".join(f"{name} {_short(value)}" for name, value in finding.evidence.items())
-            lines = [f"{number}. {finding.title}", f"evidence: {evidence}", f"theory: {finding.theory}"]
+            evidence = (
+                f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in finding.evidence.items()
+            )
             schemes = f" [{', '.join(finding.cure.schemes)}]" if finding.cure.schemes else ""
-            lines.append(f"cure: {finding.cure.words}{schemes}")
-            indents = ["", *["   "] * (len(lines) - 1)]
-            pairs = zip(lines, indents, strict=True)
-            parts += ["", *(fill(line, _WIDTH, initial_indent=one, subsequent_indent="   ") for line, one in pairs)]
+            lines = (
+                f"{number}. {finding.title}",
+                f"   evidence: {', '.join(evidence)}",
+                f"   theory: {finding.theory}",
+                f"   cure: {finding.cure.words}{schemes}",
+            )
+            parts += ["", *(fill(line, _WIDTH, subsequent_indent="   ") for line in lines)]
         if self.missed:
             parts += ["", f"not seen: {', '.join(map(str, self.missed[:3]))}{', …' * (len(self.missed) > 3)}"]
         return "\n".join(parts)
@@ -94,13 +93,10 @@ def diagnose(
     The network and the optimizer are unchanged; trial steps are made on copies.
 
     Args:
-        model: the network.
         batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
             arguments.
-        loss: (logits, targets) to a scalar in nats.
         optimizer: to train it with; without one, weight decay and first steps are not checked.
         residual_map: the network's map; computed if None.
-        trial_steps: the number of trial steps.
 
     Raises:
         ValueError: the batch is no pair, or no gradient can be measured.
@@ -112,10 +108,6 @@ def diagnose(
     examination = Examination(model, residual_map, inputs, targets, loss, optimizer, measured)
     checks = [check(examination) for check in CHECKS]
     return Diagnosis((*checks, check_first_steps(examination, trial_steps)), measured.missed)
-
-
-def _short(value: float | int | str) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ class Treatment:
     def table(self) -> pd.DataFrame:
         """A row per check: its summary before and after, and whether that is fine, wrong, or was not asked."""
         pairs = zip(self.before.checks, self.after.checks, strict=True)
-        rows = [(one.name, one.summary, _verdict(one), two.summary, _verdict(two)) for one, two in pairs]
+        rows = [(one.name, one.summary, one.verdict, two.summary, two.verdict) for one, two in pairs]
         return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,15 +143,13 @@ def treat(
     """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
 
     Args:
-        model: the network; unchanged.
-        batch: as in `diagnose`.
+        model, batch, loss: as in `diagnose`.
         diagnosis: of the network; made here if None.
         scheme: replaces the proposed one.
         original: the network before its conversion if `model` carries a scheme; it is converted instead.
-        loss: as in `diagnose`.
 
     Returns:
-        The treatment, or None if no finding is repaired by a scheme.
+        None if no finding is repaired by a scheme.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme and no original was given.
@@ -172,7 +162,3 @@ def treat(
     positional, named = arguments_of(split_batch(batch)[0])
     network = convert(model if original is None else original, chosen, *positional, **named)
     return Treatment(chosen, network, before, diagnose(network, batch, loss=loss))
-
-
-def _verdict(check: Check) -> str:
-    return "wrong" if check.findings else "fine" if check.asked else "not asked"

@@ -1,51 +1,89 @@
-"""What the checks of a diagnosis read: its arguments and the measurements of one forward and backward pass."""
+"""What the checks of a diagnosis read, and what they give: findings and their cures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.conversion import plan, scheme_of
-from normless.diagnosis.finding import Cure
 from normless.errors import NormlessError
-from normless.probes import Loss, Measurements, Watcher, channel_axis
-from normless.residual import Layer, ResidualMap
+from normless.output import jsonable
+from normless.probes import Loss, Measurements
+from normless.residual import ResidualMap
 
 
-@dataclass
-class BatchNormSizes(Watcher):
-    """The number of values, and of examples, that each batch norm's statistics are computed from."""
+@dataclass(frozen=True)
+class Cure:
+    """A repair of a finding.
 
-    rows: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    Attributes:
+        words: what to do, with the call that does it.
+        schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
+    """
 
-    def wants(self, layer: Layer) -> bool:
-        """All norms."""
-        return layer.kind == "norm"
-
-    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Count the values of a batch norm."""
-        if isinstance(module, _BatchNorm):
-            examples = min(getattr(module, "ghost_size", len(x)), len(x))
-            self.rows[layer.path] = examples, examples * x.numel() // len(x) // x.shape[channel_axis(module, x)]
-
-    def table(self) -> pd.DataFrame:
-        """A row per batch norm: its path as index, `examples` and `values`."""
-        return pd.DataFrame.from_dict(self.rows, orient="index", columns=["examples", "values"])
+    words: str
+    schemes: tuple[str, ...] = ()
 
 
-PROBES = ("signal", "backward", "logits", "gradients")
+@dataclass(frozen=True)
+class Finding:
+    """A cause that keeps a network from training, now or later.
+
+    Attributes:
+        kind: an identifier, as `growing_variance`.
+        severity: from 0 to 1; findings are ranked by it.
+        title: one sentence with the most important number.
+        evidence: measured and predicted numbers by name.
+        where: qualified names of the blocks, layers or parameters concerned.
+        theory: why it is a problem, with the paper.
+        cure: the repair.
+    """
+
+    kind: str
+    severity: float
+    title: str
+    evidence: Mapping[str, float | int | str]
+    where: tuple[str, ...]
+    theory: str
+    cure: Cure
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as data ready for JSON."""
+        data: dict[str, Any] = jsonable(asdict(self))
+        return data
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a network.
+
+    Attributes:
+        summary: the measurement in words and numbers, whether or not it is a finding.
+        findings: empty if nothing is wrong.
+        asked: False if the check does not apply or could not be made.
+    """
+
+    name: str
+    summary: str
+    findings: tuple[Finding, ...] = ()
+    asked: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """`wrong`, `fine` or `not asked`."""
+        return "wrong" if self.findings else "fine" if self.asked else "not asked"
 
 
 @dataclass(frozen=True)
 class Examination:
-    """The arguments of a diagnosis, and the measurements of one pass in training mode by `PROBES`."""
+    """The arguments of a diagnosis, and the measurements of one pass in training mode."""
 
     model: nn.Module
     map: ResidualMap
@@ -60,23 +98,14 @@ class Examination:
         table = self.measured[probe]
         return table[~table["name"].isin([item.path for item in self.measured.missed])]
 
-    def cure(self, words: str, *schemes: str) -> Cure:
-        """A cure with those of its schemes that fit the network; with all if it carries a scheme already."""
-        return Cure(words, self.fitting(schemes))
-
-    def fitting(self, schemes: Sequence[str]) -> tuple[str, ...]:
+    def fitting(self, *schemes: str) -> tuple[str, ...]:
         """The schemes that fit the network; all if it carries a scheme already."""
-        return tuple(scheme for scheme in schemes if scheme_of(self.model) is not None or self._fits(scheme))
-
-    def _fits(self, scheme: str) -> bool:
+        if scheme_of(self.model) is not None:
+            return schemes
         positional, named = arguments_of(self.inputs)
-        try:
-            plan(self.model, scheme, *positional, residual_map=self.map, **named)
-        except NormlessError:
-            return False
-        return True
-
-
-def gradient_norms(measured: Measurements) -> dict[str, float]:
-    """The norm of every parameter's gradient by qualified name, from the probe `gradients`."""
-    return dict(zip(measured.gradients["parameter"], measured.gradients["norm"], strict=True))
+        fitting = []
+        for scheme in schemes:
+            with suppress(NormlessError):
+                plan(self.model, scheme, *positional, residual_map=self.map, **named)
+                fitting.append(scheme)
+        return tuple(fitting)

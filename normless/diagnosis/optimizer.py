@@ -5,11 +5,12 @@ from __future__ import annotations
 from copy import deepcopy
 from itertools import repeat
 
+from torch.optim import Optimizer
+
 from normless.decay import POLICIES
-from normless.diagnosis.examination import Examination
-from normless.diagnosis.finding import Check, Cure, Finding
+from normless.diagnosis.examination import Check, Cure, Examination, Finding
 from normless.divergence import first_diverged, has_diverged
-from normless.optim.roles import parameter_roles
+from normless.optim.groups import parameter_roles
 from normless.probes import Signal, descend, observe, preserve_state
 
 GROUPS = "optimizer"
@@ -34,25 +35,26 @@ _CLOSED = (
 )
 
 
-def check_optimizer(examination: Examination) -> Check:
+def check_optimizer(e: Examination) -> Check:
     """Compare the optimizer's parameters and weight decays with the guidelines."""
-    optimizer = examination.optimizer
-    if optimizer is None:
+    if e.optimizer is None:
         return Check(GROUPS, "none was given", asked=False)
-    decays = {id(one): group.get("weight_decay", 0.0) for group in optimizer.param_groups for one in group["params"]}
-    parameters = dict(examination.model.named_parameters())
-    roles = parameter_roles(examination.model, examination.map)
+    decays = {
+        id(one): group.get("weight_decay", 0.0) for group in e.optimizer.param_groups for one in group["params"]
+    }
+    parameters = dict(e.model.named_parameters())
+    roles = parameter_roles(e.model, e.map)
     against: dict[str, list[str]] = {}
-    missing: list[str] = []
+    missing: dict[str, str] = {}
     for name, role in roles.items():
         decay = decays.get(id(parameters[name]))
         if decay is None:
-            missing.append(name)
+            missing[name] = role
         elif decay > 0 and role not in POLICIES["guidelines"]:
             against.setdefault(role, []).append(name)
     findings = [_decayed(against, max(decays.values()))] if against else []
     if missing:
-        findings.append(_untrained(missing, roles))
+        findings.append(_untrained(missing))
     decayed = sum(decay > 0 for decay in decays.values())
     return Check(GROUPS, f"{len(decays)} parameters, {decayed} of them decayed", tuple(findings))
 
@@ -74,42 +76,62 @@ def _decayed(against: dict[str, list[str]], decay: float) -> Finding:
     )
 
 
-def _untrained(names: list[str], roles: dict[str, str]) -> Finding:
-    scalars = sum(roles[name] == "scalars" for name in names)
+def _untrained(roles: dict[str, str]) -> Finding:
+    scalars = list(roles.values()).count("scalars")
     including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
     return Finding(
         "untrained_parameters",
         0.6 if scalars else 0.5,
-        f"{len(names)} trainable parameters are in no group of the optimizer{including}, as {names[0]}.",
-        {"parameters": len(names), "scalars": scalars},
-        tuple(names),
+        f"{len(roles)} trainable parameters are in no group of the optimizer{including}, as {next(iter(roles))}.",
+        {"parameters": len(roles), "scalars": scalars},
+        tuple(roles),
         "Parameters in no group keep their initial value; a multiplier at 0 keeps its branch closed.",
         Cure("pass all of them: nl.param_groups(model, lr=…, weight_decay=…) has every trainable parameter once"),
     )
 
 
-def check_first_steps(examination: Examination, steps: int) -> Check:
+def check_first_steps(e: Examination, steps: int) -> Check:
     """Take `steps` steps of the optimizer on the one batch, with copies of network and optimizer."""
-    if examination.optimizer is None or steps < 1:
-        reason = "no optimizer was given" if examination.optimizer is None else "0 steps were requested"
+    if e.optimizer is None or steps < 1:
+        reason = "no optimizer was given" if e.optimizer is None else "0 steps were requested"
         return Check(STEPS, f"not tried: {reason}", asked=False)
-    losses, closed = _trial(examination, steps)
-    rate = max(group["lr"] for group in examination.optimizer.param_groups)
-    summary = f"{steps} steps at rate {rate:.3g} take the loss from {losses[0]:.3g} to {losses[-1]:.3g}"
-    findings = []
+    losses, closed = _trial(e, e.optimizer, steps)
+    rate, change = max(group["lr"] for group in e.optimizer.param_groups), f"from {losses[0]:.3g} to {losses[-1]:.3g}"
+    finding = None
     if first_diverged(losses) is not None:
-        findings.append(_diverged(examination, losses, rate))
+        made = len(losses) - 1
+        finding = Finding(
+            "diverging",
+            0.95,
+            f"Training diverges: the loss goes {change} in {made} step{'s' * (made > 1)} at rate {rate:.3g}.",
+            {"rate": rate, "steps": made, "loss_before": losses[0], "loss_behind": losses[-1]},
+            (),
+            _DIVERGED,
+            Cure(
+                "use a smaller learning rate, or a network that is stable at this one: "
+                "nl.convert(model, 'skipinit', inputs)",
+                e.fitting("skipinit", "fixup"),
+            ),
+        )
     elif closed:
-        findings.append(_closed(examination, closed, steps, rate))
-    return Check(STEPS, summary, tuple(findings))
+        finding = Finding(
+            "branch_never_grows",
+            0.3 + 0.5 * len(closed) / e.map.depth,
+            f"{len(closed)} of {e.map.depth} branches are still zero after {steps} steps at rate {rate:.3g}, as that "
+            f"of {closed[0]}.",
+            {"shut": len(closed), "blocks": e.map.depth, "steps": steps, "rate": rate},
+            closed,
+            _CLOSED,
+            Cure("pass every parameter to the optimizer: nl.param_groups(model, lr=…, weight_decay=…)"),
+        )
+    summary = f"{steps} steps at rate {rate:.3g} take the loss {change}"
+    return Check(STEPS, summary, () if finding is None else (finding,))
 
 
-def _trial(examination: Examination, steps: int) -> tuple[list[float], tuple[str, ...]]:
+def _trial(e: Examination, given: Optimizer, steps: int) -> tuple[list[float], tuple[str, ...]]:
     """The losses before each step and after the last, and the blocks with a branch that is still zero."""
-    e = examination
     # Copied together, so that the copied optimizer holds the copied parameters.
-    model, optimizer = deepcopy((e.model, e.optimizer))
-    assert optimizer is not None
+    model, optimizer = deepcopy((e.model, given))
     signal = Signal()
     with preserve_state(model, training=True):
         losses = list(descend(model, repeat((e.inputs, e.targets), steps), optimizer, loss=e.loss))
@@ -118,33 +140,3 @@ def _trial(examination: Examination, steps: int) -> tuple[list[float], tuple[str
         losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=e.map))
     table = signal.table()
     return losses, () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])
-
-
-def _diverged(e: Examination, losses: list[float], rate: float) -> Finding:
-    return Finding(
-        "diverging",
-        0.95,
-        f"Training diverges: the loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses) - 1} "
-        f"step{'s' * (len(losses) > 2)} at rate {rate:.3g}.",
-        {"rate": rate, "steps": len(losses) - 1, "loss_before": losses[0], "loss_behind": losses[-1]},
-        (),
-        _DIVERGED,
-        e.cure(
-            "use a smaller learning rate, or a network that is stable at this one: "
-            "nl.convert(model, 'skipinit', inputs)",
-            *("skipinit", "fixup"),
-        ),
-    )
-
-
-def _closed(e: Examination, closed: tuple[str, ...], steps: int, rate: float) -> Finding:
-    return Finding(
-        "branch_never_grows",
-        0.3 + 0.5 * len(closed) / e.map.depth,
-        f"{len(closed)} of {e.map.depth} branches are still zero after {steps} steps at rate {rate:.3g}, as that of "
-        f"{closed[0]}.",
-        {"shut": len(closed), "blocks": e.map.depth, "steps": steps, "rate": rate},
-        closed,
-        _CLOSED,
-        Cure("pass every parameter to the optimizer: nl.param_groups(model, lr=…, weight_decay=…)"),
-    )

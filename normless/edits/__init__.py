@@ -11,9 +11,7 @@ from normless.edits.branches import ScaleSums as ScaleSums
 from normless.edits.deepnorm import DeepNorm as DeepNorm
 from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
-from normless.edits.edit import Change as Change
 from normless.edits.edit import Edit as Edit
-from normless.edits.edit import Surgery as Surgery
 from normless.edits.initialization import LSUV as LSUV
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
@@ -29,3 +27,5 @@ from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import RemoveNorms as RemoveNorms
 from normless.edits.norms import ReplaceNorms as ReplaceNorms
+from normless.edits.surgery import Change as Change
+from normless.edits.surgery import Surgery as Surgery

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery
 from normless.nn.affine import one_element
 from normless.residual import Layer, ResidualBlock
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ChannelBiases(Edit):
     """Biases per output channel, zero, on every convolution and the classifier (ZeroInit, section 4, part 2).
 
@@ -24,13 +24,11 @@ class ChannelBiases(Edit):
     def apply(self, surgery: Surgery) -> None:
         trained = surgery.trained_norm() is not None
         for layer in surgery.weight_layers():
-            module = surgery.get(layer.path) if ":" not in layer.path else None
+            module: Any = None if ":" in layer.path else surgery.get(layer.path)
             bias = getattr(module, "bias", 0)
-            if module is not None and bias is None:
-                assert isinstance(module.weight, Tensor)
-                outputs = module.weight.shape[0]
-                module.bias = nn.Parameter(module.weight.new_zeros(outputs))
-                surgery.record(layer.path, f"bias of {outputs} channels, zero")
+            if bias is None:
+                module.bias = nn.Parameter(module.weight.new_zeros(len(module.weight)))
+                surgery.record(layer.path, f"bias of {len(module.weight)} channels, zero")
             elif isinstance(bias, Tensor) and (isinstance(module, _ConvNd) or layer.path == surgery.map.classifier):
                 if not trained:
                     nn.init.zeros_(bias)
@@ -38,28 +36,26 @@ class ChannelBiases(Edit):
                 surgery.record(layer.path, f"its bias of {len(bias)} channels {what}")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
 
     There is none before the layer that reads the network's input. A skip-path convolution shares the bias before the
-    branch's first weight layer; an identity skip path has none. A bias before an activation is added to the bias of
-    the layer before it, one between an activation and the layer that reads it to the activation's output, so that
-    they cost next to no time. ResNet-110 gains 218 parameters.
+    branch's first weight layer; an identity skip path has none. A bias before an activation is part of the bias of
+    the layer before it, one after an activation is added to its output. ResNet-110 gains 218 parameters.
     """
 
     def apply(self, surgery: Surgery) -> None:
-        self._sequence(surgery, surgery.map.stem_layers, owned=())
+        self._sequence(surgery, surgery.map.stem_layers)
         for block in surgery.blocks():
-            self._sequence(surgery, block.shared_layers, owned=())
+            self._sequence(surgery, block.shared_layers)
             self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
             self._skip(surgery, block)
             _bias_after_sum(surgery, block)
-        self._sequence(surgery, surgery.map.trunk_layers, owned=())
-        self._sequence(surgery, surgery.map.head_layers, owned=())
+        self._sequence(surgery, surgery.map.trunk_layers)
+        self._sequence(surgery, surgery.map.head_layers)
 
-    def _sequence(self, surgery: Surgery, layers: tuple[Layer, ...], owned: tuple[Layer, ...]) -> None:
+    def _sequence(self, surgery: Surgery, layers: tuple[Layer, ...], owned: tuple[Layer, ...] = ()) -> None:
         """Biases before the layers of one path; those of `owned` feed nothing but this block, as its own do."""
         inside = {layer.path for layer in (*owned, *layers)}
         data_reader = next((layer for layer in surgery.map.stem_layers if surgery.is_left(layer)), None)
@@ -67,9 +63,7 @@ class ScalarBiases(Edit):
             if layer.kind not in ("weight", "activation") or layer == data_reader or not surgery.is_left(layer):
                 continue
             source = surgery.input_of(layer)
-            if source is not None and source.path not in inside:
-                source = None
-            self._before(surgery, layer, source)
+            self._before(surgery, layer, source if source is not None and source.path in inside else None)
 
     def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
         """One bias before `layer`, folded into `source` where that feeds it and nothing else."""
@@ -91,12 +85,10 @@ class ScalarBiases(Edit):
             if shared is not None:
                 surgery.add_scalar(weights[0].path, "input_bias", shared)
                 surgery.record(weights[0].path, f"shares the scalar bias before {block.branch[0]}")
-        rest = tuple(layer for layer in block.skip_layers if layer not in weights[:1])
-        self._sequence(surgery, rest, owned=())
+        self._sequence(surgery, tuple(layer for layer in block.skip_layers if layer not in weights[:1]))
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class BiasAfterSum(Edit):
     """A scalar bias, zero, before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
 

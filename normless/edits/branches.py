@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery
 from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
 from normless.nn.affine import one_element, outputs_of
 from normless.residual import ResidualBlock
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class BranchMultiplier(Edit):
     """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
 
@@ -32,22 +31,16 @@ class BranchMultiplier(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         blocks = surgery.blocks()
-        value = self.value(len(blocks), surgery)
+        is_text = isinstance(self.init, str)
+        if is_text and str(self.init).replace(" ", "") != "1/sqrt(L)":
+            raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
+        value = 1 / sqrt(surgery.depth()) if is_text else float(self.init)
         for block in blocks:
             _multiply(surgery, block, "multiplier", one_element(value))
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
 
-    def value(self, depth: int, surgery: Surgery) -> float:
-        """The starting value for a network of `depth` blocks."""
-        if isinstance(self.init, str):
-            if self.init.replace(" ", "") != "1/sqrt(L)":
-                raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
-            return 1 / sqrt(depth)
-        return float(self.init)
 
-
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class LayerScale(Edit):
     """A learnable factor per channel at the end of every branch, initially `init` (Touvron et al. 2021, CaiT)."""
 
@@ -61,8 +54,7 @@ class LayerScale(Edit):
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class RescaleBranches(Edit):
     """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
 
@@ -79,21 +71,18 @@ class RescaleBranches(Edit):
         blocks = surgery.blocks()
         for block in blocks:
             if block.m < 2:
-                raise surgery.unsupported(
-                    block.name,
-                    f"its branch has {block.m} weight layer and L^(-1/(2m-2)) needs m ≥ 2: "
-                    "a branch of one layer takes a full step whatever its scale",
-                )
+                needs = f"its branch has {block.m} weight layer and L^(-1/(2m-2)) needs m ≥ 2"
+                reason = f"{needs}: a branch of one layer takes a full step whatever its scale"
+                raise surgery.unsupported(block.name, reason)
         scaled: set[int] = set()
         for block in blocks:
-            factor = self.gain * len(blocks) ** (-1 / (2 * block.m - 2))
+            factor = self.gain * surgery.depth() ** (-1 / (2 * block.m - 2))
             for layer in block.branch_layers:
                 if layer.kind != "weight" or layer.gating:
                     continue
                 surgery.once(layer.path)
                 weight = surgery.weight_of(layer)
-                if id(weight) in scaled:
-                    # A weight that two layers share is one weight.
+                if id(weight) in scaled:  # Two layers share it.
                     continue
                 scaled.add(id(weight))
                 rows = passing_rows(surgery, layer)
@@ -103,8 +92,7 @@ class RescaleBranches(Edit):
                 surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class RemoveBranches(Edit):
     """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
 
@@ -124,8 +112,7 @@ class RemoveBranches(Edit):
             surgery.record(block.name, "branch removed")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ScaleSums(Edit):
     """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import nn
 
-from normless.edits.edit import EDITS, Edit, Surgery
-from normless.edits.queries import embedding_weights
-from normless.edits.transformer import Matrix, biases, encoder_and_decoder, matrices
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery, embedding_weights
+from normless.edits.transformer import Matrix, encoder_and_decoder, matrices
 from normless.residual import ResidualBlock
 
 MatricesOf = dict[ResidualBlock, list[Matrix]]
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class DeepNorm(Edit):
     """Post-norm transformers as norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2 and figure 2).
 
@@ -41,26 +40,23 @@ class DeepNorm(Edit):
         for block in (*encoder, *decoder):
             _check_post_norm(surgery, block)
         uses = _matrices_of(surgery, (*encoder, *decoder))
-        if not decoder:
-            self._stack(surgery, encoder, uses, len(encoder) ** 0.25, (4 * len(encoder)) ** -0.25)
-            return
         n, m = len(encoder) // 2, len(decoder) // 3
-        self._stack(surgery, encoder, uses, 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16))
-        self._stack(surgery, decoder, uses, (3 * m) ** 0.25, (12 * m) ** -0.25)
+        stacks = [(encoder, len(encoder) ** 0.25, (4 * len(encoder)) ** -0.25)]
+        if decoder:
+            stacks = [(encoder, 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16))]
+            stacks.append((decoder, (3 * m) ** 0.25, (12 * m) ** -0.25))
+        for blocks, alpha, beta in stacks:
+            for block in blocks:
+                surgery.sum(block).skip_factor *= alpha
+                surgery.record(block.name, f"skip path × {alpha:.4g}")
+                _draw(surgery, uses[block], beta)
+                weights = surgery.left(block.branch_layers, "weight")
+                for name in chain(*(layer.parameters for layer in weights)):
+                    if "bias" in name.rpartition(".")[2]:
+                        nn.init.zeros_(surgery.model.get_parameter(name))
 
-    def _stack(
-        self, surgery: Surgery, blocks: tuple[ResidualBlock, ...], uses: MatricesOf, alpha: float, beta: float
-    ) -> None:
-        for block in blocks:
-            surgery.sum(block).skip_factor *= alpha
-            surgery.record(block.name, f"skip path × {alpha:.4g}")
-            _draw(surgery, uses[block], beta)
-            for bias in biases(surgery, block):
-                nn.init.zeros_(bias)
 
-
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class TFixup(Edit):
     """The initialization that lets transformers train without normalization and warm-up (Huang et al. 2020, 3.2).
 
@@ -82,7 +78,18 @@ class TFixup(Edit):
         encoder, decoder = encoder_and_decoder(surgery, self.decoder)
         uses = _matrices_of(surgery, (*encoder, *decoder))
         n, m = len(encoder) / 2, len(decoder) // 3
-        _draw_outside(surgery, uses)
+        on_branches = {matrix.parameter for matrix in chain(*uses.values())}
+        tables = embedding_weights(surgery.model)
+        for layer in surgery.weight_layers():
+            for name in layer.parameters:
+                parameter = surgery.model.get_parameter(name)
+                if name in on_branches or id(parameter) in tables:
+                    continue
+                if parameter.dim() > 1:
+                    nn.init.xavier_normal_(parameter)
+                    surgery.record(layer.path, "weight from xavier")
+                elif "bias" in name.rpartition(".")[2]:
+                    nn.init.zeros_(parameter)
         for blocks, gain in ((encoder, 0.67 * n**-0.25), (decoder, (9 * max(m, 1)) ** -0.25)):
             for block in blocks:
                 _draw(surgery, uses[block], gain)
@@ -100,19 +107,16 @@ def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
     left = [layer.path for layer in inside if not layer.gating]
     if left or not surgery.left(block.after_sum, "norm"):
         reason = f"its branch has one, {left[0]}" if left else "it has none there"
-        raise surgery.unsupported(
-            block.name,
-            f"DeepNorm is for transformers whose normalizations follow the residual sums, and {reason}",
-        )
+        needs = "DeepNorm is for transformers whose normalizations follow the residual sums"
+        raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 
 
 def _matrices_of(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> MatricesOf:
     """The weight matrices on every branch; a network without queries and keys is refused."""
     uses = {block: matrices(surgery, block) for block in blocks}
-    if not any(matrix.use == "query" for found in uses.values() for matrix in found):
-        raise surgery.unsupported(
-            "", "it is for transformers, and no branch has layers that are named as queries and keys"
-        )
+    if not any(matrix.use == "query" for matrix in chain(*uses.values())):
+        reason = "it is for transformers, and no branch has layers that are named as queries and keys"
+        raise surgery.unsupported("", reason)
     return uses
 
 
@@ -121,22 +125,6 @@ def _draw(surgery: Surgery, matrices: list[Matrix], gain: float) -> None:
     """Draw matrices with Xavier's variance 2·gain² / (fan-in + fan-out), queries and keys with gain 1."""
     for matrix in matrices:
         own = 1.0 if matrix.use in ("query", "key") else gain
-        nn.init.xavier_normal_(matrix.rows(surgery), gain=own)
+        nn.init.xavier_normal_(matrix.rows, gain=own)
         what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"
         surgery.record(matrix.path, f"{what}: weight from xavier × {own:.4g}")
-
-
-def _draw_outside(surgery: Surgery, uses: MatricesOf) -> None:
-    """Draw the weights that lie on no branch, but for those that an embedding shares; every bias becomes zero."""
-    drawn = {matrix.parameter for found in uses.values() for matrix in found}
-    tables = embedding_weights(surgery.model)
-    for layer in surgery.map.layers():
-        for name in layer.parameters if layer.kind == "weight" else ():
-            parameter = surgery.model.get_parameter(name)
-            if name in drawn or id(parameter) in tables:
-                continue
-            if parameter.dim() > 1:
-                nn.init.xavier_normal_(parameter)
-                surgery.record(layer.path, "weight from xavier")
-            elif "bias" in name.rpartition(".")[2]:
-                nn.init.zeros_(parameter)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery
 from normless.edits.transformer import parts_of
 from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.initialization import Kind as Kind
-from normless.lifting import evaluating
+from normless.lifting import running
 from normless.residual import Layer, ResidualBlock
 
 _TIED = "weight stays, since it embeds the input too"
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class Reinitialize(Edit):
     """Weights are drawn anew (He et al. 2015; Glorot & Bengio 2010), biases become zero.
 
@@ -33,7 +32,6 @@ class Reinitialize(Edit):
     kind: Kind = "he"
 
     def apply(self, surgery: Surgery) -> None:
-        """Draw every weight from torch's global generator."""
         if self.kind not in INITIALIZATIONS:
             raise surgery.unsupported("", f"{self.kind!r} is none of {', '.join(INITIALIZATIONS)}")
         tied_paths = surgery.tied_layers()
@@ -50,11 +48,10 @@ class Reinitialize(Edit):
 def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
     """The weight of a layer, or each of those that an attention keeps in one."""
     weight = None if ":" in layer.path else getattr(surgery.get(layer.path), "weight", None)
-    return [weight] if isinstance(weight, Tensor) else [part.rows(surgery) for part in parts_of(surgery, layer)]
+    return [weight] if isinstance(weight, Tensor) else [part.rows for part in parts_of(surgery, layer)]
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ZeroBranchEnds(Edit):
     """The last weight layer of every branch starts at zero, its bias too (Fixup, rule 1)."""
 
@@ -64,8 +61,7 @@ class ZeroBranchEnds(Edit):
                 _zero(surgery, surgery.last_weight(block, branch))
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ZeroClassifier(Edit):
     """The classifier starts at zero, so that the initial loss is the log of the number of classes (Fixup, rule 1).
 
@@ -73,6 +69,9 @@ class ZeroClassifier(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
+        if surgery.map.classifier is None:
+            surgery.record("", "it has no classifier, whose weights would become zero")
+            return
         path = surgery.classifier()
         if path in surgery.tied_layers():
             bias = getattr(surgery.get(path), "bias", None)
@@ -83,8 +82,7 @@ class ZeroClassifier(Edit):
             _zero(surgery, path)
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ZeroLastGamma(Edit):
     """γ of the norm at the end of every branch starts at zero (Goyal et al. 2017, section 5.1)."""
 
@@ -107,11 +105,10 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     if end is None:
         return f"an operation that is no layer follows the last norm of its branch, {norms[-1].path}"
     rest = block.branch_layers[block.branch_layers.index(norms[-1]) :]
-    followed = f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}"
-    if not any(layer.kind == "activation" for layer in rest):
-        return f"{followed}, so the branch does not end in γ"
-    stays = "at γ = 0 the activation between them passes no gradient, and the branch would stay at zero for good"
-    return f"{followed}: {stays}"
+    why = ", so the branch does not end in γ"
+    if any(layer.kind == "activation" for layer in rest):
+        why = ": at γ = 0 the activation between them passes no gradient, and the branch would stay at zero for good"
+    return f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}{why}"
 
 
 def _zero(surgery: Surgery, path: str) -> None:
@@ -123,15 +120,13 @@ def _zero(surgery: Surgery, path: str) -> None:
     surgery.record(path, "weight = 0")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class LSUV(Edit):
     """The output of every weight layer gets unit variance on a batch (Mishkin & Matas 2015, algorithm 1).
 
-    Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch,
-    channels and positions until that is 1 within `tolerance`. One forward pass does it: a layer is corrected
-    the moment it runs, before any later layer sees its output. The batch is the example input of `convert`. A weight
-    that embeds the input too stays as it is.
+    Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch, channels
+    and positions until that is 1 within `tolerance`, in one forward pass on the example inputs of `convert`: each
+    layer before any later one sees its output. A weight that embeds the input too stays as it is.
 
     Args:
         tolerance: the largest accepted |variance − 1|.
@@ -152,17 +147,10 @@ class LSUV(Edit):
                 raise surgery.unsupported(layer.path, "it is no layer with one weight and one output, to be scaled")
         Reinitialize("orthogonal").apply(surgery)
         pending = {layer.path for layer in layers}
-        hooks = [
-            surgery.get(path).register_forward_hook(partial(self._calibrate, surgery, pending, path))
-            for path in sorted(pending)
-        ]
-        try:
-            # Dropout must not disturb the variances, nor batch norm move its statistics.
-            with evaluating(surgery.model):
-                surgery.model(*surgery.inputs, **surgery.kwargs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        # Dropout must not disturb the variances, nor batch norm move its statistics.
+        hooked = surgery.hooked(sorted(pending), partial(self._calibrate, surgery, pending))
+        with hooked, running(surgery.model, training=False):
+            surgery.model(*surgery.inputs, **surgery.kwargs)
         if pending:
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
 
@@ -175,6 +163,7 @@ class LSUV(Edit):
         inputs: tuple[Any, ...],
         output: Tensor,
     ) -> Tensor | None:
+        """The output of a layer, its weight scaled at the first call."""
         if path not in pending:
             return None
         pending.discard(path)

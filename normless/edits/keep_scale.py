@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
-from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery
 from normless.signal import gains, steps_of
 
 Weights = Literal["fresh", "all"]
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class KeepScale(Edit):
     """Weights are scaled so that activations keep the second moment that norms gave (He et al. 2015, section 2.2).
 
@@ -38,11 +35,8 @@ class KeepScale(Edit):
     the example inputs. Of gates, attention and products the mean squares are followed. Errors add up in a stream that
     passes many SiLU and gates: an EfficientNet-B0's logits are 0.45 to 47 times the normalized ones.
 
-    It comes before the norms are removed. A network whose norms have been trained is left as it is, and the record
-    says so.
-
     Args:
-        weights: `fresh` leaves a trained network as it is, `all` does not.
+        weights: `fresh` leaves a network whose norms have been trained as it is, `all` does not.
     """
 
     weights: Weights = "fresh"
@@ -57,29 +51,23 @@ class KeepScale(Edit):
             surgery.record("", "left: no norm gave it a scale")
             return
         trained = surgery.trained_norm()
+        steps, left = None, ""
         if surgery.is_meta:
-            surgery.record("", "left: its weights have no values on the device meta")
-            return
-        if self.weights == "fresh" and trained is not None:
-            surgery.record(
-                "",
-                f"left: {trained} is trained, and so are the weights; keep_scale='all' scales them nevertheless, and "
-                "nl.fold takes norms into trained weights exactly",
+            left = "its weights have no values on the device meta"
+        elif self.weights == "fresh" and trained is not None:
+            left = (
+                f"{trained} is trained, and so are the weights; keep_scale='all' scales them nevertheless, and "
+                "nl.fold takes norms into trained weights exactly"
             )
-            return
-        steps = steps_of(surgery.model, surgery.map)
+        else:
+            steps = steps_of(surgery.model, surgery.map)
+            left = "its dataflow is not known; pass example inputs"
         if steps is None:
-            surgery.record("", "left: its dataflow is not known; pass example inputs")
+            surgery.record("", f"left: {left}")
             return
         for gain in gains(surgery.model, steps):
-            self._multiply(surgery, gain.parameters, gain.factor, gain.rows)
+            for name in gain.parameters:
+                parameter = surgery.model.get_parameter(name).detach()
+                (parameter if gain.rows is None else parameter.narrow(-2, *gain.rows)).mul_(gain.factor)
             what = "weight" if gain.rows is None else f"rows {gain.rows[0]} to {sum(gain.rows) - 1}"
             surgery.record(gain.path, f"{what} × {gain.factor:.4g}: {gain.why}")
-
-    @torch.no_grad()
-    def _multiply(
-        self, surgery: Surgery, names: tuple[str, ...], factor: float, rows: tuple[int, int] | None
-    ) -> None:
-        for name in names:
-            parameter = surgery.model.get_parameter(name).detach()
-            (parameter if rows is None else parameter.narrow(-2, *rows)).mul_(factor)

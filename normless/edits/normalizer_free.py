@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isfinite, sqrt
 
 from torch import nn
 
-from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery
 from normless.nn.activation import ScaledActivation
 from normless.nn.standardized import ScaledStd, scaled_std
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import kind_of
 from normless.signal import Stream, activation_gain, is_homogeneous
 
+_NO_WEIGHT = "something that has no weight, such as a pooling, and the variance after it is not known in advance"
 
-@EDITS.register()
-@dataclass(frozen=True)
+
+@edit
 class StandardizeWeights(Edit):
     """Every weight is standardized per output channel, with a learnable gain (Brock et al. 2021, equation 1).
 
@@ -28,7 +29,12 @@ class StandardizeWeights(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        _check_removed(surgery)
+        for norm in surgery.map.norms:
+            # As those of timm: the map has no layer for the activation.
+            rest = [] if ":" in norm or norm not in surgery.removed else list(surgery.get(norm).modules())
+            if any(kind_of(module) == "activation" for module in rest):
+                reason = "an activation was part of this normalization, and the map does not say what reads it"
+                raise surgery.unsupported(norm, reason)
         for path, ahead in _paths(surgery.map):
             # Of the path so far: one module may be an activation here and, further on, of the residual stream.
             inside = {layer.path for layer in ahead}
@@ -44,26 +50,12 @@ class StandardizeWeights(Edit):
         with surgery.refusing_at(layer.path):
             new = scaled_std(old)
         surgery.replace(layer.path, new)
-        gain = 1.0 if activation is None else _gain(surgery, activation)
+        gain = 1.0 if activation is None else activation_gain(_module_of(surgery, activation))
+        if activation is not None and not isfinite(gain):
+            reason = "the activation is constant, and no gain gives it a variance of 1"
+            raise surgery.unsupported(activation.path, reason)
         new.scale *= gain
         surgery.record(layer.path, "weight standardized" if gain == 1 else f"weight standardized, × {gain:.4g}")
-
-
-def _check_removed(surgery: Surgery) -> None:
-    """Refuse a norm with an activation inside, as those of timm: the map has no layer for that."""
-    for path in surgery.map.norms:
-        rest = [] if ":" in path or path not in surgery.removed else list(surgery.get(path).modules())
-        if any(kind_of(module) == "activation" for module in rest):
-            raise surgery.unsupported(
-                path, "an activation was part of this normalization, and the map does not say what reads it"
-            )
-
-
-def _gain(surgery: Surgery, activation: Layer) -> float:
-    gain = activation_gain(_module_of(surgery, activation))
-    if not isfinite(gain):
-        raise surgery.unsupported(activation.path, "the activation is constant, and no gain gives it a variance of 1")
-    return gain
 
 
 def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:
@@ -80,8 +72,7 @@ def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer,
         yield block.skip_layers, block.shared_layers
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class PredictedVariance(Edit):
     """Every block becomes x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).
 
@@ -102,7 +93,9 @@ class PredictedVariance(Edit):
             raise surgery.unsupported("", f"α is a number above 0, got {self.alpha}")
         blocks = surgery.blocks()
         surgery.need_no_norms()
-        _check_trunk(surgery)
+        for layer in _main(surgery, surgery.map.trunk_layers):
+            reason = "it lies between blocks and belongs to none, so the variance after it is not known in advance"
+            raise surgery.unsupported(layer.path, reason)
         for block in blocks:
             _check(surgery, block)
         stream, channels = _after_stem(surgery)
@@ -113,7 +106,7 @@ class PredictedVariance(Edit):
             surgery.record(block.name, f"x + {self.alpha:.4g}·f(x / {deviation:.4g})")
             width = _standardized(surgery, surgery.last_weight(block)).weight.shape[0]
             stream = _after_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
-            for activation in _left(surgery, block.after_sum, "activation"):
+            for activation in _main(surgery, block.after_sum, "activation"):
                 stream = stream.through(_module_of(surgery, activation))
             channels = width
 
@@ -137,11 +130,7 @@ def _after_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: f
         return stream
     if 0 < share < 1:
         return stream.padded(share)
-    raise surgery.unsupported(
-        block.name,
-        "its skip path changes the activations by something that has no weight, such as a pooling, and the variance "
-        "after it is not known in advance",
-    )
+    raise surgery.unsupported(block.name, f"its skip path changes the activations by {_NO_WEIGHT}")
 
 
 def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> None:
@@ -150,7 +139,7 @@ def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> N
     The calls of a repeated module cannot be distinguished where its output is read, so its first call is divided.
     """
     layers = tuple(_main(surgery, block.shared_layers + block.branch_layers))
-    first, skip = layers[0], tuple(_left(surgery, block.skip_layers, "weight"))
+    first, skip = layers[0], tuple(_main(surgery, block.skip_layers, "weight"))
     readers = [one for one in skip[:1] if not _reads_shared(surgery, block, one)]
     if first.kind == "weight":
         readers.append(first)
@@ -161,15 +150,6 @@ def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> N
         surgery.replace(path, ScaledActivation(surgery.get(path), 1 / deviation))
     for layer in readers:
         _standardized(surgery, layer.path).scale /= deviation
-
-
-def _check_trunk(surgery: Surgery) -> None:
-    trunk = next(_main(surgery, surgery.map.trunk_layers), None)
-    if trunk is not None:
-        raise surgery.unsupported(
-            trunk.path,
-            "it lies between blocks and belongs to none, so the variance after it is not known in advance",
-        )
 
 
 def _check(surgery: Surgery, block: ResidualBlock) -> None:
@@ -192,22 +172,12 @@ def _check(surgery: Surgery, block: ResidualBlock) -> None:
             if layer.kind == "weight":
                 _standardized(surgery, layer.path)
             if layer != path[0] and not any(_reads(surgery, layer, other) for other in path):
-                raise surgery.unsupported(
-                    layer.path,
-                    "what it reads is not the output of one layer of its path, and of unknown variance",
-                )
+                reason = "what it reads is not the output of one layer of its path, and of unknown variance"
+                raise surgery.unsupported(layer.path, reason)
     if skip and not _reads_shared(surgery, block, skip[0]):
-        _check_reads_stream(surgery, block, skip[0], layers[0])
-
-
-def _check_reads_stream(surgery: Surgery, block: ResidualBlock, skip: Layer, branch: Layer) -> None:
-    """Refuse a skip path that starts at something else than the block's input."""
-    if any(_main(surgery, block.shared_layers)) or surgery.input_of(skip) != surgery.input_of(branch):
-        raise surgery.unsupported(
-            skip.path,
-            "it does not read what the branch reads, but something that has no weight, such as a pooling, and the "
-            "variance after it is not known in advance",
-        )
+        same = surgery.input_of(skip[0]) == surgery.input_of(layers[0])
+        if any(_main(surgery, block.shared_layers)) or not same:
+            raise surgery.unsupported(skip[0].path, f"it does not read what the branch reads, but {_NO_WEIGHT}")
 
 
 def _standardized(surgery: Surgery, path: str) -> ScaledStd:
@@ -218,7 +188,7 @@ def _standardized(surgery: Surgery, path: str) -> ScaledStd:
 
 
 def _reads(surgery: Surgery, layer: Layer, other: Layer) -> bool:
-    """Whether the layer's only input is the other's output, removed norms and dropout in between looked through."""
+    """Whether the layer's only input is the other's output, with at most removed norms and dropout in between."""
     source = surgery.input_of(layer)
     while source is not None and source.kind == "dropout":
         source = surgery.input_of(source)
@@ -230,14 +200,7 @@ def _reads_shared(surgery: Surgery, block: ResidualBlock, layer: Layer) -> bool:
     return any(_reads(surgery, layer, other) for other in _main(surgery, block.shared_layers))
 
 
-def _main(surgery: Surgery, layers: tuple[Layer, ...]) -> Iterator[Layer]:
-    """The weight layers and activations that are left, those of gates not counted."""
-    return (
-        layer
-        for layer in layers
-        if layer.kind in ("weight", "activation") and not layer.gating and surgery.is_left(layer)
-    )
-
-
-def _left(surgery: Surgery, layers: tuple[Layer, ...], kind: str) -> Iterator[Layer]:
-    return (layer for layer in _main(surgery, layers) if layer.kind == kind)
+def _main(surgery: Surgery, layers: tuple[Layer, ...], *kinds: str) -> Iterator[Layer]:
+    """The layers of some kinds (by default weight layers and activations) that are left, without those of gates."""
+    chosen = kinds or ("weight", "activation")
+    return (layer for layer in layers if layer.kind in chosen and not layer.gating and surgery.is_left(layer))

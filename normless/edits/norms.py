@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.edits.edit import EDITS, Edit, Surgery
+from normless.edits.edit import Edit, edit
+from normless.edits.surgery import Surgery
 from normless.errors import UnsupportedEditError
 from normless.nn import ScalarAffine, batch_norms
 from normless.residual.classify import describe
 
 Family = Literal["ghost", "partial", "alternating", "group"]
 
-FAMILIES: dict[Family, tuple[type[_BatchNorm], type[_BatchNorm]]] = {
-    "ghost": (batch_norms.GhostBatchNorm1d, batch_norms.GhostBatchNorm2d),
-    "partial": (batch_norms.PartialBatchNorm1d, batch_norms.PartialBatchNorm2d),
-    "alternating": (batch_norms.AlternatingBatchNorm1d, batch_norms.AlternatingBatchNorm2d),
-}
+_TORCH_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class RemoveNorms(Edit):
     """Every normalization is removed, with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
 
@@ -33,14 +28,13 @@ class RemoveNorms(Edit):
         _remove_norms(surgery)
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class KeepLayerNorms(Edit):
     """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
 
     def apply(self, surgery: Surgery) -> None:
         for path in surgery.map.norms:
-            norm = surgery.get(path) if ":" not in path else None
+            norm = None if ":" in path else surgery.get(path)
             if isinstance(norm, _BatchNorm):
                 raise surgery.unsupported(
                     path,
@@ -50,8 +44,7 @@ class KeepLayerNorms(Edit):
                 )
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class NormOnSkip(Edit):
     """A further batch normalization in every block (De & Smith, table 4).
 
@@ -66,17 +59,12 @@ class NormOnSkip(Edit):
             raise surgery.unsupported("", f"the place is after_sum or skip_path, not {self.place!r}")
         for block in surgery.blocks():
             total = surgery.sum(block)
-            norm = _batch_norm_like(surgery, surgery.last_weight(block))
-            norm.train(total.training)
-            if self.place == "after_sum":
-                total.norm_total = norm
-            else:
-                total.norm_skip = norm
+            norm = _batch_norm_like(surgery, surgery.last_weight(block)).train(total.training)
+            setattr(total, "norm_total" if self.place == "after_sum" else "norm_skip", norm)
             surgery.record(block.name, f"{describe(norm)} {self.place.replace('_', ' ')}")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class OnlyFinalNorm(Edit):
     """All norms are removed, one batch normalization is put before the classifier (De & Smith, table 4 and D.2)."""
 
@@ -91,8 +79,7 @@ class OnlyFinalNorm(Edit):
         surgery.record(path, "batch norm before it")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class HeadDropout(Edit):
     """Dropout before the classifier (ZeroInit, part 3): a share of 0.6, on ImageNet 0.2 in the papers."""
 
@@ -107,8 +94,7 @@ class HeadDropout(Edit):
         surgery.record(path, f"dropout {self.probability:g} before it")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class OnlyTopNorm(Edit):
     """All norms are removed but one, after the last residual block (Bjorck et al., section 3.1 and appendix G).
 
@@ -140,29 +126,24 @@ def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
 
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
-    for path in surgery.map.norms:
-        if path != kept:
-            _remove(surgery, path)
-
-
-def _remove(surgery: Surgery, path: str) -> None:
-    """Remove one norm; an activation or dropout inside its module stays, under its own name."""
-    layer = surgery.map.by_path[path]
-    for reader in surgery.map.readers.get(path, ()):
-        surgery.not_in_place(reader)
-    if ":" in path:
-        surgery.remove_function(layer)
-        surgery.record(path, f"{layer.description} removed")
-        return
-    old = surgery.single(path)
-    extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
-    if layer.gamma is not None and extra:
-        raise surgery.unsupported(
-            path, f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
-        )
-    rest = OrderedDict((name, one) for name, one in old.named_children() if f"{path}.{name}" in surgery.map.by_path)
-    surgery.remove(path, nn.Sequential(rest) if rest else nn.Identity())
-    surgery.record(path, f"{describe(old)} removed")
+    """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
+    known = surgery.map.by_path
+    for path in [path for path in surgery.map.norms if path != kept]:
+        layer = known[path]
+        for reader in surgery.map.readers.get(path, ()):
+            surgery.not_in_place(reader)
+        if ":" in path:
+            surgery.remove_function(layer)
+            surgery.record(path, f"{layer.description} removed")
+            continue
+        old = surgery.single(path)
+        extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
+        if layer.gamma is not None and extra:
+            reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+            raise surgery.unsupported(path, reason)
+        rest = OrderedDict((name, child) for name, child in old.named_children() if f"{path}.{name}" in known)
+        surgery.remove(path, nn.Sequential(rest) if rest else nn.Identity())
+        surgery.record(path, f"{describe(old)} removed")
 
 
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
@@ -175,8 +156,7 @@ def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
 
 
-@EDITS.register()
-@dataclass(frozen=True)
+@edit
 class ReplaceNorms(Edit):
     """Batch norms become ghost (Hoffer et al. 2017), partial or alternating ones (Bjorck et al.), or group norms.
 
@@ -195,26 +175,33 @@ class ReplaceNorms(Edit):
         if not surgery.map.norms:
             raise surgery.unsupported("", "it has no normalization to replace")
         for path in surgery.map.norms:
+            if ":" in path:
+                raise surgery.unsupported(path, "it is a function in the forward code, no module to be replaced")
             old = surgery.get(path)
-            if not isinstance(old, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                raise surgery.unsupported(path, f"it is a {describe(old)}, not a batch norm of vectors or images")
+            if not isinstance(old, _TORCH_FAMILY):
+                raise surgery.unsupported(
+                    path, f"it is a {describe(old)}, not a batch norm of vectors, images or volumes"
+                )
             with surgery.refusing_at(path):
                 new = self._variant(old)
             _take_over(old, new)
             surgery.replace(path, new)
             surgery.record(path, f"{describe(old)} → {describe(new)}")
 
-    def _variant(self, old: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    def _variant(self, old: _BatchNorm) -> nn.Module:
         options = dict(self.options)
         if self.family == "group":
             return _group_norm(old, **options)
         if self.family == "partial" and not old.affine:
             options |= {"gamma": False, "beta": False}
         kept = {name: getattr(old, name) for name in ("eps", "momentum", "affine", "track_running_stats")}
-        return FAMILIES[self.family][isinstance(old, nn.BatchNorm2d)](old.num_features, **kept, **options)
+        # GhostBatchNorm2d in the place of BatchNorm2d.
+        layer = next(one.__name__ for one in _TORCH_FAMILY if isinstance(old, one))
+        kind: type[_BatchNorm] = getattr(batch_norms, f"{self.family.title()}{layer}")
+        return kind(old.num_features, **kept, **options)
 
 
-def _group_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> nn.GroupNorm:
+def _group_norm(old: _BatchNorm, groups: int) -> nn.GroupNorm:
     if groups < 1:
         raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
     used = gcd(groups, old.num_features)
@@ -231,10 +218,7 @@ def _take_over(old: nn.Module, new: nn.Module) -> None:
     state = old.state_dict()
     reference = next((value for value in state.values() if value.is_floating_point()), None)
     if reference is not None:
-        new.to(device=reference.device, dtype=reference.dtype)
-    known = new.state_dict()
-    new.load_state_dict({name: state.get(name, value) for name, value in known.items()})
-    parameters = dict(new.named_parameters())
-    for name, parameter in old.named_parameters():
-        if name in parameters:
-            parameters[name].requires_grad_(parameter.requires_grad)
+        new.to(reference)
+    new.load_state_dict(state, strict=False)
+    for name, parameter in new.named_parameters():
+        parameter.requires_grad_(old.get_parameter(name).requires_grad)

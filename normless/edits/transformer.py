@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from normless.edits.edit import Surgery
+from normless.edits.surgery import Surgery
 from normless.nn.affine import is_transposed
 from normless.residual import Layer, ResidualBlock
 
@@ -31,24 +30,16 @@ _PACKED_OTHERWISE = {"query_key_value", "c_attn", "qkvg"}
 _C_ATTN: dict[int, tuple[Use, ...]] = {3: ("query", "key", "value"), 2: ("key", "value")}
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """Rows of a weight that serve one use; columns where the axis of the outputs is 1, the weight (in, out).
+class Matrix(NamedTuple):
+    """Rows of a weight that serve one use, sharing its memory, without gradients; columns of a weight (in, out).
 
-    `parameter` is its qualified name, `path` that of its layer.
+    `parameter` is the weight's qualified name, `path` that of its layer.
     """
 
     path: str
     parameter: str
     use: Use
-    part: int = 0
-    parts: int = 1
-    axis: int = 0
-
-    def rows(self, surgery: Surgery) -> Tensor:
-        """The rows themselves, sharing the parameter's memory; to be changed without gradients."""
-        weight = surgery.model.get_parameter(self.parameter).detach()
-        return weight.chunk(self.parts, self.axis)[self.part]
+    rows: Tensor
 
 
 def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
@@ -57,16 +48,15 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
     Layers side by side whose names do not identify the queries and keys are refused, as is what `parts_of` refuses.
     """
     layers = surgery.left(block.branch_layers, "weight")
-    found = [part for layer in layers for part in parts_of(surgery, layer)]
-    if block.m < len(block.branch) and not any(
-        matrix.use != "other" or _name(matrix.parameter) in _PACKED for matrix in found
-    ):
+    parts = [part for layer in layers for part in parts_of(surgery, layer)]
+    named = any(part.use != "other" or _name(part.parameter) in _PACKED for part in parts)
+    if block.m < len(block.branch) and not named:
         raise surgery.unsupported(
             block.name,
             f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make "
             "queries and keys",
         )
-    return found
+    return parts
 
 
 def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
@@ -80,14 +70,6 @@ def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
     if len(uses) == 1 or weight.dim() != 2 or weight.shape[axis] % len(uses):
         return weight
     return weight.chunk(len(uses), axis)[uses.index("value")]
-
-
-def biases(surgery: Surgery, block: ResidualBlock) -> Iterator[Tensor]:
-    """The biases of the weight layers on a block's branch; to be changed without gradients."""
-    for layer in surgery.left(block.branch_layers, "weight"):
-        for name in layer.parameters:
-            if "bias" in name.rpartition(".")[2]:
-                yield surgery.model.get_parameter(name).detach()
 
 
 def encoder_and_decoder(
@@ -125,8 +107,9 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
         uses, axis = _uses(surgery, layer, parameter)
         if (_name(parameter) in _PACKED_OTHERWISE and len(uses) == 1) or shape[axis] % len(uses):
             raise surgery.unsupported(layer.path, f"how queries, keys and values lie in {parameter} is not known")
-        for part, use in enumerate(uses):
-            yield Matrix(layer.path, parameter, use, part, len(uses), axis)
+        weight = surgery.model.get_parameter(parameter).detach()
+        for use, rows in zip(uses, weight.chunk(len(uses), axis), strict=True):
+            yield Matrix(layer.path, parameter, use, rows)
 
 
 def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[Use, ...], int]:

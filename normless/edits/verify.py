@@ -1,73 +1,49 @@
-"""A forward pass of the converted network: every module that an edit put into it must run exactly once."""
+"""Forward passes of the converted network in both modes: the edits run as they should, and no norm was left out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import cast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from normless.edits.edit import Surgery
-from normless.errors import UnsupportedEditError
-from normless.lifting import evaluating
+from normless.edits.surgery import Surgery
+from normless.errors import UnresolvedStructureError, UnsupportedEditError
+from normless.lifting import followed, running
 from normless.nn import ResidualSum, ScalarAffine
 
+_NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
-def verify(surgery: Surgery) -> None:
-    """Run the network on the surgery's inputs, in its own mode; buffers and random state stay as they are.
+
+def verify(surgery: Surgery, allow_partial: bool = False) -> None:
+    """Run the network on the surgery's inputs in evaluation and in training; buffers and random state stay.
 
     Raises:
         UnsupportedEditError: it does not run any more, a module that an edit put into it does not run exactly once,
             or a multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
+        UnresolvedStructureError: without `allow_partial`, the operator of a norm still runs that no edit has seen.
     """
-    runs: Counter[str] = Counter()
-    buffers = {name: buffer.clone() for name, buffer in surgery.model.named_buffers()}
-    try:
-        with _hooked({path: surgery.get(path) for path in surgery.replaced}, lambda path, *_: runs.update([path])):
-            _run(surgery, runs)
-    finally:
-        for name, buffer in surgery.model.named_buffers():
-            buffer.copy_(buffers[name])
-    missed = sorted(path for path in surgery.replaced if runs[path] != 1)
+    with _open_multipliers(surgery) as dead:
+        passes = {"evaluation": _observed(surgery, training=False)}
+    # Training may ask for more than these inputs: targets, or more than one example under a norm that was kept.
+    with suppress(UnsupportedEditError):
+        passes["training"] = _observed(surgery, training=True)
+    for mode, seen in passes.items():
+        _check_runs(surgery, mode, seen)
+        if seen.norms and not allow_partial:
+            path, operator = next(iter(seen.norms.items()))
+            raise UnresolvedStructureError(
+                f"After the conversion of this {type(surgery.model).__name__} {operator} still runs in {mode} mode "
+                f"in {path or 'its own forward'}, a norm that the residual map does not have. allow_partial=True "
+                "leaves it there."
+            )
+    missed = sorted(path for path in surgery.replaced if not any(seen.runs[path] for seen in passes.values()))
     if missed:
-        raise UnsupportedEditError(
-            f"In this {type(surgery.model).__name__} a forward pass does not call {missed[0]} once but "
-            f"{runs[missed[0]]} times, so that the edits of it would not mean what they say."
-        )
-    _refuse_dead_branches(surgery)
-
-
-def _refuse_dead_branches(surgery: Surgery) -> None:
-    """Refuse a multiplier of 0 after a branch of 0: neither would ever get a gradient."""
-    closed: dict[str, nn.Module] = {
-        path: module
-        for path, module in surgery.model.named_modules()
-        if isinstance(module, (ScalarAffine, ResidualSum))
-        and module.multiplier is not None
-        and not module.multiplier.any()
-    }
-    if not closed:
-        return
-    dead: list[str] = []
-
-    def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
-        if bool(source.any()) and not bool(branch.any()):
-            dead.append(path)
-
-    multipliers = [cast(Tensor, module.multiplier) for module in closed.values()]
-    try:
-        for multiplier in multipliers:
-            multiplier.data.fill_(1)
-        with _hooked(closed, note):
-            _run_in_eval(surgery, " in evaluation mode")
-    finally:
-        for multiplier in multipliers:
-            multiplier.data.zero_()
+        raise UnsupportedEditError(_wrong_count(surgery, missed[0], 0))
     if dead:
         raise UnsupportedEditError(
             f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
@@ -76,32 +52,101 @@ def _refuse_dead_branches(surgery: Surgery) -> None:
         )
 
 
-@contextmanager
-def _hooked(modules: dict[str, nn.Module], hook: Callable[..., None]) -> Iterator[None]:
-    """A forward hook on modules, which is called with the module's path first."""
-    handles = [module.register_forward_hook(partial(hook, path)) for path, module in modules.items()]
+def _check_runs(surgery: Surgery, mode: str, seen: _Observer) -> None:
+    """Every module of an edit runs no more often than what it replaced; a sum runs where its branch does."""
+    for path in sorted(surgery.replaced):
+        parent = seen.runs[path.rpartition(".")[0]] if path not in surgery.runs else 1
+        if seen.runs[path] > max(1, surgery.runs[path], parent):
+            raise UnsupportedEditError(_wrong_count(surgery, path, seen.runs[path]))
+    for block, paths in surgery.lifted_sums():
+        weights = [path for path in block.branch if ":" not in path and surgery.map.by_path[path].called]
+        missing = [path for path in paths if not seen.runs[path]]
+        if missing and weights and all(seen.runs[path] for path in weights):
+            raise UnsupportedEditError(
+                f"In {mode} mode the branch of {block.name} in this {type(surgery.model).__name__} runs, but its sum "
+                f"{missing[0]} does not: the forward code adds elsewhere in that mode."
+            )
+
+
+def _wrong_count(surgery: Surgery, path: str, count: int) -> str:
+    return (
+        f"In this {type(surgery.model).__name__} a forward pass does not call {path} once but {count} times, so that "
+        "the edits of it would not mean what they say."
+    )
+
+
+class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the runs of modules, and notes the operators of norms in modules that no edit has changed or kept."""
+
+    def __init__(self, surgery: Surgery) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.runs: Counter[str] = Counter()
+        self.norms: dict[str, str] = {}
+        self._stack: list[str] = []
+        # Tensors computed from weights alone: a standardized weight is no activation.
+        self._fixed: dict[int, Tensor] = {id(one): one for one in surgery.model.parameters()}
+        kept = {path.partition(":")[0] for path in surgery.map.norms if path not in surgery.removed}
+        changed = tuple(f"{path}." for path in surgery.replaced)
+        paths = surgery.original_paths - surgery.replaced - kept
+        self._unseen = {path for path in paths if not path.startswith(changed)}
+
+    def enter(self, path: str, *_: Any) -> None:
+        """A module's forward begins."""
+        self.runs[path] += 1
+        self._stack.append(path)
+
+    def leave(self, *_: Any) -> None:
+        """It ends."""
+        self._stack.pop()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
+        if all(id(one) in self._fixed for one in given):
+            self._fixed |= {id(one): one for one in tree_leaves(result) if isinstance(one, Tensor)}
+            return result
+        name = func._schema.name.partition("::")[2]
+        if any(norm in name for norm in _NORMS) and self._stack and self._stack[-1] in self._unseen:
+            self.norms.setdefault(self._stack[-1], name)
+        return result
+
+
+def _observed(surgery: Surgery, training: bool) -> _Observer:
+    """One forward pass in a mode."""
+    observer = _Observer(surgery)
     try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _run(surgery: Surgery, runs: Counter[str]) -> None:
-    """One forward pass; in eval mode where training cannot take these inputs (a batch of one under batch norm)."""
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            surgery.model(*surgery.inputs, **surgery.kwargs)
-    except Exception:
-        runs.clear()
-        _run_in_eval(surgery)
-
-
-def _run_in_eval(surgery: Surgery, how: str = "") -> None:
-    try:
-        with evaluating(surgery.model):
+        with followed(surgery.model, observer.enter, observer.leave), running(surgery.model, training), observer:
             surgery.model(*surgery.inputs, **surgery.kwargs)
     except Exception as error:
         raise UnsupportedEditError(
-            f"The converted {type(surgery.model).__name__} does not run on the example inputs{how}: {error}"
+            f"The converted {type(surgery.model).__name__} does not run on the example inputs: {error} "
+            f"(in {'training' if training else 'evaluation'} mode)"
         ) from error
+    return observer
+
+
+@contextmanager
+def _open_multipliers(surgery: Surgery) -> Iterator[list[str]]:
+    """Set multipliers of 0 to 1 for a pass, and list those after a branch that is 0 by itself."""
+    dead: list[str] = []
+
+    def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
+        if bool(source.any()) and not bool(branch.any()):
+            dead.append(path)
+
+    closed: dict[str, Tensor] = {}
+    for path, module in surgery.model.named_modules():
+        multiplier = module.multiplier if isinstance(module, (ScalarAffine, ResidualSum)) else None
+        if multiplier is not None and not surgery.is_meta and not multiplier.any():
+            closed[path] = multiplier
+    try:
+        for multiplier in closed.values():
+            multiplier.data.fill_(1)
+        with surgery.hooked(closed, note):
+            yield dead
+    finally:
+        for multiplier in closed.values():
+            multiplier.data.zero_()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.errors import UnsupportedEditError
-from normless.nn import FrozenAffine, PartialBatchNorm1d, PartialBatchNorm2d
+from normless.nn import FrozenAffine
+from normless.nn.batch_norms import _PartialBatchNorm
+from normless.nn.channels import per_channel
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -47,13 +50,16 @@ def freeze(model: Model) -> Model:
 
 
 @torch.no_grad()
-def affine_of(path: str, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """The factor and the shift of every channel, both (C,) in float64, of a batch norm in evaluation.
+def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """The factor and the shift of every channel, both (C,) in float64, of a batch norm in evaluation or a frozen one.
 
         scale = γ / √(σ² + ε),   shift = β − μ · scale
 
     with the running μ and σ²; parts that the norm does not have are left out.
     """
+    if isinstance(norm, FrozenAffine):
+        return norm.scale.double(), norm.shift.double()
+    assert isinstance(norm, _BatchNorm)
     if norm.running_mean is None or norm.running_var is None:
         raise UnsupportedEditError(
             f"{path or 'This norm'} is a {type(norm).__name__} without running statistics "
@@ -62,7 +68,7 @@ def affine_of(path: str, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
         )
     scale = torch.ones_like(norm.running_var, dtype=torch.float64)
     shift = torch.zeros_like(scale)
-    partial = isinstance(norm, (PartialBatchNorm1d, PartialBatchNorm2d))
+    partial = isinstance(norm, _PartialBatchNorm)
     if not partial or norm.use_variance:
         scale /= (norm.running_var.double() + norm.eps).sqrt()
     if norm.weight is not None:
@@ -93,10 +99,8 @@ def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
         )
     scale, shift = affine_of(path, norm)
     assert norm.running_mean is not None
-    scale, shift = scale.to(norm.running_mean), shift.to(norm.running_mean)
-    if type(norm) in _PLAIN:
-        return FrozenAffine(scale, shift)
-    return FrozenAffine(scale, shift, _rest(path, norm))
+    rest = {} if type(norm) in _PLAIN else _rest(path, norm)
+    return FrozenAffine(scale.to(norm.running_mean), shift.to(norm.running_mean), rest)
 
 
 def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
@@ -123,8 +127,11 @@ def _agree(original: _BatchNorm, trial: nn.Module) -> bool:
     assert original.running_var is not None
     for dimensions in (4, 3, 2, 5):
         shape = (3, original.num_features, *[2] * (dimensions - 2))
+        # Values of both signs about the mean of every channel, without a draw from the random state.
+        steps = torch.arange(prod(shape)).to(original.running_mean)
+        spread = 3 * torch.sin(1.7 * steps).reshape(shape)
+        x = per_channel(original.running_mean, spread) + per_channel(original.running_var.sqrt(), spread) * spread
         try:
-            x = _values(shape, original.running_mean, original.running_var)
             expected = original(x)
         except Exception:
             continue  # A norm for inputs of another number of dimensions.
@@ -133,11 +140,3 @@ def _agree(original: _BatchNorm, trial: nn.Module) -> bool:
         except Exception:
             return False  # A child that is no part of the forward pass, such as a list of norms.
     return False
-
-
-def _values(shape: tuple[int, ...], mean: Tensor, variance: Tensor) -> Tensor:
-    """Values of both signs about the mean of every channel, without a draw from the random state."""
-    count = torch.Size(shape).numel()
-    spread = 3 * torch.sin(1.7 * torch.arange(count, dtype=mean.dtype, device=mean.device)).reshape(shape)
-    per_channel = (-1, *[1] * (len(shape) - 2))
-    return mean.reshape(per_channel) + variance.sqrt().reshape(per_channel) * spread

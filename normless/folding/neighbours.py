@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from math import prod
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.folding.report import Side
 from normless.nn import FrozenAffine
-from normless.residual.names import Names
+from normless.residual.layers import Names
 from normless.residual.reader import modules_around, operation_name
 
 _LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
@@ -26,15 +25,15 @@ _RESHAPES = _RESHAPES_LIKE_ANOTHER | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A layer that a norm can be folded into.
+class Neighbour(NamedTuple):
+    """A layer that a norm can be folded into, and the side of the norm that it is on.
 
     `sees_border` says that some of its outputs see fewer inputs than others, or zeros in place of inputs.
     """
 
     layer: str
-    sees_border: bool = False
+    side: Side
+    sees_border: bool
 
 
 class Neighbours:
@@ -98,7 +97,7 @@ class Neighbours:
             node, axis = node.args[0], moved
         if len(_readers(node)) > 1:
             return f"other operations read the output of {self._words(node)} too"
-        return self._layer(node, axis, output=True)
+        return self._layer(node, axis, "before")
 
     def _after(self, affine: Node) -> Neighbour | str:
         node, axis = affine, 1
@@ -112,13 +111,13 @@ class Neighbours:
             if operation_name(reader) in _LAYERS and reader.args[0] is node:
                 if _overwrites_between(affine, reader):
                     return "values are overwritten in place before it is read"
-                return self._layer(reader, axis, output=False)
+                return self._layer(reader, axis, "after")
             moved = _moved(reader, axis, back=False)
             if moved is None:
                 return f"{self._words(reader)} reads it"
             node, axis = reader, moved
 
-    def _layer(self, node: Node, axis: int, *, output: bool) -> Neighbour | str:
+    def _layer(self, node: Node, axis: int, side: Side) -> Neighbour | str:
         """The module whose weight an operation applies, where it is free to take other values."""
         weight, bias = (*node.args[1:3], None)[:2]
         name = self.parameter.get(weight) if isinstance(weight, Node) else None
@@ -136,21 +135,16 @@ class Neighbours:
         if (bias_name is None) != (module.bias is None) or (bias_name is not None and not self._alone(bias_name)):
             return f"the bias of {path} is used elsewhere"
         positions = 0 if isinstance(module, nn.Linear) else len(module.kernel_size)
-        whole = _shape(node if output else node.args[0])
+        whole = _shape(node if side == "before" else node.args[0])
         if axis != len(whole) - 1 - positions:
             return f"the channels of {path} are not the norm's"
-        return Neighbour(path, sees_border=not output and (isinstance(module, _ConvTransposeNd) or _pads(node)))
+        return Neighbour(path, side, side == "after" and (isinstance(module, _ConvTransposeNd) or _pads(node)))
 
 
 def _readers(node: Node) -> list[Node]:
     """The operations that read a node's values, and not only its shape."""
-
-    def reads_values(user: Node) -> bool:
-        if operation_name(user) in _RESHAPES_LIKE_ANOTHER:
-            return user.args[0] is node
-        return not operation_name(user).startswith(("_assert", "sym_"))
-
-    return [user for user in node.users if reads_values(user)]
+    readers = [user for user in node.users if not operation_name(user).startswith(("_assert", "sym_"))]
+    return [user for user in readers if operation_name(user) not in _RESHAPES_LIKE_ANOTHER or user.args[0] is node]
 
 
 def _home(node: Node) -> str:
@@ -180,20 +174,13 @@ def _overwrites_between(first: Node, last: Node) -> bool:
     return False
 
 
-def _keeps_order(node: Node) -> bool:
-    """Whether the output holds the input's values in the same order: copies, reshapes, an idle dropout."""
-    if operation_name(node) == "dropout":
-        rate, active = node.args[1:3]
-        return bool(rate == 0 or not active)
-    return operation_name(node) in _RESHAPES
-
-
 def _moved(node: Node, axis: int, *, back: bool) -> int | None:
     """The axis of an operation's output that an axis of its input becomes, or back; None where channels mix."""
     order = _order(node)
     if order is not None:
         return order[axis] if back else order.index(axis)
-    if not _keeps_order(node):
+    idle_dropout = operation_name(node) == "dropout" and (node.args[1] == 0 or not node.args[2])
+    if not idle_dropout and operation_name(node) not in _RESHAPES:
         return None
     shape, other = (_shape(node), _shape(node.args[0])) if back else (_shape(node.args[0]), _shape(node))
     # The axis that runs over the same values has the same length and as many values inside.

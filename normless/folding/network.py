@@ -4,37 +4,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.arguments import forward_arguments
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours
 from normless.folding.report import FoldReport, NormFate, Side
-from normless.folding.weights import fold_into_input, fold_into_output
 from normless.nn import FrozenAffine
 from normless.residual.classify import NORMS
-from normless.residual.export import exported
-from normless.residual.layers import find_layers
-from normless.residual.reader import read_dataflow
+from normless.residual.layers import Layers
+from normless.residual.reader import exported, read_dataflow
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class Place(NamedTuple):
-    """Where a norm is folded to: a layer, and on which side of the norm it is."""
-
-    layer: str
-    side: Side
-
-
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
-    """Fold every batch norm of a trained network into the weights next to it, in a copy.
+    """Fold every batch norm of a trained network into the weights next to it, in a copy; returns it and a report.
 
     A norm that alone reads the output of a convolution or linear layer goes into that layer, with the running μ, σ²:
 
@@ -47,13 +39,9 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     Args:
         model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
-        inputs: what its forward takes, positional; values do not matter.
+        inputs, kwargs: what its forward takes, by position and by name; values do not matter.
         example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
             keyword arguments.
-        kwargs: what its forward takes by name.
-
-    Returns:
-        The copy, and the outcome for every norm, printable.
 
     Raises:
         UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
@@ -75,76 +63,57 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
     neighbours = [Neighbours(frozen, program) for program in programs]
     affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
     # The original's own numbers, where the frozen norm has rounded them to its dtype.
-    values = {path: _affine(path, model.get_submodule(path)) for path in affines}
+    values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
     # Every place is found before the first weight changes, since a layer may get a bias.
     places = {path: _place(path, shift, neighbours) for path, (_, shift) in values.items()}
     fates: list[NormFate] = []
     for path, place in places.items():
-        if isinstance(place, Place):
+        if isinstance(place, Neighbour):
             layer = frozen.get_submodule(place.layer)
             assert isinstance(layer, (_ConvNd, nn.Linear))
-            (fold_into_output if place.side == "before" else fold_into_input)(layer, *values[path])
+            _fold_into(layer, place.side, *values[path])
             fates.append(NormFate(path, "folded", place.layer, place.side))
         else:
             fates.append(NormFate(path, "affine", reason=place))
     folded = [affines[fate.path] for fate in fates if fate.outcome == "folded"]
-    replace_modules(frozen, {affine: _without_affine(affine) for affine in folded})
+    # What a fused norm does after its normalization stays, under the same names.
+    rests = {affine: OrderedDict(affine.named_children()) for affine in folded}
+    replace_modules(frozen, {one: nn.Sequential(rest) if rest else nn.Identity() for one, rest in rests.items()})
     return frozen, FoldReport((*fates, *kept))
 
 
-def _affine(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """The factor and shift per channel, in float64, of a batch norm or of one that is frozen already."""
-    if isinstance(norm, _BatchNorm):
-        return affine_of(path, norm)
-    assert isinstance(norm, FrozenAffine)
-    return norm.scale.double(), norm.shift.double()
-
-
-def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Place | str:
+def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Neighbour | str:
     """Where the norm at `path` can go, exactly and in every mode, or the reason why nowhere."""
     if not any(mode.runs(path) for mode in modes):
         return "it does not run on these inputs"
     reasons = []
-    sides: tuple[Side, ...] = ("before", "after")
-    for side in sides:
+    for side in get_args(Side):
         neighbour = _neighbour(path, side, modes)
-        if isinstance(neighbour, Neighbour) and neighbour.sees_border and shift.any():
-            neighbour = (
-                f"{neighbour.layer} pads its input or is transposed, "
-                "so that a shift would not reach all outputs equally"
-            )
-        if isinstance(neighbour, Neighbour):
-            return Place(neighbour.layer, side)
-        reasons.append(neighbour)
+        if isinstance(neighbour, str):
+            reasons.append(neighbour)
+        elif neighbour.sees_border and shift.any():
+            padded = f"{neighbour.layer} pads its input or is transposed"
+            reasons.append(f"{padded}, so that a shift would not reach all outputs equally")
+        else:
+            return neighbour
     return "; ".join(dict.fromkeys(reasons))
 
 
 def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | str:
     """The layer on one side of a norm that has it there whenever either of them runs, or why there is none."""
     neighbours = [mode.find(path, side) for mode in modes if mode.runs(path)]
-    first = neighbours[0]
-    for other in neighbours:
-        if isinstance(other, str):
-            return other
-        if other != first:
-            return "train mode and eval mode differ"
-    if isinstance(first, Neighbour) and any(mode.uses(first.layer) and not mode.runs(path) for mode in modes):
+    first, last = neighbours[0], neighbours[-1]
+    if isinstance(last, str) or isinstance(first, str):
+        return first if isinstance(first, str) else last
+    if first != last:
+        return "train mode and eval mode differ"
+    if any(mode.uses(first.layer) and not mode.runs(path) for mode in modes):
         return f"{first.layer} runs in a mode in which the norm does not"
     return first
 
 
-def _without_affine(module: FrozenAffine) -> nn.Module:
-    """The modules of a fused norm after its normalization, under the same names."""
-    rest = OrderedDict(module.named_children())
-    return nn.Sequential(rest) if rest else nn.Identity()
-
-
 def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterator[NormFate]:
-    """The norms that are no batch norms, in either mode.
-
-    Raises:
-        UnsupportedEditError: forward code calls torch's batch norm function on the statistics of the batch.
-    """
+    """The norms that are no batch norms, in either mode; functions on a batch's statistics are refused."""
     seen: set[str] = set()
     for program in programs:
         flow = read_dataflow(program)
@@ -154,9 +123,40 @@ def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterator[NormFat
                     f"The forward code of {operation.module or 'the network'} normalizes by the statistics of the "
                     "batch in a function call, not in a module that could be frozen. Make it a torch.nn.BatchNorm."
                 )
-        for call, layer in find_layers(model, flow).layers.items():
-            if layer.kind == "norm" and call.path not in seen:
-                seen.add(call.path)
-                alone = isinstance(model.get_submodule(call.path.partition(":")[0]), NORMS)
+        for path, kind in ((run.layer.path, run.layer.kind) for run in Layers(model, flow).runs):
+            if kind == "norm" and path not in seen:
+                seen.add(path)
+                alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
                 why = "it normalizes every example by itself" if alone else "it is no batch norm of torch.nn"
-                yield NormFate(call.path, "kept", reason=why)
+                yield NormFate(path, "kept", reason=why)
+
+
+@torch.no_grad()
+def _fold_into(layer: _ConvNd | nn.Linear, side: Side, scale: Tensor, shift: Tensor) -> None:
+    """Make a layer compute scale · layer(x) + shift where it is `before` the norm, else layer(scale · x + shift).
+
+        before:  W_o  ← scale_o · W_o,    b_o ← scale_o · b_o + shift_o
+        after:   W_oi ← W_oi · scale_i,   b_o ← b_o + Σ_i,k W_oik · shift_i
+
+    `scale` and `shift` have shape (out,) or (in,) and are in float64. The layer gets a bias if it has none.
+    """
+    weight = layer.weight
+    if isinstance(layer, nn.Linear):
+        grouped = weight.double()[None, :, :, None]
+    else:
+        grouped = weight.double().reshape(layer.groups, weight.shape[0] // layer.groups, weight.shape[1], -1)
+    transposed = isinstance(layer, _ConvTransposeNd)
+    # The weight is (groups, out / groups, in / groups, …), that of a transposed convolution (groups, in, out, …).
+    shape = (len(grouped), -1, 1, 1) if (side == "before") != transposed else (len(grouped), 1, -1, 1)
+    bias = scale.new_zeros(()) if layer.bias is None else layer.bias.double()
+    if side == "before":
+        bias = bias * scale + shift
+    elif transposed:
+        assert not shift.any(), "a transposed convolution takes no shift at its input"
+    else:
+        bias = bias + (grouped * shift.reshape(shape)).sum((2, 3)).flatten()
+    weight.copy_((grouped * scale.reshape(shape)).reshape(weight.shape))
+    if layer.bias is not None:
+        layer.bias.copy_(bias)
+    elif bias.any():
+        layer.bias = nn.Parameter(bias.to(weight), requires_grad=weight.requires_grad)

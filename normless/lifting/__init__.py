@@ -1,10 +1,14 @@
 """Operators in a module's forward code made into child modules, so that edits have a place."""
 
 from normless.errors import LiftError as LiftError
-from normless.lifting.calls import Call as Call
-from normless.lifting.calls import captured_calls as captured_calls
-from normless.lifting.calls import evaluating as evaluating
+from normless.lifting.calls import followed as followed
+from normless.lifting.calls import in_mode as in_mode
 from normless.lifting.calls import never_fuse as never_fuse
+from normless.lifting.calls import running as running
 from normless.lifting.calls import unfused as unfused
-from normless.lifting.lift import Function as Function
-from normless.lifting.lift import Lifter as Lifter
+from normless.lifting.recording import ADDITIONS as ADDITIONS
+from normless.lifting.recording import Event as Event
+from normless.lifting.recording import Place as Place
+from normless.lifting.recording import recorded as recorded
+from normless.lifting.rewritten import Arguments as Arguments
+from normless.lifting.rewritten import Rewriter as Rewriter

@@ -2,66 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of one call of a module's forward."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-def captured_calls(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], paths: Iterable[str]
-) -> dict[str, list[Call]]:
-    """Run a network once, in eval mode and without gradients, and record how the modules at `paths` are called.
-
-    The inputs go to the device of the parameters.
-    """
-    calls: dict[str, list[Call]] = {path: [] for path in paths}
-
-    def recorder(path: str) -> Any:
-        return lambda _, args, named: calls[path].append(Call(args, dict(named)))
-
-    handles = [
-        model.get_submodule(path).register_forward_pre_hook(recorder(path), with_kwargs=True) for path in calls
-    ]
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    moved = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, (inputs, dict(kwargs)))
-    try:
-        with evaluating(model):
-            model(*moved[0], **moved[1])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
+from torch import nn
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards every module's mode and the random state are what they were."""
+def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
+    """No gradients, in one mode or in each module's own; modes, buffers and random state become what they were."""
+    is_training = any(module.training for module in model.modules()) if training is None else training
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()} if is_training else {}
+    try:
+        with in_mode(model, training), torch.no_grad(), unfused(), warnings.catch_warnings():
+            # What a pass warns of (no gradients in a checkpoint) the network's own pass will warn of.
+            warnings.simplefilter("ignore")
+            with torch.random.fork_rng(devices=[]):
+                yield
+    finally:
+        for name, buffer in model.named_buffers():
+            if name in buffers:
+                buffer.copy_(buffers[name])
+
+
+@contextmanager
+def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
+    """One mode for all modules, or for None each module's own; afterwards each is in its own again."""
     modes = {module: module.training for module in model.modules()}
     try:
-        model.eval()
-        with torch.no_grad(), unfused(), torch.random.fork_rng(devices=[]):
-            yield
+        if training is not None:
+            model.train(training)
+        yield
     finally:
-        for module, training in modes.items():
-            module.training = training
+        for module, before in modes.items():
+            module.training = before
 
 
-def holds_tensors(value: Any) -> bool:
-    """Whether an argument is a tensor or contains one."""
-    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+@contextmanager
+def followed(
+    model: nn.Module, enter: Callable[[str, nn.Module, Any], None], leave: Callable[..., None] = lambda *_: None
+) -> Iterator[None]:
+    """Call `enter` with a module's path as its forward begins, and `leave` as it ends."""
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(enter, path), prepend=True).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield
 
 
 @contextmanager
@@ -76,10 +66,7 @@ def unfused() -> Iterator[None]:
 
 
 def never_fuse(model: nn.Module) -> None:
-    """Disable the fused path of torch's encoder layers permanently: it runs none of their modules.
-
-    Without norms torch fails when it checks for it, since it compares the norms' ε.
-    """
+    """Disable the fused path of torch's encoder layers permanently: it runs no modules, and needs norms."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0

@@ -11,18 +11,15 @@ Arguments of the networks for images:
 """
 
 from normless.models.dense import Dense as Dense
-from normless.models.dense import dense as dense
+from normless.models.large_images import ResNet as ResNet
+from normless.models.large_images import ResNetV2 as ResNetV2
 from normless.models.layers import MODELS as MODELS
-from normless.models.layers import blocks_per_stage as blocks_per_stage
 from normless.models.layers import conv as conv
-from normless.models.resnet import ResNet as ResNet
-from normless.models.resnet import resnet as resnet
-from normless.models.resnet_cifar import BasicBlock as BasicBlock
-from normless.models.resnet_cifar import PaddedShortcut as PaddedShortcut
-from normless.models.resnet_cifar import ResNetCifar as ResNetCifar
-from normless.models.resnet_cifar import resnet_cifar as resnet_cifar
-from normless.models.resnet_v2 import ResNetV2 as ResNetV2
-from normless.models.resnet_v2 import resnet_v2 as resnet_v2
+from normless.models.small_images import BasicBlock as BasicBlock
+from normless.models.small_images import PaddedShortcut as PaddedShortcut
+from normless.models.small_images import ResNetCifar as ResNetCifar
+from normless.models.small_images import WideResNet as WideResNet
+from normless.models.small_images import blocks_per_stage as blocks_per_stage
 from normless.models.spec import Inputs as Inputs
 from normless.models.spec import Shape as Shape
 from normless.models.spec import build_model as build_model
@@ -33,6 +30,6 @@ from normless.models.text_classifier import TokenNumbers as TokenNumbers
 from normless.models.text_classifier import checkpoint_folder as checkpoint_folder
 from normless.models.text_classifier import text_classifier as text_classifier
 from normless.models.transformer import Transformer as Transformer
-from normless.models.transformer import transformer as transformer
-from normless.models.wide_resnet import WideResNet as WideResNet
-from normless.models.wide_resnet import wide_resnet as wide_resnet
+
+dense, transformer = Dense, Transformer
+resnet, resnet_v2, resnet_cifar, wide_resnet = ResNet, ResNetV2, ResNetCifar, WideResNet

@@ -6,12 +6,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-from normless.models.layers import MODELS, Block, BlockNetwork
-from normless.nn import ResidualSum
+from normless.models.layers import MODELS, Block, Network
 
 
 def _unit(inputs: int, outputs: int, relu: bool, index: int) -> list[tuple[str, nn.Module]]:
-    """Norm, ReLU if there is one, linear layer with weights of variance 2/fan-in after a ReLU, else 1/fan-in."""
+    """Norm, perhaps a ReLU, and a linear layer with weights of variance 2/fan-in after a ReLU, else 1/fan-in."""
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu" if relu else "linear")
     activation = [(f"relu{index}", nn.ReLU())] if relu else []
@@ -21,18 +20,14 @@ def _unit(inputs: int, outputs: int, relu: bool, index: int) -> list[tuple[str, 
 class DenseBlock(Block):
     """x + f(x), where f repeats norm → (ReLU) → linear. Shapes: (B, width) to the same."""
 
-    BRANCH = ("branch",)
-
     def __init__(self, width: int, relu: bool, branch_layers: int) -> None:
-        super().__init__()
         units = [_unit(width, width, relu, index + 1) for index in range(branch_layers)]
-        self.branch = nn.Sequential(OrderedDict(member for unit in units for member in unit))
-        self.shortcut = nn.Identity()
-        self.sum = ResidualSum()
+        branch = nn.Sequential(OrderedDict(member for unit in units for member in unit))
+        super().__init__({}, {"branch": branch}, nn.Identity(), {})
 
 
 @MODELS.register("dense")
-class Dense(BlockNetwork):
+class Dense(Network):
     """A fully connected residual network (De & Smith, appendices B and C).
 
         X¹ = W⁰ φ(B(X⁰)),   X^{l+1} = X^l + W^l φ(B(X^l)),   logits from the last
@@ -67,14 +62,9 @@ class Dense(BlockNetwork):
     ) -> None:
         super().__init__()
         if depth < 1 or branch_layers < 1:
-            raise ValueError(
-                f"A dense residual network has at least one block and one layer on each branch, "
-                f"got depth={depth} and branch_layers={branch_layers}."
-            )
+            numbers = f"depth={depth} and branch_layers={branch_layers}"
+            raise ValueError(f"A dense network has at least one block and one layer on each branch, got {numbers}.")
         self.flatten = nn.Flatten()
         self.stem = nn.Sequential(OrderedDict(_unit(in_features, width, relu, 1)))
         self.blocks = nn.Sequential(*(DenseBlock(width, relu, branch_layers) for _ in range(depth)))
         self.classifier = nn.Linear(width, classes)
-
-
-dense = Dense

@@ -1,8 +1,8 @@
-"""What the reference networks share: the table that lists them, and the parts of the convolutional ones."""
+"""The table of reference networks, and the parts of those that are chains of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -15,13 +15,13 @@ MODELS = Registry[Callable[..., nn.Module]]("model")
 """Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""
 
 Names = tuple[str, ...]
+Members = Mapping[str, nn.Module]
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """A convolution without bias, zero padding ⌊size/2⌋, from He's initialization by fan-out.
+    """A convolution without bias, zero padding ⌊size/2⌋, weights normal with variance 2 / fan-out (He et al. 2015).
 
-    Weights are normal with variance 2 / fan-out, fan-out = size² · outputs (He et al. 2015), as in torchvision's
-    ResNets and in the code of Fixup's authors, which rescales it; `groups` do not change it.
+    The fan-out is size² · outputs whatever the `groups`, as in torchvision and in the code of Fixup's authors.
     """
     layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -36,35 +36,65 @@ class GlobalAveragePool(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block by the names of its modules, each called once: after(shortcut(x) + branch(first(x))).
+    """A residual block of named modules, each called once: after(shortcut(x) + branch(first(x))).
 
-    `projects` says that the shortcut reads first(x), as the branch does, and not x.
+    Where `projects`, the shortcut is a convolution that reads first(x), as the branch does, and not x.
     """
 
-    FIRST: ClassVar[Names] = ()
-    BRANCH: ClassVar[Names]
     SHORTCUT: ClassVar[str] = "shortcut"
-    AFTER_SUM: ClassVar[Names] = ()
     sum: ResidualSum
-    projects = False
+
+    def __init__(self, first: Members, branch: Members, shortcut: nn.Module, after: Members) -> None:
+        super().__init__()
+        members = {**first, **branch, self.SHORTCUT: shortcut, "sum": ResidualSum(), **after}
+        for name, module in members.items():
+            self.add_module(name, module)
+        self.first, self.branch_names, self.after = tuple(first), tuple(branch), tuple(after)
+        self.projects = bool(first) and isinstance(shortcut, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = _in_turn(self, self.FIRST, x)
-        branch = _in_turn(self, self.BRANCH, h)
+        h = _in_turn(self, self.first, x)
+        branch = _in_turn(self, self.branch_names, h)
         skip = getattr(self, self.SHORTCUT)(h if self.projects else x)
-        return _in_turn(self, self.AFTER_SUM, self.sum(skip, branch))
+        return _in_turn(self, self.after, self.sum(skip, branch))
 
     def residual_structure(self) -> BlockStructure:
         return BlockStructure(
-            shared=self.FIRST if self.projects else (),
-            branch=self.BRANCH if self.projects else self.FIRST + self.BRANCH,
+            shared=self.first if self.projects else (),
+            branch=self.branch_names if self.projects else self.first + self.branch_names,
             skip=(self.SHORTCUT,),
-            after_sum=self.AFTER_SUM,
+            after_sum=self.after,
             identity_skip=isinstance(getattr(self, self.SHORTCUT), nn.Identity),
         )
 
 
-class BlockNetwork(nn.Module):
+class PreActivation(Block):
+    """Units of norm, ReLU and convolution; a shortcut that is a convolution reads the first ReLU."""
+
+    def __init__(self, convs: Sequence[nn.Conv2d], shortcut: nn.Module) -> None:
+        members: dict[str, nn.Module] = {}
+        for index, layer in enumerate(convs, 1):
+            members |= {f"norm{index}": nn.BatchNorm2d(layer.in_channels), f"relu{index}": nn.ReLU()}
+            members[f"conv{index}"] = layer
+        first = {name: members.pop(name) for name in ("norm1", "relu1")}
+        super().__init__(first, members, shortcut, {})
+
+
+class PostActivation(Block):
+    """Units of convolution, norm and ReLU, the last ReLU after the sum."""
+
+    NORM: ClassVar[str] = "norm"
+
+    def __init__(self, convs: Sequence[nn.Conv2d], shortcut: nn.Module) -> None:
+        members: dict[str, nn.Module] = {}
+        for index, layer in enumerate(convs, 1):
+            members |= {f"conv{index}": layer, f"{self.NORM}{index}": nn.BatchNorm2d(layer.out_channels)}
+            members[f"relu{index}"] = nn.ReLU()
+        name, relu = members.popitem()
+        super().__init__({}, members, shortcut, {name: relu})
+
+
+class Network(nn.Module):
     """A network that runs the modules of `STEM`, then stages of blocks, then those of `HEAD`, each called once."""
 
     STEM: ClassVar[Names]
@@ -90,31 +120,25 @@ def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:
 
 
 def stages(
-    block: Callable[[int, int, int], nn.Module], count: int, channels: int, widths: Iterable[int]
-) -> nn.Sequential:
-    """Stages of `count` blocks for small images; each stage but the first starts with a block of stride 2.
+    block: Callable[[int, int, int], nn.Module],
+    counts: Iterable[int],
+    inputs: int,
+    widths: Sequence[int],
+    *,
+    expansion: int = 1,
+    stride_last: bool = False,
+) -> list[nn.Sequential]:
+    """Stages of blocks that read `inputs` channels and put out `expansion` times their stage's width.
 
-    `block` builds one from its input channels, output channels and stride; `widths` are the channels of each stage.
+    `block` builds one from its input channels, width and stride. The stride is 2 in the first block of each stage but
+    the first, or with `stride_last` in the last block of each stage but the last.
     """
-    blocks = []
-    for stage, outputs in enumerate(widths):
+    built = []
+    for stage, (count, width) in enumerate(zip(counts, widths, strict=True)):
+        blocks = []
         for index in range(count):
-            blocks.append(block(channels, outputs, 2 if stage and index == 0 else 1))
-            channels = outputs
-    return nn.Sequential(*blocks)
-
-
-def blocks_per_stage(depth: int, layers_outside: int, name: str) -> int:
-    """b for a network of depth 6b + layers_outside: three stages of b blocks with two layers each.
-
-    Raises:
-        ValueError: the depth is not of that form with b ≥ 1.
-    """
-    blocks, rest = divmod(depth - layers_outside, 6)
-    if rest or blocks < 1:
-        nearest = 6 * max(1, round((depth - layers_outside) / 6)) + layers_outside
-        raise ValueError(
-            f"{name} has depth 6b + {layers_outside} with b ≥ 1 blocks in each of its three stages, "
-            f"got depth={depth}; the nearest is {nearest}."
-        )
-    return blocks
+            before, after = index == 0 and stage > 0, index == count - 1 and stage < len(widths) - 1
+            blocks.append(block(inputs, width, 2 if (after if stride_last else before) else 1))
+            inputs = expansion * width
+        built.append(nn.Sequential(*blocks))
+    return built

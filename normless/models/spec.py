@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,21 +17,10 @@ from normless.models.text_classifier import is_path, text_classifier
 from normless.registry import check_arguments
 from normless.spec import format_call, parse_call
 
-# What a network is run on: one positional argument, several, or keyword arguments.
+# One positional argument, several, or keyword arguments.
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
-LARGE_IMAGE_SIDE = 224
-FOR_LARGE_IMAGES = {"resnet", "resnet_v2"}
-
-
-@runtime_checkable
-class MakesInputs(Protocol):
-    """A network that is run on something else than images, and makes an example of it."""
-
-    def example_inputs(self) -> tuple[Tensor, ...]:
-        """What its forward takes, the same on every call."""
-        ...
 
 
 def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> nn.Module:
@@ -58,13 +47,12 @@ def build_with_inputs(
 ) -> tuple[nn.Module, Inputs]:
     """Build the network that `spec` names, and example inputs for it.
 
-    The inputs are those that the network makes (a transformer) or a file's function returns beside it (a tensor, a
-    tuple of positional or a dictionary of keyword arguments); else two random images or vectors, always the same.
+    The inputs are those of the network's own `example_inputs()` (a transformer), or those that a file's function
+    returns beside it (a tensor, a tuple of positional or a dictionary of keyword arguments); else two random images
+    or vectors, always the same.
 
-    Args:
-        spec, classes: see `build_model`.
-        image_shape: (channels, height, width); if None, what timm states for its model, 3 × 224 × 224 for
-            torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
+    Arguments are those of `build_model`. If `image_shape` is None it is what timm states for its model, 3 × 224 × 224
+    for torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
 
     Raises:
         ValueError: an image shape is given for a network that takes none; else as `build_model` does.
@@ -72,12 +60,11 @@ def build_with_inputs(
     source, call = _split(spec)
     fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
     model, inputs = _build(spec, classes, fitted)
-    if isinstance(model, MakesInputs):
+    made: Any = getattr(model, "example_inputs", None)
+    if callable(made):
         if image_shape is not None:
-            raise ValueError(
-                f"{spec.strip()} takes no images, so that it cannot be given any of shape {image_shape}."
-            )
-        return model, model.example_inputs()
+            raise ValueError(f"{spec.strip()} takes no images, and so none of shape {image_shape}.")
+        return model, made()
     if inputs is None or image_shape is not None:
         shape = image_shape or _shape_made_for(source, model, *parse_call(call))
         inputs = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
@@ -99,18 +86,18 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
 
 def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
     """The shape of one example of a network, from its text or its library."""
-    if source == "timm":
-        channels, height, width = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
-        channels, size = arguments.get("in_chans", channels), arguments.get("img_size", (height, width))
-        return (channels, size, size) if isinstance(size, int) else (channels, *size)
-    if source == "torchvision":
-        size = arguments.get("image_size", 299 if name == "inception_v3" else LARGE_IMAGE_SIDE)
-        return (3, size, size)
     if source == "normless" and "in_features" in arguments:
         return (arguments["in_features"],)
-    large = source == "normless" and name in FOR_LARGE_IMAGES
-    sides = (LARGE_IMAGE_SIDE, LARGE_IMAGE_SIDE) if large else SMALL_IMAGE[1:]
-    return (arguments.get("in_channels", SMALL_IMAGE[0]), *sides)
+    channels: int = arguments.get("in_channels", 3)
+    size: Any = 32
+    if source == "timm":
+        channels, *size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
+        channels, size = arguments.get("in_chans", channels), arguments.get("img_size", size)
+    elif source == "torchvision":
+        channels, size = 3, arguments.get("image_size", 299 if name == "inception_v3" else 224)
+    elif source == "normless" and name in ("resnet", "resnet_v2"):
+        size = 224
+    return (channels, size, size) if isinstance(size, int) else (channels, *size)
 
 
 def _split(spec: str) -> tuple[str, str]:
@@ -165,7 +152,7 @@ def _reference(name: str) -> Callable[..., nn.Module]:
     return MODELS[name]
 
 
-# The functions of a library of models: its module, its constructor, and how to list them.
+# Of each library of models: its module, its constructor, and how to list them.
 _ZOOS = {
     "torchvision": ("torchvision.models", "get_model", "torchvision.models.list_models() names them all"),
     "timm": ("timm", "create_model", "timm.list_models('*NAME*') finds one by a part of its name"),
@@ -190,12 +177,9 @@ def _checked(spec: str, returned: Any) -> tuple[nn.Module, Inputs | None]:
     """What the function of a file or module returned: a network, or one and its inputs."""
     model, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"{spec} returned a {type(model).__name__}, expected a torch.nn.Module, or one and its inputs."
-        )
+        returns = f"{spec} returned a {type(model).__name__}"
+        raise ValueError(f"{returns}, expected a torch.nn.Module, or one and its inputs.")
     if not isinstance(inputs, Tensor | tuple | dict | None):
-        raise ValueError(
-            f"{spec} returned inputs that are a {type(inputs).__name__}, expected a tensor, a tuple of positional or "
-            "a dictionary of keyword arguments."
-        )
+        returns = f"{spec} returned inputs that are a {type(inputs).__name__}"
+        raise ValueError(f"{returns}, expected a tensor, a tuple of positional or a dictionary of keyword arguments.")
     return model, inputs

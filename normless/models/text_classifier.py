@@ -16,18 +16,11 @@ from normless.extras import import_extra
 from normless.spec import parse_call
 
 SOURCE = "transformers"
-CONFIG_FILE = "config.json"
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
 class TokenNumbers(NamedTuple):
-    """The numbers of tokens that a network is built for.
-
-    Attributes:
-        vocabulary: number of tokens.
-        padding: the token that fills up shorter sentences.
-        start, end: the tokens around each sentence, None where the vocabulary of a checkpoint has its own.
-    """
+    """The number of tokens, the padding, and the tokens around each sentence, None where a checkpoint has its own."""
 
     vocabulary: int
     padding: int
@@ -36,7 +29,7 @@ class TokenNumbers(NamedTuple):
 
 
 class TextClassifier(nn.Module):
-    """A classifier of sentences of ``transformers`` as a function from tokens to logits; `padding` is masked.
+    """A classifier of sentences of ``transformers``, which masks the `padding`.
 
     Shapes: tokens (B, S), int64, to logits (B, classes).
     """
@@ -50,7 +43,6 @@ class TextClassifier(nn.Module):
         self._fixed = {"use_cache": False} if "use_cache" in takes else {}
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of each sentence; its padding is masked."""
         mask = (tokens != self.padding).long()
         logits: Tensor = self.network(input_ids=tokens, attention_mask=mask, **self._fixed).logits
         return logits
@@ -84,10 +76,8 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
     library = import_extra("zoo", f"transformers:{text.strip()}", SOURCE)
     path = Path(text.strip())
     with _quiet():
-        if is_path(text):
-            folder, config = _read_config(library, path)
-        else:
-            folder, config = None, _named_config(library, *parse_call(text))
+        folder = path if is_path(text) and path.suffix != ".json" else None
+        config = _read_config(library, path) if is_path(text) else _named_config(library, *parse_call(text))
         if classes is not None:
             config.num_labels = classes
         if tokens is not None:
@@ -102,8 +92,8 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
 
 def is_path(text: str) -> bool:
     """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
-    stripped = text.strip()
-    return stripped.endswith(".json") or "/" in stripped.partition("(")[0] or Path(stripped).is_dir()
+    text = text.strip()
+    return text.endswith(".json") or "/" in text.partition("(")[0] or Path(text).is_dir()
 
 
 def checkpoint_folder(model: str) -> Path | None:
@@ -145,22 +135,22 @@ def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
     return library.AutoConfig.for_model(kind, **settings)
 
 
-def _read_config(library: Any, path: Path) -> tuple[Path | None, Any]:
-    """The folder of a checkpoint, None for a configuration alone, and the configuration."""
-    folder = None if path.suffix == ".json" else path
-    file = path if folder is None else folder / CONFIG_FILE
+def _read_config(library: Any, path: Path) -> Any:
+    """The configuration in a file, or in the folder of a checkpoint."""
+    is_file = path.suffix == ".json"
+    file = path if is_file else path / "config.json"
     if not file.is_file():
         raise ValueError(
             f"There is no file {file}: expected the folder of a checkpoint of transformers, or the JSON file of a "
             "configuration. Nothing is downloaded."
         )
-    if folder is not None and not any((folder / name).is_file() for name in WEIGHT_FILES):
+    if not is_file and not any((path / name).is_file() for name in WEIGHT_FILES):
         raise ValueError(
-            f"{folder} has no {WEIGHT_FILES[0]}; other files of weights are not opened, as that may run code. "
+            f"{path} has no {WEIGHT_FILES[0]}; other files of weights are not opened, as that may run code. "
             f"Save it anew by save_pretrained, or name {file} for its network with random weights."
         )
     try:
-        return folder, library.AutoConfig.from_pretrained(str(file), local_files_only=True)
+        return library.AutoConfig.from_pretrained(str(file), local_files_only=True)
     except (ValueError, OSError) as error:
         raise ValueError(f"{file} is no configuration of a model of transformers: {error}") from error
 
@@ -176,24 +166,21 @@ def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> N
             )
         return
     config.vocab_size = tokens.vocabulary
-    around = {"bos_token_id": tokens.start, "cls_token_id": tokens.start}
-    around |= {"eos_token_id": tokens.end, "sep_token_id": tokens.end}
-    for name, token in around.items():
-        if token is not None and hasattr(config, name):
-            setattr(config, name, token)
+    for token, names in ((tokens.start, ("bos", "cls")), (tokens.end, ("eos", "sep"))):
+        for name in (f"{name}_token_id" for name in names):
+            if token is not None and hasattr(config, name):
+                setattr(config, name, token)
 
 
 def _network(library: Any, text: str, folder: Path | None, config: Any) -> nn.Module:
     """A network with random weights, or with those of a checkpoint where it has them; a new classifier is random."""
     build = library.AutoModelForSequenceClassification
     try:
-        network: nn.Module = (
-            build.from_config(config)
-            if folder is None
-            else build.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
-        )
+        if folder is None:
+            network: nn.Module = build.from_config(config)
+        else:
+            network = build.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
     except (ValueError, OSError, RuntimeError, LookupError, TypeError) as error:
-        where = f"The checkpoint {folder} cannot be read"
-        what = where if folder is not None else f"transformers cannot build {text.strip()}"
-        raise ValueError(f"{what} as a classifier of sentences: {error}") from error
+        failed = "transformers cannot build {}" if folder is None else "The checkpoint {} cannot be read"
+        raise ValueError(f"{failed.format(folder or text.strip())} as a classifier of sentences: {error}") from error
     return network

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import log, sqrt
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from normless.models.layers import MODELS
-from normless.models.transformer_blocks import (
-    AttentionBlock,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForwardBlock,
-    LayerCache,
-    Placement,
-)
+from normless.models.transformer_blocks import DecoderLayer, EncoderLayer, LayerCache, Placement, TransformerBlock
 from normless.residual.declared import Decoding, Structure
 
 # Keys and values of every decoder layer; each tensor has the batch first, so that beams can be reordered by it.
@@ -44,10 +37,9 @@ class _Stack(nn.Module):
 
 
 class Encoder(_Stack):
-    """Layers of self-attention and feed-forward blocks."""
+    """Embedded tokens (B, S, width) to states of that shape; `mask` (B, S) is True where they count."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Embedded tokens (B, S, width) to states of that shape; `mask` (B, S) is True where they count."""
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, mask[:, None, None])
@@ -55,16 +47,15 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-    """Layers that read a memory too."""
+    """Embedded tokens (B, T, width) and a memory to states of that shape, and the cache with these positions too."""
 
     def forward(self, x: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        """Embedded tokens (B, T, width) to states of that shape, and the cache with these positions in it."""
         x, mask = self.dropout(x), memory.mask[:, None, None]
-        kept = []
+        caches = []
         for index, layer in enumerate(self.layers):
-            x, known = layer(x, memory.states, mask, None if cache is None else cache[index])
-            kept.append(known)
-        return x if self.norm is None else self.norm(x), tuple(kept)
+            x, layer_cache = layer(x, memory.states, mask, None if cache is None else cache[index])
+            caches.append(layer_cache)
+        return x if self.norm is None else self.norm(x), tuple(caches)
 
 
 @MODELS.register("transformer")
@@ -132,10 +123,9 @@ class Transformer(nn.Module):
     def decode(self, tokens: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Logits for the tokens that follow those in `cache`, None at the start, and the cache with these in it.
 
-        Shapes: tokens (B, T), int64, those after the cached ones, to logits (B, T, vocabulary). Memory and cache are
-        nested tuples of tensors with the batch first.
+        Shapes: tokens (B, T), int64, to logits (B, T, vocabulary).
         """
-        start = 0 if cache is None else cache[0].own.keys.shape[2]
+        start = 0 if cache is None else cache[0][0][0].shape[2]
         h, cache = self.decoder(self._embedded(tokens, start), memory, cache)
         return self.classifier(h), cache
 
@@ -148,27 +138,16 @@ class Transformer(nn.Module):
         return tokens[:, :7], tokens[:, 7:]
 
     def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        encoder, decoder = (
-            [(path, module.residual_structure()) for path, module in self.named_blocks(name)]
-            for name in ("encoder", "decoder")
-        )
+        modules = self.named_modules()
+        blocks = [(path, one.residual_structure()) for path, one in modules if isinstance(one, TransformerBlock)]
+        first = next(path for path, _ in blocks if path.startswith("decoder."))
         pre = self.encoder.norm is not None
         return Structure(
             stem=["encoder.dropout"],
-            blocks=[*encoder, *decoder],
+            blocks=blocks,
             head=["decoder.norm", "classifier"] if pre else ["classifier"],
-            decoding=Decoding(first=decoder[0][0], memory=["encoder.norm"] if pre else [], stem=["decoder.dropout"]),
+            decoding=Decoding(first=first, memory=["encoder.norm"] if pre else [], stem=["decoder.dropout"]),
         )
-
-    def named_blocks(self, stack: str) -> list[tuple[str, AttentionBlock | FeedForwardBlock]]:
-        """The residual blocks of `encoder` or `decoder` in execution order, by qualified name."""
-        layers = self.get_submodule(f"{stack}.layers")
-        return [
-            (f"{stack}.layers.{index}.{name}", cast(AttentionBlock | FeedForwardBlock, block))
-            for index, layer in layers.named_children()
-            for name, block in layer.named_children()
-        ]
 
     def _embedded(self, tokens: Tensor, start: int = 0) -> Tensor:
         """Tokens (B, T), the first of them at position `start`, to (B, T, width)."""
@@ -178,11 +157,9 @@ class Transformer(nn.Module):
 
 
 def sinusoids(start: int, count: int, width: int, device: torch.device | None = None) -> Tensor:
-    """Positions start, start + 1, … as sines and cosines (Vaswani et al., section 3.5).
+    """Positions start, start + 1, … as sines and cosines (Vaswani et al., section 3.5); shape (count, width).
 
-        PE(p, 2i) = sin(p / 10000^(2i/width)),   PE(p, 2i + 1) = cos(p / 10000^(2i/width))
-
-    Shape: (count, width).
+    PE(p, 2i) = sin(p / 10000^(2i/width)),   PE(p, 2i + 1) = cos(p / 10000^(2i/width))
     """
     positions = torch.arange(start, start + count, device=device, dtype=torch.float32)
     rates = torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float32) * (-log(10000.0) / width))
@@ -190,20 +167,16 @@ def sinusoids(start: int, count: int, width: int, device: torch.device | None = 
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
-transformer = Transformer
-
-
 def _check(vocabulary: int, layers: int, decoder_layers: int, width: int, norm: str, padding: int) -> None:
+    problem = ""
     if min(layers, decoder_layers) < 1:
-        raise ValueError(
-            f"A transformer has at least one layer in its encoder and one in its decoder, got layers={layers} and "
-            f"decoder_layers={decoder_layers}."
-        )
-    if width < 2 or width % 2:
-        raise ValueError(f"The width of a transformer is even, a sine and a cosine each, got width={width}.")
-    if norm not in ("pre", "post"):
-        raise ValueError(f"The norms of a transformer lie pre or post, not {norm!r}.")
-    if vocabulary < 2 or not 0 <= padding < vocabulary:
-        raise ValueError(
-            f"The padding is one of at least two tokens, got padding={padding} and vocabulary={vocabulary}."
-        )
+        numbers = f"layers={layers} and decoder_layers={decoder_layers}"
+        problem = f"A transformer has at least one layer in its encoder and one in its decoder, got {numbers}."
+    elif width < 2 or width % 2:
+        problem = f"The width of a transformer is even, a sine and a cosine each, got width={width}."
+    elif norm not in ("pre", "post"):
+        problem = f"The norms of a transformer lie pre or post, not {norm!r}."
+    elif vocabulary < 2 or not 0 <= padding < vocabulary:
+        problem = f"The padding is one of at least two tokens, got padding={padding} and vocabulary={vocabulary}."
+    if problem:
+        raise ValueError(problem)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,10 @@ from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Projections
 
 Placement = Literal["pre", "post"]
-
-
-class KeysValues(NamedTuple):
-    """What an attention looks up: keys and values of S positions, each (B, heads, S, width / heads)."""
-
-    keys: Tensor
-    values: Tensor
+# What an attention looks up: keys and values of S positions, each (B, heads, S, width / heads).
+KeysValues = tuple[Tensor, Tensor]
+# What a decoder layer keeps: keys and values of the target so far, and of the memory.
+LayerCache = tuple[KeysValues, KeysValues]
 
 
 class Attention(nn.Module):
@@ -37,11 +35,6 @@ class Attention(nn.Module):
         self.value, self.output = xavier_linear(width, width), xavier_linear(width, width)
 
     def forward(
-        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, causal: bool = False
-    ) -> Tensor:
-        return self.attend(x, memory, mask=mask, causal=causal)[0]
-
-    def attend(
         self,
         x: Tensor,
         memory: Tensor | None = None,
@@ -50,30 +43,24 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> tuple[Tensor, KeysValues]:
-        """The output at each position of x, and the keys and values of all positions.
+        """The output at each position of x (B, T, width), and the keys and values of all S positions.
 
-        Args:
-            x: (B, T, width).
-            memory: (B, S, width), the source of keys and values; None where `known` has all of them.
-            known: keys and values of earlier positions; those of `memory` follow them.
-            mask: (B or 1, 1, T or 1, S), True at positions that may be attended to; None for all.
-            causal: whether no position attends to a later one, the last of the S positions being that of the last of
-            x.
+        Those of `memory` (B, S', width) follow those `known`. `mask` (B or 1, 1, T or 1, S) is True at positions that
+        may be attended to. Where `causal` none attends to a later one, and the last of x is the last of S.
         """
         queries = self._split(self.query(x))
         if memory is not None:
-            new = KeysValues(self._split(self.key(memory)), self._split(self.value(memory)))
-            if known is not None:
-                new = KeysValues(*(torch.cat(pair, 2) for pair in zip(known, new, strict=True)))
-            known = new
+            new = self._split(self.key(memory)), self._split(self.value(memory))
+            known = new if known is None else (torch.cat((known[0], new[0]), 2), torch.cat((known[1], new[1]), 2))
         assert known is not None
-        length, total = queries.shape[2], known.keys.shape[2]
+        keys, values = known
+        length, total = queries.shape[2], keys.shape[2]
         if causal and length != total:
             # The fused operation's own causal mask takes the first position of both for the same one.
             seen = torch.ones(length, total, dtype=torch.bool, device=x.device).tril(total - length)
             mask, causal = seen if mask is None else mask & seen, False
-        found = F.scaled_dot_product_attention(queries, known.keys, known.values, attn_mask=mask, is_causal=causal)
-        joined: Tensor = self.output(found.transpose(1, 2).flatten(2))
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+        joined: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return joined, known
 
     def _split(self, x: Tensor) -> Tensor:
@@ -90,87 +77,68 @@ def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     return layer
 
 
-class LayerCache(NamedTuple):
-    """Keys and values that a decoder layer keeps: of the target so far, and of the memory."""
-
-    own: KeysValues
-    memory: KeysValues
-
-
 class TransformerBlock(nn.Module):
-    """What attention and feed-forward blocks share: x + f(N(x)) for pre-norm, N(x + f(x)) for post-norm.
+    """A block with layer norm N: x + f(N(x)) for pre-norm, N(x + f(x)) for post-norm.
 
-    f ends in dropout (Vaswani et al., section 5.4), N is layer normalization.
+    f ends in dropout (Vaswani et al., section 5.4). Shapes: (B, T, width) to the same.
     """
 
-    def __init__(self, width: int, norm: Placement, dropout: float) -> None:
+    def __init__(self, width: int, norm: Placement, dropout: float, branch: Sequence[str | Projections]) -> None:
         super().__init__()
         self.placement = norm
+        self.branch = branch
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
         self.sum = ResidualSum()
 
     def before(self, x: Tensor) -> Tensor:
-        """What the branch reads. Shapes: (B, T, width) to the same."""
+        """What the branch reads."""
         normalized: Tensor = self.norm(x) if self.placement == "pre" else x
         return normalized
 
     def after(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The block's output from its input and its branch's output. Shapes: both (B, T, width), to the same."""
+        """The block's output from its input and its branch's output."""
         total: Tensor = self.sum(x, self.dropout(branch))
         return total if self.placement == "pre" else self.norm(total)
 
-    def structure(self, *branch: str | Projections) -> BlockStructure:
-        """The block's modules, with those of its branch but for norm and dropout."""
+    def residual_structure(self) -> BlockStructure:
         if self.placement == "pre":
-            return BlockStructure(branch=["norm", *branch, "dropout"])
-        return BlockStructure(branch=[*branch, "dropout"], after_sum=["norm"])
+            return BlockStructure(branch=["norm", *self.branch, "dropout"])
+        return BlockStructure(branch=[*self.branch, "dropout"], after_sum=["norm"])
 
 
 class AttentionBlock(TransformerBlock):
     """A residual block whose branch is an attention, to the sequence itself or to a memory."""
 
     def __init__(self, width: int, heads: int, norm: Placement, dropout: float, to_memory: bool = False) -> None:
-        super().__init__(width, norm, dropout)
+        projections = Projections("attention.query", "attention.key", "attention.value", of_memory=to_memory)
+        super().__init__(width, norm, dropout, (projections, "attention.output"))
         self.attention = Attention(width, heads)
         self.to_memory = to_memory
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        known: KeysValues | None = None,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> tuple[Tensor, KeysValues]:
+    def forward(self, x: Tensor, memory: Tensor | None = None, **options: Any) -> tuple[Tensor, KeysValues]:
+        """The options are those of `Attention`."""
         h = self.before(x)
-        looked_up = memory if self.to_memory else h
-        h, known = self.attention.attend(h, looked_up, known=known, mask=mask, causal=causal)
+        h, known = self.attention(h, memory if self.to_memory else h, **options)
         return self.after(x, h), known
-
-    def residual_structure(self) -> BlockStructure:
-        projections = Projections("attention.query", "attention.key", "attention.value", of_memory=self.to_memory)
-        return self.structure(projections, "attention.output")
 
 
 class FeedForwardBlock(TransformerBlock):
     """A residual block whose branch is W₂ relu(W₁ x + b₁) + b₂, for each position alone."""
 
     def __init__(self, width: int, hidden: int, norm: Placement, dropout: float) -> None:
-        super().__init__(width, norm, dropout)
+        super().__init__(width, norm, dropout, ("linear1", "relu", "linear2"))
         self.linear1, self.relu, self.linear2 = xavier_linear(width, hidden), nn.ReLU(), xavier_linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One residual block. Shapes: (B, T, width) to the same."""
         return self.after(x, self.linear2(self.relu(self.linear1(self.before(x)))))
-
-    def residual_structure(self) -> BlockStructure:
-        return self.structure("linear1", "relu", "linear2")
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward: two residual blocks. Shapes: (B, S, width) to the same."""
+    """Self-attention and feed-forward: two residual blocks.
+
+    Shapes: (B, S, width) to the same; `mask` (B, 1, 1, S) is True at the positions that count.
+    """
 
     def __init__(self, width: int, heads: int, hidden: int, norm: Placement, dropout: float) -> None:
         super().__init__()
@@ -178,14 +146,16 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForwardBlock(width, hidden, norm, dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Both blocks; `mask` (B, 1, 1, S) is True at the positions that count."""
         x, _ = self.self_attention(x, mask=mask)
         h: Tensor = self.feed_forward(x)
         return h
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the memory, feed-forward: three residual blocks."""
+    """Causal self-attention, attention to the memory, feed-forward: three blocks on positions after the cached ones.
+
+    Shapes: x (B, T, width), memory (B, S, width), mask (B, 1, 1, S), to (B, T, width).
+    """
 
     def __init__(self, width: int, heads: int, hidden: int, norm: Placement, dropout: float) -> None:
         super().__init__()
@@ -196,13 +166,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor, cache: LayerCache | None = None
     ) -> tuple[Tensor, LayerCache]:
-        """The three blocks on positions that follow those in `cache`.
-
-        Shapes: x (B, T, width), memory (B, S, width), mask (B, 1, 1, S), to (B, T, width).
-        """
         own, looked_up = (None, None) if cache is None else cache
         x, own = self.self_attention(x, known=own, causal=True)
-        # What the memory's keys and values are does not change from one step to the next.
-        unread = memory if looked_up is None else None
-        x, looked_up = self.cross_attention(x, unread, known=looked_up, mask=mask)
-        return self.feed_forward(x), LayerCache(own, looked_up)
+        # The memory's keys and values do not change from one step to the next.
+        x, looked_up = self.cross_attention(x, memory if looked_up is None else None, known=looked_up, mask=mask)
+        return self.feed_forward(x), (own, looked_up)

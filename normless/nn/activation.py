@@ -12,9 +12,9 @@ from normless.nn.affine import one_element, register_part
 class ShiftedActivation(nn.Module):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
-    b₁ is Fixup's bias before an activation that reads no weight layer of its own (after one it is part of that
-    layer's bias), b₂ its bias before the layer that reads the activation (Zhang et al., section 3, rule 3). Two
-    additions are faster than relu(c + b₁) + b₂ = max(c + (b₁ + b₂), b₂), whose backward pass is slow on the CPU.
+    b₁ is Fixup's bias before an activation that reads no weight layer of its own, b₂ its bias before the layer that
+    reads the activation (Zhang et al., section 3, rule 3). Two additions are faster than the equivalent
+    max(c + (b₁ + b₂), b₂) of a ReLU, whose backward pass is slow on the CPU.
 
     Attributes:
         activation: φ.
@@ -42,10 +42,7 @@ class ShiftedActivation(nn.Module):
 
 
 class ScaledActivation(ShiftedActivation):
-    """An activation φ of the input times a constant s: y = φ(s·x + b₁) + b₂, of the shape of x.
-
-    For activations other than ReLU and LeakyReLU, for which φ(s·x) = s·φ(x).
-    """
+    """An activation φ of the input times a constant s: y = φ(s·x + b₁) + b₂, of the shape of x."""
 
     def __init__(self, activation: nn.Module, scale: float) -> None:
         super().__init__(activation)

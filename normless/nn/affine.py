@@ -19,12 +19,13 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from normless.errors import UnsupportedEditError
+from normless.nn.channels import per_channel
 
 
 class ScalarAffine(nn.Module):
-    """What the scalar layers below share; each is also the torch layer it takes its weight from.
+    """A layer of torch with scalar parts, each None where the layer has it not.
 
-    Attributes (None where the layer has no such part):
+    Attributes:
         multiplier: α, one element.
         layer_scale: one factor per output channel, shape (out,), as LayerScale has it.
         input_bias: b₁, one element, added to every input.
@@ -53,7 +54,7 @@ class ScalarAffine(nn.Module):
     def add_part(self, name: str, value: Tensor | nn.Parameter) -> None:
         """Give the layer one of `PARTS`, a new parameter with the weight's device and dtype, or a shared one."""
         assert name in self.PARTS
-        register_part(self, name, value, self.weight)
+        register_part(self, name, value, next(self.parameters()))
 
     def prepared(self, x: Tensor) -> Tensor:
         """The input after `before` and `input_bias`."""
@@ -88,8 +89,7 @@ class _ScalarConv(ScalarAffine):
 
     def forward(self, x: Tensor) -> Tensor:
         assert isinstance(self, _ConvNd)
-        weight, bias = self.folded()
-        y: Tensor = self._conv_forward(self.prepared(x), weight, bias)
+        y: Tensor = self._conv_forward(self.prepared(x), *self.folded())
         return y
 
 
@@ -113,13 +113,9 @@ class ScalarLinear(ScalarAffine, nn.Linear):
 
 
 class ScalarTransposedLinear(ScalarAffine):
-    """A linear layer whose weight is (in, out), with scalar parts: the `Conv1D` of transformers' GPT-2.
-
-    Shapes: (…, in) to (…, out).
-    """
+    """The `Conv1D` of transformers' GPT-2, a linear layer whose weight is (in, out). Shapes: (…, in) to (…, out)."""
 
     def per_output(self, factor: Tensor) -> Tensor:
-        """The factor as it is: the last axis is that of the outputs."""
         return factor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -127,11 +123,37 @@ class ScalarTransposedLinear(ScalarAffine):
         return F.linear(self.prepared(x), weight.T, bias)
 
 
+class ScalarOutside(ScalarAffine):
+    """Scalar parts around a layer whose weight is no plain parameter of it: α · layer(x + b₁) + b₂."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        y: Tensor = super().forward(self.prepared(x), *args, **kwargs)
+        for factor in (self.multiplier, self.layer_scale):
+            y = y if factor is None else y * per_channel(factor, y)
+        return y if self.output_bias is None else y + self.output_bias
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return _restored_outside, (type(self).__bases__[-1],), self.__dict__.copy()
+
+
+_OUTSIDE: dict[type[nn.Module], type[ScalarAffine]] = {}
+
+
+def _outside(kind: type[nn.Module]) -> type[ScalarAffine]:
+    """The class of a layer with scalar parts around it."""
+    if kind not in _OUTSIDE:
+        _OUTSIDE[kind] = type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
+    return _OUTSIDE[kind]
+
+
+def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
+    made = _outside(kind)
+    return made.__new__(made)
+
+
+# By the layer of torch, the last base of each.
 _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
-    nn.Conv1d: ScalarConv1d,
-    nn.Conv2d: ScalarConv2d,
-    nn.Conv3d: ScalarConv3d,
-    nn.Linear: ScalarLinear,
+    kind.__bases__[-1]: kind for kind in (ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear)
 }
 
 
@@ -157,9 +179,7 @@ def takes_scalars(layer: nn.Module) -> bool:
 
 
 def scalar_affine(layer: nn.Module) -> ScalarAffine:
-    """The same layer, able to take scalar parts, of which it has none: same parameters, hooks, mode.
-
-    A layer that already is one comes back as it is; any other stays what it was.
+    """The same layer, able to take scalar parts: same parameters, hooks, mode; a scalar layer as it is.
 
     Raises:
         UnsupportedEditError: the layer is of a type whose weight cannot simply be multiplied.
@@ -168,8 +188,25 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
         return layer
     kind = _scalar_kind(layer)
     if kind is None:
-        known = ", ".join(known_type.__name__ for known_type in _SCALAR_LAYERS)
-        raise UnsupportedEditError(f"scalars can be folded into {known}, not into a {type(layer).__name__}")
+        kinds = ", ".join(known.__name__ for known in _SCALAR_LAYERS)
+        raise UnsupportedEditError(f"scalars can be folded into {kinds}, not into a {type(layer).__name__}")
+    return _without_parts(layer, kind)
+
+
+def with_scalars(layer: nn.Module) -> ScalarAffine:
+    """A layer as `scalar_affine` gives it, or, where its weight cannot be multiplied, with scalar parts around it.
+
+    So are transposed, bilinear and parametrized layers and those of classes of their own; they stay what they are.
+
+    Raises:
+        UnsupportedEditError: the layer is no convolution, linear or bilinear layer.
+    """
+    if takes_scalars(layer) or not isinstance(layer, (_ConvNd, nn.Linear, nn.Bilinear)):
+        return scalar_affine(layer)
+    return _without_parts(layer, _outside(type(layer)))
+
+
+def _without_parts(layer: nn.Module, kind: type[ScalarAffine]) -> ScalarAffine:
     scalar = of_class(layer, kind)
     scalar._start_without_parts()
     return scalar

@@ -12,7 +12,7 @@ from normless.nn.affine import of_class, register_part
 
 
 class TakesInputBias(nn.Module):
-    """What the two below share: a scalar bias before them, one element, or None."""
+    """A layer with a scalar bias before it, one element, or None."""
 
     input_bias: Tensor | None
 
@@ -26,8 +26,7 @@ class TakesInputBias(nn.Module):
 class BiasedProjection(TakesInputBias, NonDynamicallyQuantizableLinear):
     """An attention's output projection with a scalar bias b before it, for code that reads its weight and bias.
 
-    W (x + b) + c = W x + (c + b·W1): what is read as its bias is c + b·W1, W1 the sums of the weight's rows. The
-    parameter c keeps its name.
+    W (x + b) + c = W x + (c + b·W1): what is read as its bias is c + b·W1, W1 the sums of the weight's rows.
     """
 
     @property

@@ -57,6 +57,10 @@ class GhostBatchNorm2d(_GhostBatchNorm, nn.BatchNorm2d):
     """Ghost batch normalization of (B, C, H, W); see its base class."""
 
 
+class GhostBatchNorm3d(_GhostBatchNorm, nn.BatchNorm3d):
+    """Ghost batch normalization of (B, C, D, H, W); see its base class."""
+
+
 class _AlternatingBatchNorm(_BatchNorm):
     """Batch normalization by the statistics of every other batch (Bjorck et al., section 3.4 and appendix J).
 
@@ -107,6 +111,10 @@ class AlternatingBatchNorm1d(_AlternatingBatchNorm, nn.BatchNorm1d):
 
 class AlternatingBatchNorm2d(_AlternatingBatchNorm, nn.BatchNorm2d):
     """Alternating batch normalization of (B, C, H, W); see its base class."""
+
+
+class AlternatingBatchNorm3d(_AlternatingBatchNorm, nn.BatchNorm3d):
+    """Alternating batch normalization of (B, C, D, H, W); see its base class."""
 
 
 class _PartialBatchNorm(_BatchNorm):
@@ -182,3 +190,7 @@ class PartialBatchNorm1d(_PartialBatchNorm, nn.BatchNorm1d):
 
 class PartialBatchNorm2d(_PartialBatchNorm, nn.BatchNorm2d):
     """Partial batch normalization of (B, C, H, W); see its base class."""
+
+
+class PartialBatchNorm3d(_PartialBatchNorm, nn.BatchNorm3d):
+    """Partial batch normalization of (B, C, D, H, W); see its base class."""

@@ -17,7 +17,7 @@ def per_channel(values: Tensor, x: Tensor) -> Tensor:
 
 
 def channel_axis(module: nn.Module, x: Tensor) -> int:
-    """The channel axis of a layer's input or output: 1 for images, the last for tokens.
+    """The channel axis of a layer's input or output.
 
     It is the last for linear layers and layer norms, and 1 for convolutions, batch norms and modules named `…2d`. For
     other layers it is the axis that alone has the length of their `weight`, or else 1.
@@ -37,11 +37,7 @@ def by_channel(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of every channel of x, shape (B, C, …), over batch and positions: two (C,).
-
-    Raises:
-        ValueError: there is one value per channel, whose variance says nothing.
-    """
+    """Mean and biased variance of every channel of x, shape (B, C, …), over batch and positions: two (C,)."""
     if x.numel() == x.shape[1]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}.")
     variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
@@ -50,12 +46,10 @@ def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def move_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, *, moved: Tensor | None = None) -> None:
-    """Move a norm's running statistics one step, as torch's layer does for a batch.
+    """Move a norm's running statistics, if it has any, one step as torch's layer does for a batch.
 
-    Args:
-        norm: whose `momentum` counts; None averages over all batches. One without running statistics stays as it is.
-        mean, variance: of the batch, the variance unbiased; shape (C,).
-        moved: a boolean, shape (), that says whether they move at all, without a branch on data; None says yes.
+    `mean` and the unbiased `variance` are the batch's, shape (C,). Where the boolean `moved`, shape (), is false
+    nothing moves, without a branch on data.
     """
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return

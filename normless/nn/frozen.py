@@ -18,9 +18,7 @@ class FrozenAffine(nn.Module):
     in one pass over x, of which backward needs no copy; the same in training and in evaluation, example by example.
     Shapes: (B, C) or (B, C, …) in any memory format to the same; x keeps its dtype.
 
-    Args:
-        scale, shift: shape (C,); buffers of the module.
-        rest: modules applied afterwards, in order, under their names: the dropout and activation of a fused norm.
+    `scale` and `shift`, shape (C,), are buffers; `rest` are the modules applied afterwards, in order, by name.
     """
 
     scale: Tensor

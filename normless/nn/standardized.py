@@ -39,7 +39,7 @@ def standardized(weight: Tensor, factor: Tensor) -> Tensor:
 
 
 class ScaledStd(ScalarAffine):
-    """What the standardized layers below share; each is also the scalar layer it takes its parts from.
+    """A scalar layer whose weight is standardized.
 
     Attributes:
         gain: g, one factor per output channel, shape (out,).
@@ -86,19 +86,17 @@ class ScaledStdLinear(ScaledStd, ScalarLinear):
     """`nn.Linear` with a standardized weight. Shapes: (…, in) to (…, out)."""
 
 
+# By the scalar layer, the last base of each.
 _STANDARDIZED: dict[type[nn.Module], type[ScaledStd]] = {
-    ScalarConv1d: ScaledStdConv1d,
-    ScalarConv2d: ScaledStdConv2d,
-    ScalarConv3d: ScaledStdConv3d,
-    ScalarLinear: ScaledStdLinear,
+    kind.__bases__[-1]: kind for kind in (ScaledStdConv1d, ScaledStdConv2d, ScaledStdConv3d, ScaledStdLinear)
 }
 
 
 def scaled_std(layer: nn.Module) -> ScaledStd:
-    """The same layer with its weight standardized: same parameters, scalar parts, hooks, mode; gain and scale 1.
+    """The same layer with its weight standardized, gain and scale 1: same parameters, scalar parts, hooks, mode.
 
-    A layer that already is one comes back as it is; any other stays what it was. Refused are layers of other types,
-    and those whose outputs read one value each, whose deviation from their mean is nothing.
+    A standardized layer is returned as it is. Refused are layers of other types and those whose outputs read one
+    value each.
     """
     if isinstance(layer, ScaledStd):
         return layer

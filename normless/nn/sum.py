@@ -9,16 +9,15 @@ from normless.nn.channels import per_channel
 
 
 class ResidualSum(nn.Module):
-    """The residual sum as a module: total = factor · (s · skip + b · branch), the plain sum unless an edit says more.
+    """The residual sum as a module: total = factor · (s · skip + b · branch), plain unless an edit says more.
 
     Shapes: two tensors (B, C, …) to one.
 
     Attributes:
         factor: what the total is multiplied by, 1/√2 for the variance-keeping baseline.
-        skip_factor, branch_factor: s and b, constants; 1 each as a rule. One of them is part of the addition itself
-            and costs no further pass.
-        multiplier: a learnable factor on the branch, shape (1,) or one per channel (C,), for branches that
-            end in something it cannot be folded into; None otherwise.
+        skip_factor, branch_factor: s and b, constants. One of them is part of the addition itself.
+        multiplier: a learnable factor on the branch, shape (1,) or (C,), where the branch ends in something that it
+            cannot be folded into; else None.
         norm_skip: a norm on the skip path before the addition, or None.
         norm_total: a norm after the addition, or None.
     """

@@ -26,7 +26,7 @@ def adaptive_gradient_clipping(
     Args:
         parameters: a network or some of its parameters, shape (out, …); those without a gradient are passed over.
         clip: λ, the largest step of a unit relative to its norm, at a learning rate of 1.
-        eps: ε, what a unit's norm counts at least, so that weights that are zero can grow.
+        eps: ε, the least norm of a unit, so that weights that are zero can grow.
         exclude: a module or parameters whose gradients stay as they are; the papers leave out the classifier.
 
     Raises:

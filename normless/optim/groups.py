@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from normless.arguments import forward_arguments
-from normless.decay import GROUPS, Policy, decays_of
-from normless.optim.roles import parameter_roles
-from normless.residual import ResidualMap
+from normless.arguments import forward_arguments, unwrapped
+from normless.decay import GROUPS, Policy, decays_of, patterns_of
+from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
+from normless.residual import Layer, ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless.residual.classify import NORMS, kind_of
+
+# Their parameters other than biases are weights, of whatever shape.
+_WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
 
 
 def param_groups(
@@ -26,21 +31,20 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
-    Groups are defined in `normless.optim.roles`. Torch's schedulers scale every group's lr and so keep
+    Groups are defined in `parameter_roles`. Torch's schedulers scale every group's lr and so keep
     the proportions; those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
 
     Args:
-        model: the network, converted or not.
-        lr: the base learning rate; a group's own is lr · lr_scale, and `lr_scale` stays in the group so that a
-            schedule can multiply the base rate.
+        model: the network, converted or not. A converted one needs no example inputs, also inside a wrapper of one
+            child, as DistributedDataParallel and torch.compile make.
+        lr: the base learning rate; a group's own is lr · lr_scale, which stays in the group.
         weight_decay: λ of the groups that the policy decays; 0 for the others.
         policy: `guidelines` (weights, γ_last and γ_others decayed, nothing else), `all`, or `weights`; several of
             them, groups, roles of γ and patterns of parameters' names joined by +, as in `weights+last`; or a mapping
             from these to whether they decay, or to a λ of their own: see `normless.decay.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 is the Fixup paper's with Mixup.
         residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
-        example_inputs: what the network's forward takes, where that is not given by position as `inputs`: one tensor,
-            a tuple of positional arguments, or a mapping of keyword arguments.
+        example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
         Dictionaries with keys params, name, lr, lr_scale, weight_decay; empty groups are left out. What a pattern
@@ -57,29 +61,154 @@ def param_groups(
             f"scalar_lr_scale={scalar_lr_scale}."
         )
     decays = decays_of(policy, weight_decay)
+    patterns = patterns_of(decays)
     positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
+    if residual_map is None and not (positional or named_inputs):
+        model = unwrapped(model)
     residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
     members: dict[tuple[str, str | None], list[nn.Parameter]] = {(name, None): [] for name in GROUPS}
     for name, group in parameter_roles(model, residual_map).items():
-        members.setdefault((group, decays.pattern_of(name)), []).append(named[name])
-    _check_matched(decays.patterns, {pattern for _, pattern in members}, named)
+        pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), None)
+        members.setdefault((group, pattern), []).append(named[name])
+    idle = [pattern for pattern in patterns if pattern not in {pattern for _, pattern in members}]
+    if idle:
+        raise ValueError(
+            f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
+            f"its names are such as {', '.join(list(named)[:3])}."
+        )
     groups = []
     for (group, pattern), parameters in sorted(members.items(), key=lambda member: GROUPS.index(member[0][0])):
         if parameters:
             scale = scalar_lr_scale if group == "scalars" else 1.0
             name = group if pattern is None else f"{group}:{pattern}"
-            decay = decays.groups.get(group, 0.0) if pattern is None else decays.patterns[pattern]
+            decay = decays.get(pattern or group, 0.0)
             groups.append(
                 {"params": parameters, "name": name, "lr": lr * scale, "lr_scale": scale, "weight_decay": decay}
             )
     return groups
 
 
-def _check_matched(patterns: Collection[str], matched: Collection[str | None], names: Collection[str]) -> None:
-    idle = [pattern for pattern in patterns if pattern not in matched]
-    if idle:
-        raise ValueError(
-            f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
-            f"its names are such as {', '.join(list(names)[:3])}."
-        )
+def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, str]:
+    """The group of every trainable parameter, by its first qualified name.
+
+    The layers of the map that read a parameter say what it is:
+
+    - `weights`: kernels, matrices, embedding tables (also of positions); a tied one is listed once.
+    - `gamma_last`, `gamma_down`, `gamma_stem`, `gamma_other`: the γ of a norm, by the norm's role. A γ that
+      several norms share has the role of the first of them in the map.
+    - `gains`: factors per output channel of a standardized or normalized weight.
+    - `layer_scale`: factors per channel or head on activations.
+    - `biases`: biases, β, tables of attention biases, and whatever else a norm learns beside its γ, such as the
+      threshold of a fused activation.
+    - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale) and Fixup's scalar biases.
+    - `rest`: slopes of activations (PReLU), tokens and positions made for any batch, of shape [1, …], and vectors
+      of unknown use.
+
+    A parameter that no layer reads (its module did not run, or only looks up rows) is what the one of its name is
+    in modules of its class that did run, else what its class and shape say; the γ of such a norm is `gamma_other`.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    modules = dict(model.named_modules(remove_duplicate=False))
+    read = _read_by_layers(residual_map, named, modules)
+    siblings = _by_sibling(model, read)
+    roles: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            path, _, last = name.rpartition(".")
+            module = modules[path]
+            role = _own_part(module, last, parameter) or read.get(id(parameter)) or siblings.get((type(module), last))
+            roles[name] = role or _by_class(module, last, parameter, residual_map.norms.get(path, "other"))
+    return roles
+
+
+def _read_by_layers(
+    residual_map: ResidualMap, named: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]
+) -> dict[int, str]:
+    """The group of every parameter that a layer reads, by the parameter's id."""
+    gammas: dict[int, str] = {}
+    others: dict[int, str] = {}
+    for layer in residual_map.layers():
+        owner = layer.path.partition(":")[0]
+        missing = [f"the parameter {name}" for name in (layer.gamma, *layer.parameters) if name and name not in named]
+        if missing or owner not in modules:
+            raise ValueError(
+                f"The residual map is not this network's: its layer {layer.path} names "
+                f"{(*missing, f'the module {owner}')[0]}, which is not here. "
+                "Map the network as it is now, or leave residual_map out."
+            )
+        # A bias joined from several parameters looks like a weight with its gain.
+        if layer.gamma is not None and "bias" not in layer.gamma.rpartition(".")[2]:
+            gammas.setdefault(id(named[layer.gamma]), _of_gamma(layer, named[layer.gamma], residual_map))
+        for name in layer.parameters:
+            path, _, last = name.rpartition(".")
+            others.setdefault(id(named[name]), _beside_gamma(layer, modules[path], last, named[name]))
+    return others | gammas
+
+
+def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
+    if layer.kind == "norm":
+        return f"gamma_{residual_map.norms[layer.path]}"
+    if gamma.numel() == 1:
+        return "scalars"
+    # A factor for every element, such as a filter in the frequency domain, is a weight.
+    if gamma.numel() > max(gamma.shape):
+        return "weights"
+    return "gains" if layer.kind == "weight" else "layer_scale"
+
+
+def _beside_gamma(layer: Layer, module: nn.Module, name: str, parameter: Tensor) -> str:
+    if layer.kind in ("norm", "scale") or "bias" in name:
+        return "biases"
+    return _of_weight_layer(module, name, parameter) if layer.kind == "weight" else "rest"
+
+
+def _of_weight_layer(module: nn.Module, name: str, parameter: Tensor) -> str:
+    known = kind_of(module) == "weight"
+    if known and name == "weight":
+        return "weights"
+    if parameter.numel() == 1:
+        return "scalars"
+    if known and parameter.numel() == max(parameter.shape):
+        return "gains"
+    return "weights" if parameter.dim() >= 2 else "biases"
+
+
+def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn.Module], str], str]:
+    """The group of a parameter by its module's class and its name, from those that a layer reads."""
+    known: dict[tuple[type[nn.Module], str], str] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            group = read.get(id(parameter))
+            if group is not None:
+                known.setdefault((type(module), name), "gamma_other" if group.startswith("gamma") else group)
+    return known
+
+
+def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
+    """The group of what an edit of this library added to a layer, an activation or a sum."""
+    if not isinstance(module, (ScalarAffine, ShiftedActivation, ResidualSum)) or name in ("weight", "bias"):
+        return None
+    if name == "gain":
+        return "gains"
+    return "layer_scale" if name == "layer_scale" or parameter.numel() > 1 else "scalars"
+
+
+def _by_class(module: nn.Module, name: str, parameter: Tensor, norm_role: str) -> str:
+    # Recurrent layers call theirs bias_ih_l0, attention in_proj_bias, window attention relative_position_bias_table.
+    if "bias" in name:
+        return "biases"
+    if isinstance(module, NORMS):
+        return f"gamma_{norm_role}"
+    kind = kind_of(module)
+    if isinstance(module, _WEIGHTED):
+        return "weights"
+    if kind == "weight":
+        return _of_weight_layer(module, name, parameter)
+    if kind == "activation":
+        return "rest"
+    if parameter.numel() == 1:
+        return "scalars"
+    # With a first axis of one, made for any batch, it is a class token or the embedding of positions.
+    is_matrix = parameter.numel() > max(parameter.shape) and parameter.shape[0] != 1
+    return "weights" if is_matrix else "rest"

@@ -13,7 +13,6 @@ from .grammars.histogram import histogram as histogram
 from .grammars.lines import lines as lines
 from .grammars.measured_on_predicted import measured_on_predicted as measured_on_predicted
 from .grammars.points import points as points
-from .inline import inline_svg_text as inline_svg_text
 from .page import Column as Column
 from .page import Figure as Figure
 from .page import Page as Page
@@ -37,6 +36,7 @@ from .probe_plots import PLOTS as PLOTS
 from .probe_plots import figures_of as figures_of
 from .save import description as description
 from .save import inline_svg as inline_svg
+from .save import inline_svg_text as inline_svg_text
 from .save import save_png as save_png
 from .save import save_svg as save_svg
 from .structure import blocks_on_trunk as blocks_on_trunk

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup, escape
@@ -35,20 +35,16 @@ class CheckedClaim:
 
 @dataclass(frozen=True)
 class Result:
-    """An artefact at one budget.
+    """An artefact at one budget; `setup` and `provenance` as (name, value).
 
     Attributes:
-        budget: its name.
-        verdict: one of `normless.plots.palette.VERDICT_INKS`.
-        basis: what the checks rest on: formula, measurement or training; empty if an error came first.
+        verdict: one of `normless.plots.VERDICT_INKS`.
+        basis: what the checks rest on, a key of `BASES`; empty if an error came first.
         error: the message of an error; empty if there was none.
-        checks: of the claim.
         table: published beside measured.
         left_out: how many rows the table lacks, and where they are; empty if none.
-        svg: the figure as `normless.plots.inline.inline_svg_text` makes it; empty if there is none.
-        caption: of the figure.
+        svg: the figure as `normless.plots.inline_svg_text` makes it; empty if there is none.
         remarks: notes for the reader.
-        setup, provenance: as (name, value).
         same_runs: ids of other artefacts that rest on the same training runs.
     """
 
@@ -69,14 +65,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Card:
-    """An artefact: what its paper says, and the result at each budget.
+    """An artefact: what its paper says, and the result at each budget that was run.
 
-    Attributes:
-        id: `PAPER/NAME`.
-        kind: what it is, as `training`.
-        title, claim, where, note: as the paper's index has them.
-        setup: the paper's, as (name, value).
-        results: one for each budget that was run.
+    The id is `PAPER/NAME`, the kind such as `training`; the setup is the paper's, as (name, value).
     """
 
     id: str
@@ -107,19 +98,13 @@ class PaperGroup:
 
 @dataclass(frozen=True)
 class ArtefactsPage:
-    """What the page says, in the order in which it says it.
-
-    Attributes:
-        title, finding, caution: as of `normless.plots.page.Page`.
-        papers: each with its artefacts.
-        facts: about the whole page, as (name, value).
-    """
+    """What the page says, in this order; the other fields are those of `normless.plots.Page`."""
 
     title: str
     finding: str
     caution: str
     papers: Sequence[PaperGroup]
-    facts: Sequence[tuple[str, str]] = field(default=())
+    facts: Sequence[tuple[str, str]] = ()
 
     @property
     def cards(self) -> list[Card]:
@@ -140,15 +125,20 @@ class ArtefactsPage:
 def render_artefacts(page: ArtefactsPage) -> str:
     """The page as one HTML document: style, script, figures and tables are inside it."""
     mentions = _mentions(page.cards)
+    by_basis = [(basis, budget, _verdicts(page.cards, budget, basis)) for budget in page.budgets for basis in BASES]
     return template("artefacts.html.j2").render(
         page=page,
-        summary=_summary(page),
-        by_basis=_by_basis(page),
+        summary=[(paper, budget, _verdicts(paper.cards, budget)) for budget in page.budgets for paper in page.papers],
+        by_basis=[row for row in by_basis if row[2]],
         bases=BASES,
         inks=VERDICT_INKS,
         colours=css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
         linked=_linker(mentions),
-        mentioned_by={card.id: _naming(card.id, mentions) for card in page.cards},
+        # Not by those that it names itself, where a link stands already.
+        mentioned_by={
+            name: [other for other, others in mentions.items() if name in others and other not in named]
+            for name, named in mentions.items()
+        },
         Markup=Markup,
     )
 
@@ -160,26 +150,10 @@ def write_artefacts(page: ArtefactsPage, path: Path) -> Path:
     return path
 
 
-def _summary(page: ArtefactsPage) -> list[tuple[PaperGroup, str, Counter[str], int]]:
-    """A row for each paper and budget: the counts of the verdicts, and how many artefacts have none."""
-    rows = []
-    for budget in page.budgets:
-        for paper in page.papers:
-            results = [result for card in paper.cards for result in card.results if result.budget == budget]
-            left = len(paper.cards) + len(paper.not_run) - len(results)
-            rows.append((paper, budget, Counter(result.verdict for result in results), left))
-    return rows
-
-
-def _by_basis(page: ArtefactsPage) -> list[tuple[str, str, Counter[str]]]:
-    """A row for each class of evidence and budget: the counts of the verdicts."""
-    results = [result for card in page.cards for result in card.results]
-    counts = {
-        (basis, budget): Counter(one.verdict for one in results if (one.basis, one.budget) == (basis, budget))
-        for budget in page.budgets
-        for basis in BASES
-    }
-    return [(basis, budget, one) for (basis, budget), one in counts.items() if one]
+def _verdicts(cards: Sequence[Card], budget: str, basis: str | None = None) -> Counter[str]:
+    """How often each verdict comes at a budget, of one class of evidence or of all."""
+    results = [result for card in cards for result in card.results if result.budget == budget]
+    return Counter(result.verdict for result in results if basis in (None, result.basis))
 
 
 def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:
@@ -195,11 +169,6 @@ def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:
     return mentions
 
 
-def _naming(name: str, mentions: Mapping[str, Sequence[str]]) -> list[str]:
-    """What names an artefact and is not named by it, where a link stands already."""
-    return [other for other, named in mentions.items() if name in named and other not in mentions[name]]
-
-
 def _ids(known: Sequence[str]) -> re.Pattern[str]:
     """Finds ids in a text, the longest first: figure-10 is not figure-1 and a zero."""
     names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
@@ -209,13 +178,4 @@ def _ids(known: Sequence[str]) -> re.Pattern[str]:
 def _linker(known: Iterable[str]) -> Callable[[str], Markup]:
     """A function from text to markup in which the ids of artefacts link to them."""
     pattern = _ids(list(known))
-
-    def linked(text: str) -> Markup:
-        markup, end = Markup(""), 0
-        for match in pattern.finditer(text):
-            markup += escape(text[end : match.start()])
-            markup += Markup('<a href="#{0}">{0}</a>').format(match[0])
-            end = match.end()
-        return markup + escape(text[end:])
-
-    return linked
+    return lambda text: Markup(pattern.sub(r'<a href="#\g<0>">\g<0></a>', str(escape(text))))

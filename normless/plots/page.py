@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -60,11 +60,8 @@ class Table:
 class Page:
     """The contents of a page, in order.
 
-    Args:
-        title: the heading.
-        finding: the result, in one or two sentences.
-        caution: what the numbers do not claim.
-        facts: how they were measured, as (name, value): seeds, budget, data set, versions, machine.
+    The finding is the result, in one or two sentences; the caution what the numbers do not claim; the facts, as
+    (name, value), how they were measured: seeds, budget, data set, versions, machine.
     """
 
     title: str
@@ -72,7 +69,7 @@ class Page:
     caution: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    facts: Sequence[tuple[str, str]] = field(default=())
+    facts: Sequence[tuple[str, str]] = ()
 
 
 def render_page(page: Page) -> str:

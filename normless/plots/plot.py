@@ -46,8 +46,7 @@ class Frame(TypedDict, total=False):
         x_marks, y_marks: where thin lines go through the plot.
         laws: reference curves.
         name: form of the names of the series, such as ``"M = {}"``.
-        names: where the names of the series stand: at the ends of their lines, in a legend,
-            or in one beside the plot.
+        names: where the names of the series stand: at the ends of their lines, in a legend, or one beside the plot.
         size: of a new figure, in inches.
     """
 
@@ -73,9 +72,8 @@ class Plot:
     >>> Plot("lines", x="layer", y="norm", by="scheme", log="y", title="Norms", x_label="layer", y_label="‖w‖")
 
     Args:
-        grammar: the name of a function of `normless.plots`.
+        grammar: the name of a function of `normless.plots`, and its arguments by keyword.
         prepare: makes the table that the grammar draws from the one that was measured.
-        arguments: of the grammar.
     """
 
     def __init__(
@@ -105,6 +103,12 @@ class Plot:
                 raise
         axes: Axes = getattr(import_module("normless.plots"), self.grammar)(table, ax, **arguments)
         return axes
+
+
+def require_unique(table: pd.DataFrame, columns: Sequence[str], what: str) -> None:
+    """Refuse a table with two rows of the same values in the columns: it is of more than one matrix or network."""
+    if table.duplicated(list(columns)).any():
+        raise ValueError(f"Expected one row per {' and '.join(columns)}, but one is there twice; draw one {what}.")
 
 
 def require_columns(table: pd.DataFrame, columns: Sequence[str | None], purpose: str) -> None:

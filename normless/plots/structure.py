@@ -22,28 +22,24 @@ UNIT = 0.14
 # The legend needs this many units.
 NARROWEST = 60.0
 LEGEND_COLUMNS = 6
-PROJECTION = SCHEME_INKS["none"].light
 
 TOGETHER: dict[str, Any] = {"linestyle": "none", "markersize": 6.5}
+# By what the legend calls them; a name with an underscore is not in it.
 MARKS: Mapping[str, dict[str, Any]] = {
-    "weight": {"marker": "s", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "weight layer"},
-    "activation": {"marker": ".", "color": TEXT.light, "label": "activation"},
-    **{what: {"marker": ink.marker, "color": ink.light, "label": what} for what, ink in ROLE_INKS.items()},
-    "norm without γ": {
-        "marker": "D", "color": QUIET.light, "markerfacecolor": PAPER.light, "label": "norm without γ",
-    },
-    "scale": {"marker": "^", "color": TEXT.light, "markerfacecolor": PAPER.light, "label": "scale"},
-    "dropout": {"marker": "x", "color": QUIET.light, "markersize": 4.5, "label": "dropout"},
-    "sum": {"marker": "$\\oplus$", "color": TEXT.light, "markersize": 8, "markeredgewidth": 0, "label": "_sum"},
-}  # fmt: skip
+    "weight layer": {"marker": "s", "color": TEXT.light, "markerfacecolor": PAPER.light},
+    "activation": {"marker": ".", "color": TEXT.light},
+    **{what: {"marker": ink.marker, "color": ink.light} for what, ink in ROLE_INKS.items()},
+    "norm without γ": {"marker": "D", "color": QUIET.light, "markerfacecolor": PAPER.light},
+    "scale": {"marker": "^", "color": TEXT.light, "markerfacecolor": PAPER.light},
+    "dropout": {"marker": "x", "color": QUIET.light, "markersize": 4.5},
+    "_sum": {"marker": "$\\oplus$", "color": TEXT.light, "markersize": 8, "markeredgewidth": 0},
+}
 WIRES: Mapping[str, dict[str, Any]] = {
-    "identity": {"edgecolor": TEXT.light, "linewidth": 1.0, "label": "identity skip path"},
-    "projection": {"edgecolor": PROJECTION, "linewidth": 1.8, "label": "projecting skip path"},
-    "no weights": {
-        "edgecolor": TEXT.light, "linewidth": 1.0, "linestyle": (0, (3, 2)), "label": "skip path without weights",
-    },
-    "branch": {"edgecolor": QUIET.light, "linewidth": 1.0, "label": "_branch"},
-}  # fmt: skip
+    "identity skip path": {"color": TEXT.light, "linewidth": 1.0},
+    "projecting skip path": {"color": SCHEME_INKS["none"].light, "linewidth": 1.8},
+    "skip path without weights": {"color": TEXT.light, "linewidth": 1.0, "linestyle": (0, (3, 2))},
+    "_branch": {"color": QUIET.light, "linewidth": 1.0},
+}
 
 BOX: dict[str, Any] = {
     "boxstyle": "round,pad=0,rounding_size=0.4", "facecolor": GRID.light, "edgecolor": "none", "alpha": 0.6,
@@ -61,10 +57,7 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
     Of a network of more than 36 blocks, a run of blocks of one form is drawn once with the number of those that
     follow, also where up to six forms take turns; what is still too much is left out in the middle.
 
-    Args:
-        residual_map: the map of the network.
-        ax: where to draw; a new figure without it, as large as the drawing needs.
-        title: the heading.
+    Without `ax` the figure is as large as the drawing needs.
     """
     drawing = arranged(residual_map)
     legend = _legend(drawing)
@@ -76,9 +69,9 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
     axes.set_xlim(-1.0, width + 1.0)
     axes.set_ylim(-drawing.height, 0.0)
     _draw_trunk(axes, drawing)
-    _draw_wires(axes, drawing.pieces)
-    _draw_marks(axes, drawing.pieces)
-    _draw_names(axes, drawing.pieces)
+    for piece, place in drawing.pieces:
+        _draw_piece(axes, piece, place)
+    _draw_marks(axes, drawing)
     name_axes(axes, title=title, across="", up=_summary(residual_map))
     style: dict[str, Any] = {"frameon": False, "fontsize": SMALL_FONT_SIZE, "labelcolor": TEXT.light}
     style |= {"ncols": LEGEND_COLUMNS, "columnspacing": 1.2, "handletextpad": 0.4}
@@ -94,32 +87,32 @@ def _draw_trunk(axes: Axes, drawing: Drawing) -> None:
         axes.plot([x], [y], linestyle="none", marker=">", markersize=4, color=QUIET.light, label="_goes on")
 
 
-def _draw_wires(axes: Axes, pieces: Sequence[Piece]) -> None:
-    for piece in pieces:
-        if piece.boxed:
-            corner, height = (piece.x, piece.y - piece.below + 0.1), piece.below + 0.5
-            axes.add_patch(FancyBboxPatch(corner, piece.width, height, zorder=0, label="_block", **BOX))
-        for wire in piece.wires:
-            axes.add_patch(PathPatch(_rounded(wire.points), facecolor="none", zorder=2, **WIRES[wire.what]))
-
-
-def _draw_marks(axes: Axes, pieces: Sequence[Piece]) -> None:
-    """One line object per kind of mark, named as the legend names it."""
-    for what, style in MARKS.items():
-        places = [(mark.x, mark.y) for piece in pieces for mark in piece.marks if mark.what == what]
-        if places:
-            xs, ys = zip(*places, strict=True)
-            axes.plot(xs, ys, zorder=3, **TOGETHER | style)
-
-
-def _draw_names(axes: Axes, pieces: Sequence[Piece]) -> None:
-    """The name under each piece, and the notes inside it."""
+def _draw_piece(axes: Axes, piece: Piece, place: Point) -> None:
+    """The background and the wires of a piece, its name below, and the texts inside it."""
+    x, y = place
+    if piece.boxed:
+        corner, height = (x, y - piece.below + 0.1), piece.below + 0.5
+        axes.add_patch(FancyBboxPatch(corner, piece.width, height, zorder=0, label="_block", **BOX))
+    for wire in piece.wires:
+        line = _rounded([(x + across, y + up) for across, up in wire.points])
+        axes.add_patch(PathPatch(line, fill=False, zorder=2, label=wire.what, **WIRES[wire.what]))
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": QUIET.light}
     paper = {"facecolor": PAPER.light, "edgecolor": "none", "pad": 1}
-    for piece in pieces:
-        axes.text(piece.x + piece.width / 2, piece.y - piece.below - 0.5, _cut(piece.name, piece.letters), **style)
-        for note in piece.notes:
-            axes.text(note.x, note.y, note.what, bbox=paper, zorder=2, **style)
+    axes.text(x + piece.width / 2, y - piece.below - 0.5, _cut(piece.name, piece.letters), **style)
+    for mark in piece.marks:
+        if mark.what not in MARKS:
+            axes.text(x + mark.x, y + mark.y, mark.what, bbox=paper, zorder=2, **style)
+
+
+def _draw_marks(axes: Axes, drawing: Drawing) -> None:
+    """One line object per kind of mark, named as the legend names it; marks of no kind are texts."""
+    places: dict[str, list[Point]] = {}
+    for piece, (x, y) in drawing.pieces:
+        for mark in piece.marks:
+            places.setdefault(mark.what, []).append((x + mark.x, y + mark.y))
+    for what in filter(places.get, MARKS):
+        xs, ys = zip(*places[what], strict=True)
+        axes.plot(xs, ys, zorder=3, label=what, **TOGETHER | MARKS[what])
 
 
 def _cut(name: str, letters: int) -> str:
@@ -153,13 +146,8 @@ def _summary(residual_map: ResidualMap) -> str:
 
 def _legend(drawing: Drawing) -> list[Line2D]:
     """Every mark and every kind of skip path that is drawn, once."""
-    marks = {mark.what for piece in drawing.pieces for mark in piece.marks} - {"sum"}
-    wires = {wire.what for piece in drawing.pieces for wire in piece.wires} - {"branch"}
-    return [
-        *(Line2D([], [], **TOGETHER | style) for what, style in MARKS.items() if what in marks),
-        *(
-            Line2D([], [], color=style["edgecolor"], **{key: style[key] for key in style if key != "edgecolor"})
-            for what, style in WIRES.items()
-            if what in wires
-        ),
-    ]
+    drawn = {mark.what for piece, _ in drawing.pieces for mark in piece.marks}
+    drawn |= {wire.what for piece, _ in drawing.pieces for wire in piece.wires}
+    styles = {what: TOGETHER | style for what, style in MARKS.items()} | dict(WIRES)
+    named = [what for what in styles if what in drawn and not what.startswith("_")]
+    return [Line2D([], [], label=what, **styles[what]) for what in named]

@@ -23,7 +23,7 @@ GAP = 0.6
 
 
 class Mark(NamedTuple):
-    """A layer by its kind, a norm by the role of its γ, the `sum` of a block, or a text, centred at (x, y)."""
+    """A layer by its kind, a norm by the role of its γ, the `_sum` of a block, or a text, centred at (x, y)."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """A line with rounded corners: a `branch`, or a skip path: `identity`, `projection` or `no weights`."""
+    """A line with rounded corners: a `_branch`, or a kind of skip path."""
 
     points: tuple[Point, ...]
     what: str
@@ -39,7 +39,7 @@ class Wire(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of the network that is drawn in one place: `width` units of trunk from (x, y) on.
+    """A part of the network that is drawn in one place: `width` units of trunk from (0, 0) on.
 
     `name` is written under it, `above` and `below` are how far it reaches. `starts_stage` marks one that starts
     a row where there is room, `boxed` one with a background. `blocks` is how many blocks it stands for.
@@ -48,35 +48,17 @@ class Piece:
     width: float
     marks: tuple[Mark, ...] = ()
     wires: tuple[Wire, ...] = ()
-    notes: tuple[Mark, ...] = ()
     name: str = ""
     above: float = 0.6
     below: float = 0.6
     starts_stage: bool = False
     boxed: bool = False
     blocks: int = 0
-    x: float = 0.0
-    y: float = 0.0
 
     @property
     def letters(self) -> int:
         """How long a name under the piece may be and leave a letter's place before the next."""
         return int((self.width + GAP) / LETTER) - 1
-
-    def moved(self, x: float, y: float) -> Piece:
-        """The piece elsewhere."""
-        return replace(
-            self,
-            x=self.x + x,
-            y=self.y + y,
-            marks=_moved(self.marks, x, y),
-            wires=tuple(Wire(tuple((px + x, py + y) for px, py in points), what) for points, what in self.wires),
-            notes=_moved(self.notes, x, y),
-        )
-
-
-def _moved(marks: Sequence[Mark], x: float, y: float) -> tuple[Mark, ...]:
-    return tuple(Mark(mark.x + x, mark.y + y, mark.what) for mark in marks)
 
 
 @dataclass
@@ -88,7 +70,6 @@ class _Chain:
     end: float
     marks: list[Mark] = field(default_factory=list)
     wires: list[Wire] = field(default_factory=list)
-    notes: list[Mark] = field(default_factory=list)
     places: dict[Layer, Point] = field(default_factory=dict)
 
     @property
@@ -102,14 +83,13 @@ def chain_piece(layers: Sequence[Layer], roles: dict[str, Role], name: str) -> P
     length = _chain(layers, roles, 0.0, 0.0).end
     width = max(length, LETTER * len(name))
     chain = _chain(layers, roles, (width - length) / 2, 0.0)
-    below = 0.6 - chain.lowest
-    return Piece(width, tuple(chain.marks), tuple(chain.wires), tuple(chain.notes), name=name, below=below)
+    return Piece(width, tuple(chain.marks), tuple(chain.wires), name, below=0.6 - chain.lowest)
 
 
 def gap_piece(text: str, blocks: int = 0) -> Piece:
     """A break of the trunk, and in words how many blocks are not drawn there."""
     width = LETTER * len(text)
-    return Piece(width, notes=(Mark(width / 2, 0.0, "⋯"),), name=text, blocks=blocks)
+    return Piece(width, (Mark(width / 2, 0.0, "⋯"),), name=text, blocks=blocks)
 
 
 def block_piece(block: ResidualBlock, roles: dict[str, Role]) -> Piece:
@@ -122,18 +102,15 @@ def block_piece(block: ResidualBlock, roles: dict[str, Role]) -> Piece:
     after = _chain(block.after_sum, roles, total + 0.3, 0.0)
     height = 0.95 + ARC_STEP * depth
     places = {layer: place for chain in chains for layer, place in chain.places.items()}
-    inner = list(_inner_arcs(block, roles, places, depth))
     every = [shared, *chains, after]
-    arc, on_arc = _skip(block, roles, fork, total, 0.0, height)
-    marks = [mark for chain in every for mark in chain.marks]
-    marks += [Mark(total, 0.0, "sum"), *on_arc, *(mark for _, marks in inner for mark in marks)]
-    wires = [arc, *(arc for arc, _ in inner), *(wire for chain in every for wire in chain.wires)]
-    wires += [_arc(chain.split, total, 0.0, chain.y, "branch") for chain in chains if chain.y]
+    arcs = [_skip(block, roles, fork, total, 0.0, height), *_inner_arcs(block, roles, places, depth)]
+    marks = [*(mark for chain in every for mark in chain.marks), Mark(total, 0.0, "_sum")]
+    wires = [*(arc for arc, _ in arcs), *(wire for chain in every for wire in chain.wires)]
+    wires += [_arc(chain.split, total, 0.0, chain.y, "_branch") for chain in chains if chain.y]
     return Piece(
         width=max(after.end, total + 0.5) + 0.2,
-        marks=tuple(marks),
+        marks=(*marks, *(mark for _, on_arc in arcs for mark in on_arc)),
         wires=tuple(wires),
-        notes=tuple(note for chain in every for note in chain.notes),
         name=block.name,
         above=height + 0.6,
         below=0.6 - min(0.0, *(chain.lowest for chain in chains)),
@@ -149,7 +126,7 @@ def _branches(block: ResidualBlock, roles: dict[str, Role], fork: float, room: f
     branches = [[layer for layer in branch if layer not in on_arcs] for branch in block.branches]
     if len(branches) == 1:
         return [_chain(branches[0], roles, fork + 0.3, 0.0)]
-    together = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*branches, strict=False)))
+    together = _shared(branches)
     chains = [_chain(branches[0][:together], roles, fork + 0.3, 0.0)]
     split = chains[0].end - 0.1 if together else fork
     y = 0.0
@@ -159,10 +136,15 @@ def _branches(block: ResidualBlock, roles: dict[str, Role], fork: float, room: f
     return chains
 
 
+def _shared(sequences: Sequence[Sequence[object]]) -> int:
+    """How many items all the sequences begin with."""
+    return sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sequences, strict=False)))
+
+
 def _mark_of(layer: Layer, roles: dict[str, Role]) -> str:
     """What a layer's mark stands for: a norm by the role of its γ, any other by its kind."""
     if layer.kind != "norm":
-        return layer.kind
+        return "weight layer" if layer.kind == "weight" else layer.kind
     return "norm without γ" if layer.gamma is None else f"γ {roles[layer.path]}"
 
 
@@ -174,8 +156,8 @@ def _chain(layers: Sequence[Layer], roles: dict[str, Role], x: float, y: float, 
         first = _chain(layers[:half], roles, x, y)
         last = _chain(layers[-half:], roles, first.end + 3, y)
         note = Mark(first.end + 1.5, y, f"⋯ {hidden} ⋯")
-        marks, wires = first.marks + last.marks, first.wires + last.wires
-        return _Chain(y, split, last.end, marks, wires, [note], first.places | last.places)
+        marks = [*first.marks, note, *last.marks]
+        return _Chain(y, split, last.end, marks, first.wires + last.wires, first.places | last.places)
     chain = _Chain(y, split, end=x)
     for gating, run in groupby(layers, key=lambda layer: layer.gating):
         start, drop = chain.end, GATE_DROP * gating
@@ -184,7 +166,7 @@ def _chain(layers: Sequence[Layer], roles: dict[str, Role], x: float, y: float, 
             chain.places[layer] = (chain.end + 0.5, y)
             chain.end += 1
         if gating:
-            chain.wires.append(_arc(start + 0.1, chain.end - 0.1, y, y - drop, "branch"))
+            chain.wires.append(_arc(start + 0.1, chain.end - 0.1, y, y - drop, "_branch"))
     return chain
 
 
@@ -196,7 +178,8 @@ def _skip(
     block: ResidualBlock, roles: dict[str, Role], x0: float, x1: float, base: float, height: float
 ) -> tuple[Wire, list[Mark]]:
     """The arc of a skip path, and its layers on it."""
-    kind = "identity" if block.identity_skip else "projection" if block.skip else "no weights"
+    changed = "projecting skip path" if block.skip else "skip path without weights"
+    kind = "identity skip path" if block.identity_skip else changed
     start = (x0 + x1 - len(block.skip_layers) + 1) / 2
     marks = [Mark(start + index, height, _mark_of(layer, roles)) for index, layer in enumerate(block.skip_layers)]
     return _arc(x0, x1, base, height, kind), marks
@@ -221,9 +204,9 @@ def _nesting(block: ResidualBlock) -> int:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Every piece in its place, both ends of the trunk of each row, and the extent; y falls from row to row."""
+    """Each piece and its place, both ends of the trunk of each row, and the extent; y falls from row to row."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[tuple[Piece, Point], ...]
     trunks: tuple[tuple[Point, Point], ...]
     width: float
     height: float
@@ -231,14 +214,14 @@ class Drawing:
 
 def arranged(residual_map: ResidualMap) -> Drawing:
     """The drawing of a network."""
-    pieces: list[Piece] = []
+    pieces: list[tuple[Piece, Point]] = []
     trunks = []
     top = 0.0
     rows = _in_rows(_pieces(residual_map))
     for row in rows:
         x, y = 0.0, top - max(piece.above for piece in row)
         for piece in row:
-            pieces.append(piece.moved(x, y))
+            pieces.append((piece, (x, y)))
             x += piece.width + GAP
         trunks.append(((-GAP, y), (x if row is not rows[-1] else x - GAP, y)))
         # One unit for the names.
@@ -268,13 +251,10 @@ def _pieces(residual_map: ResidualMap) -> list[Piece]:
 
 def _shortly_named(blocks: list[Piece]) -> list[Piece]:
     """The blocks without the modules that all their names start with, where a name has no room for them."""
-    names = [block.name.split(".") for block in blocks]
-    if all(len(block.name) <= block.letters for block in blocks) or len(names) < 2:
+    if all(len(block.name) <= block.letters for block in blocks) or len(blocks) < 2:
         return blocks
-    shared = 0
-    while all(len(name) > shared + 1 and name[shared] == names[0][shared] for name in names):
-        shared += 1
-    return [replace(block, name=".".join(name[shared:])) for block, name in zip(blocks, names, strict=True)]
+    shared = _shared([block.name.split(".")[:-1] for block in blocks])
+    return [replace(block, name=".".join(block.name.split(".")[shared:])) for block in blocks]
 
 
 def _folded(blocks: Sequence[Piece]) -> Iterator[Piece]:

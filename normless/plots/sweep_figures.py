@@ -15,35 +15,61 @@ from matplotlib.axes import Axes
 from normless.plots.grammars.frame import label_of
 from normless.plots.grammars.lines import lines
 from normless.plots.grammars.measured_on_predicted import measured_on_predicted
-from normless.plots.grammars.points import points
 from normless.plots.palette import Ink
-from normless.plots.plot import Law, require_columns
+from normless.plots.plot import Law, Plot, require_columns
 
 _RATES = ("rate", "rate_low", "rate_high")
+
+
+def _with_failed(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs.assign(failed=runs["outcome"] != "trained")
+
+
+_ACCURACY_AGAINST_DEPTH = Plot(
+    "lines",
+    _with_failed,
+    x="depth",
+    y="test_accuracy",
+    by="scheme",
+    hollow="failed",
+    end_text=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
+    log="x",
+    y_ticks="percent",
+    y_limits=(0, 1),
+    title="Which networks train",
+)
+_ACCURACY_AGAINST_RATE = Plot(
+    "points",
+    _with_failed,
+    x="rate",
+    y="test_accuracy",
+    summary="mean",
+    hollow="failed",
+    log="x",
+    y_limits=(0, 100),
+    x_label="learning rate (hollow: diverged or at chance)",
+    y_label="test accuracy (%)",
+)
+_OPTIMUM = Plot(
+    "lines",
+    lambda optima: optima.assign(untrained=~optima["trainable"].astype(bool)),
+    y="mean",
+    error="deviation",
+    hollow="untrained",
+    end_text=lambda name, _: name.replace("_", " "),
+    log="x",
+)
 
 
 def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance: float | None = None) -> Axes:
     """Draw mean test accuracy against depth, a line per scheme; runs that did not train are hollow.
 
-    Args:
-        runs: a row per run: ``depth``, ``scheme``, ``outcome`` and ``test_accuracy`` in 0..1; NaN leaves a gap.
-        chance: the accuracy of guessing, drawn as a dotted line.
+    The table has a row per run: ``depth``, ``scheme``, ``outcome`` and ``test_accuracy`` in 0..1; NaN leaves a gap.
+    A dotted line is at the accuracy of guessing, `chance`.
     """
     require_columns(runs, ("depth", "scheme", "outcome", "test_accuracy"), "Accuracy against depth")
-    return lines(
-        runs.assign(failed=runs["outcome"] != "trained"),
-        ax,
-        x="depth",
-        y="test_accuracy",
-        by="scheme",
-        hollow="failed",
-        end_text=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
-        log="x",
-        y_ticks="percent",
-        y_limits=(0, 1),
-        laws=() if chance is None else [Law("chance", lambda depth: np.full_like(depth, chance))],
-        title="Which networks train",
-    )
+    laws = () if chance is None else [Law("chance", lambda depth: np.full_like(depth, chance))]
+    return _ACCURACY_AGAINST_DEPTH(runs, ax, laws=laws)
 
 
 def accuracy_against_epoch(
@@ -57,9 +83,8 @@ def accuracy_against_epoch(
 ) -> Axes:
     """Draw mean accuracies against the epoch with a band of one sample standard deviation, a line per series.
 
-    Args:
-        epochs: a row per run and epoch: the column `series`, ``epoch`` and the accuracies (0..1).
-        columns: which of ``test_accuracy`` and ``training_accuracy`` to draw; the second is dashed.
+    The table has a row per run and epoch: the column `series`, ``epoch`` and the accuracies (0..1) of `columns`, of
+    which the second is dashed.
     """
     require_columns(epochs, (series, "epoch", *columns), "Accuracy against epoch")
     words = [column.removesuffix("_accuracy") for column in columns]
@@ -68,7 +93,7 @@ def accuracy_against_epoch(
         epochs.assign(**{column: 100 * epochs[column] for column in columns}),
         ax,
         x="epoch",
-        y=columns if len(columns) > 1 else columns[0],
+        y=columns,
         by=series,
         band="std",
         inks=inks,
@@ -84,25 +109,10 @@ def accuracy_against_rate(
 ) -> Axes:
     """Draw test accuracy against the learning rate, a line per series through its means; hollow runs did not train.
 
-    Args:
-        runs: a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
+    The table has a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
     """
     require_columns(runs, (series, "rate", "outcome", "test_accuracy"), "Accuracy against the learning rate")
-    return points(
-        runs.assign(failed=runs["outcome"] != "trained"),
-        ax,
-        x="rate",
-        y="test_accuracy",
-        by=series,
-        summary="mean",
-        hollow="failed",
-        inks=inks,
-        log="x",
-        y_limits=(0, 100),
-        title=title,
-        x_label="learning rate (hollow: diverged or at chance)",
-        y_label="test accuracy (%)",
-    )
+    return _ACCURACY_AGAINST_RATE(runs, ax, by=series, inks=inks, title=title)
 
 
 def optimum_against(
@@ -124,20 +134,7 @@ def optimum_against(
         up: what the means are, with their unit.
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
-    return lines(
-        optima.assign(untrained=~optima["trainable"].astype(bool)),
-        ax,
-        x=across,
-        y="mean",
-        by=series,
-        error="deviation",
-        hollow="untrained",
-        inks=inks,
-        end_text=lambda name, _: name.replace("_", " "),
-        log="x",
-        title=title,
-        y_label=up,
-    )
+    return _OPTIMUM(optima, ax, x=across, by=series, inks=inks, title=title, y_label=up)
 
 
 def rate_against(

@@ -1,9 +1,11 @@
-"""`nl.probe`: a selection of probes measured in one pass."""
+"""A selection of probes, measured in one pass (`nl.probe`) or in the passes of a training (`RideAlong`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -14,14 +16,14 @@ from torch import Tensor, nn
 from normless.output import jsonable
 from normless.probes.hooks.observe import Loss
 from normless.probes.hooks.watcher import PROBES as PROBES
-from normless.probes.hooks.watcher import Tables, Watcher
-from normless.probes.logits import LogitGradients
-from normless.probes.moments import ChannelMoments, GradientMoments
-from normless.probes.predicted import measured_tables
-from normless.probes.signal import BlockGradients, Signal
+from normless.probes.hooks.watcher import Setting, Tables, Watcher, attach_hooks
+from normless.probes.moments import ChannelMoments, GradientMoments, LogitGradients
+from normless.probes.signal import BlockGradients, Signal, measured_tables
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 from normless.spec import parse_call
+
+When = Callable[[int], bool]
 
 # Imported because they register themselves.
 REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients)
@@ -30,10 +32,9 @@ DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 @dataclass(frozen=True)
 class Measurements:
-    """Tables by the name of their probe, which are attributes too: `measured.signal` is `measured["signal"]`.
+    """Tidy tables by the name of their probe, which are attributes too: `measured.signal` is `measured["signal"]`.
 
     Attributes:
-        tables: tidy tables, one observation a row.
         loss: of the batch, in nats; NaN without targets.
         missed: the parts of the network that the probes could not observe, and why.
     """
@@ -78,12 +79,10 @@ def probe(
     Weights, `.grad`, buffers, modes and random states are restored.
 
     Args:
-        model: the network.
         batch: (inputs, targets); inputs are one tensor, a tuple or a dictionary of arguments. A single tensor or a
             dictionary is inputs without targets, for probes that need no gradients.
         probes: names in `PROBES`, with arguments as in ``"activations(kind='activation')"``; `FILE.py:NAME`;
             `MODULE:NAME`; or watchers.
-        loss: (logits, targets) to a scalar in nats.
         residual_map: the network's map; computed if None.
         training: whether the pass is made in training mode, in which batch norms use the batch's statistics.
 
@@ -101,11 +100,7 @@ def probe(
 
 
 def make_watchers(probes: Sequence[str | Watcher]) -> dict[str, Watcher]:
-    """New watchers by the name of their probe; a given watcher has the name of its class.
-
-    Raises:
-        ValueError: a probe is unknown, no watcher, does not take its arguments, or is named twice.
-    """
+    """Watchers by the name of their probe, that of its class for a given watcher; ValueError as from `probe`."""
     watchers: dict[str, Watcher] = {}
     for one in probes:
         name = parse_call(one)[0].rpartition(":")[2] if isinstance(one, str) else type(one).__name__
@@ -119,16 +114,69 @@ def make_watchers(probes: Sequence[str | Watcher]) -> dict[str, Watcher]:
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """A batch as inputs and targets; the targets of a single tensor or a dictionary are None.
-
-    Raises:
-        ValueError: it is neither that nor a pair.
-    """
+    """A batch as inputs and targets, None for a single tensor or a dictionary; ValueError if it is no pair either."""
     if isinstance(batch, (Tensor, Mapping)):
         return batch, None
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise ValueError(
-            f"Expected a batch of two, (inputs, targets), got {type(batch).__name__}"
-            + (f" of {len(batch)}." if isinstance(batch, (tuple, list)) else ".")
-        )
+    is_sequence = isinstance(batch, (tuple, list))
+    if not is_sequence or len(batch) != 2:
+        given = type(batch).__name__ + (f" of {len(batch)}" if is_sequence else "")
+        raise ValueError(f"Expected a batch of two, (inputs, targets), got {given}.")
     return batch[0], batch[1]
+
+
+@dataclass
+class RideAlong:
+    """Probes of a training, with hooks on the network at the steps for which `when` is true only.
+
+        ride = RideAlong(("signal", "gradients"), when=lambda step: step % 100 == 1)
+        for step, (inputs, targets) in enumerate(batches, 1):
+            with ride.during(step, model, residual_map, targets):
+                loss = F.cross_entropy(model(inputs), targets)
+                loss.backward()
+            optimizer.step()
+        ride.tables()["signal"]  # the probe's table with a column `step`
+
+    Probes are given as for `normless.probe`. Observed passes compute the same values and draw the same random numbers
+    as others.
+    """
+
+    probes: Sequence[str | Watcher]
+    when: When
+    _parts: dict[str, list[pd.DataFrame]] = field(default_factory=lambda: defaultdict(list), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        make_watchers(self.probes)
+
+    @contextmanager
+    def during(self, step: int, model: nn.Module, residual_map: ResidualMap, targets: Any = None) -> Iterator[None]:
+        """Measure the passes through `model`, not a wrapper of it, that the body makes, if the step is chosen.
+
+        A body that raises leaves no rows. `targets` are those of the batch, for probes that use them.
+        """
+        if not self.when(step):
+            yield
+            return
+        watchers = make_watchers(self.probes)
+        with attach_hooks(Setting(model, residual_map, targets), list(watchers.values())):
+            yield
+        for name, watcher in watchers.items():
+            table = watcher.table()
+            table.insert(0, "step", step)
+            self._parts[name].append(table)
+
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """All rows so far by probe, for probes that have any."""
+        return {name: pd.concat(parts, ignore_index=True) for name, parts in self._parts.items()}
+
+    def take(self) -> Mapping[str, pd.DataFrame]:
+        """All rows since the last call, which are removed here."""
+        tables = self.tables()
+        self._parts.clear()
+        return tables
+
+
+def every(steps: int, *, start: int = 1) -> When:
+    """True at step `start` and every `steps` steps after it; ValueError for `steps` below 1."""
+    if steps < 1:
+        raise ValueError(f"Expected to measure every 1 or more steps, got {steps}.")
+    return lambda step: step >= start and (step - start) % steps == 0

@@ -1,7 +1,8 @@
-"""Moments of layer outputs and of parameter gradients."""
+"""Statistics of layer outputs, parameter gradients and logits, and the positions of layers for tables of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from normless.nn.channels import channel_axis
-from normless.probes.hooks.positions import LayerPosition, layer_positions, layer_table, parameter_positions
 from normless.probes.hooks.watcher import PROBES, Setting, Watcher
-from normless.residual import Layer
+from normless.residual import Layer, ResidualMap
 from normless.residual.blocks import Kind
 
 _OF_CHANNELS = (
@@ -25,16 +25,71 @@ _OF_GRADIENTS = ("norm", "mean_abs", "max_abs", "standard_deviation", "kurtosis"
 GRADIENT_COLUMNS = ("parameter", "order", "layer", "block", "size", *_OF_GRADIENTS)
 
 
+@dataclass(frozen=True)
+class LayerPosition:
+    """The position of a layer in execution order.
+
+    Weight layers are counted as in the papers: the stem of a ResNet-110 is layer 1, its classifier layer 110.
+
+    Attributes:
+        layer: qualified name of the module.
+        order: number among the layers of its kind in execution order, from 1.
+        block: name of its outermost block, None outside blocks.
+    """
+
+    layer: str
+    order: int | None
+    block: str | None
+
+    def columns(self) -> dict[str, Any]:
+        """The first columns of a table of layers."""
+        return {"order": self.order, "layer": self.layer, "block": self.block}
+
+
+def layer_positions(residual_map: ResidualMap, kind: Kind = "weight") -> dict[Layer, LayerPosition]:
+    """The position of every layer of one kind; a module that runs several times has one for each call."""
+    blocks = _blocks(residual_map)
+    layers = (layer for layer in residual_map.layers() if layer.kind == kind)
+    return {layer: LayerPosition(layer.path, order, blocks.get(layer)) for order, layer in enumerate(layers, 1)}
+
+
+def parameter_positions(model: nn.Module, residual_map: ResidualMap) -> dict[str, LayerPosition]:
+    """The position of the first layer that reads each parameter, by the parameter's qualified name.
+
+    `order` is None where that is no weight layer; a parameter that no layer reads is at the module that owns it.
+    """
+    blocks, weights = _blocks(residual_map), layer_positions(residual_map)
+    readers: dict[str, LayerPosition] = {}
+    for layer in residual_map.layers():
+        position = weights.get(layer, LayerPosition(layer.path, None, blocks.get(layer)))
+        for name in layer.parameters:
+            readers.setdefault(name, position)
+    names = (name for name, _ in model.named_parameters())
+    return {name: readers.get(name, LayerPosition(name.rpartition(".")[0], None, None)) for name in names}
+
+
+def layer_table(rows: Iterable[Mapping[str, Any] | pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """Rows, or tables of several rows each, as one table with these columns; `order` is a nullable integer."""
+    rows = list(rows)
+    tables = [part for part in rows if isinstance(part, pd.DataFrame)]
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(rows, columns=list(columns))
+    return table[list(columns)].astype({"order": "Int64"})
+
+
+def _blocks(residual_map: ResidualMap) -> dict[Layer, str]:
+    return {layer: block.name for block in residual_map.blocks for layer in block.layers}
+
+
 @PROBES.register("activations")
 @dataclass
 class ChannelMoments(Watcher):
     """Channel means and variances of every layer's output, the statistics of a batch norm after it.
 
     With μ_c and σ²_c the mean and the biased variance of channel c over examples and positions (Bjorck et al.,
-    figure 3): `abs_mean` is the mean of |μ_c| over channels, in units of the output; `variance` that of σ²_c, in
-    units squared; each `…_spread` the standard deviation over channels (the paper's error bars); `kurtosis` is
-    E[(y - μ)⁴]/σ⁴ over all values: 3 for a normal distribution, more for heavier tails. `always_on`, `always_off` and
-    `dead` are the shares of channels that are always positive, never positive, and constant (appendix I).
+    figure 3): `abs_mean` is the mean of |μ_c| over channels and `variance` that of σ²_c; each `…_spread` the standard
+    deviation over channels (the paper's error bars); `kurtosis` is E[(y - μ)⁴]/σ⁴ over all values, 3 for a normal
+    distribution. `always_on`, `always_off` and `dead` are the shares of channels that are always positive, never
+    positive, and constant (appendix I).
 
     Args:
         kind: of the layers to measure: weight layers, norms, activations, …
@@ -59,11 +114,12 @@ class ChannelMoments(Watcher):
 
     def table(self) -> pd.DataFrame:
         """A row per layer and call in execution order; the columns are `CHANNEL_COLUMNS`."""
-        measured = dict(zip(self._numbers, _to_lists(list(self._numbers.values())), strict=True))
         rows = [
-            position.columns() | {"call": layer.call} | dict(zip(_OF_CHANNELS, measured[layer], strict=True))
+            position.columns()
+            | {"call": layer.call}
+            | dict(zip(_OF_CHANNELS, self._numbers[layer].tolist(), strict=True))
             for layer, position in self._positions.items()
-            if layer in measured
+            if layer in self._numbers
         ]
         return layer_table(rows, CHANNEL_COLUMNS)
 
@@ -89,24 +145,95 @@ class GradientMoments(Watcher):
         wide = gradient.to_dense() if gradient.layout != torch.strided else gradient
         wide = wide.to(torch.float64, copy=True).flatten()
         sizes = [wide.norm(), wide.abs().mean(), wide.abs().max(), wide.std(correction=0)]
-        self._numbers[name] = wide.numel(), torch.stack([*sizes, _kurtosis(wide), parameter.double().norm()])
+        power = wide.sub_(wide.mean()).square_()
+        variance = power.mean()
+        sizes += [power.square_().mean() / variance.square(), parameter.double().norm()]
+        self._numbers[name] = wide.numel(), torch.stack(sizes)
 
     def table(self) -> pd.DataFrame:
         """A row per parameter with a gradient, as in `named_parameters`; the columns are `GRADIENT_COLUMNS`."""
-        names = [name for name in self._positions if name in self._numbers]
-        numbers = _to_lists([self._numbers[name][1] for name in names])
-        rows: list[dict[str, Any]] = []
-        for name, values in zip(names, numbers, strict=True):
-            row = {"parameter": name, **self._positions[name].columns(), "size": self._numbers[name][0]}
-            rows.append(row | dict(zip(_OF_GRADIENTS, values, strict=True)))
+        rows = []
+        for name in filter(self._numbers.__contains__, self._positions):
+            size, numbers = self._numbers[name]
+            row = {"parameter": name, **self._positions[name].columns(), "size": size}
+            rows.append(row | dict(zip(_OF_GRADIENTS, numbers.tolist(), strict=True)))
         return layer_table(rows, GRADIENT_COLUMNS)
 
 
-def _of_channels(y: Tensor, channel: int) -> Tensor:
-    """The numbers `_OF_CHANNELS` of an output, combined from moments by channel.
+@PROBES.register("logits")
+@dataclass
+class LogitGradients(Watcher):
+    """Logits z_j, predictions and gradients ∂L_b/∂z_j by class j, over the N examples b of a batch.
 
-    Computed in units of the largest output, so that a variance of 2^200 and fourth powers stay finite.
+    Columns: `class`; `mean_logit` and `logit_deviation` (standard) over examples; `predicted_share`, the share of
+    examples with the largest logit at j, and `favoured`, the class with the largest such share; `target_share`, NaN
+    where targets are not class indices; `mean_abs_gradient` = (1/N) Σ_b |∂L_b/∂z_j|, with L = (1/N) Σ_b L_b;
+    `gradient_share`, its part of the sum over classes; `bias_gradient` = (1/N) Σ_b ∂L_b/∂z_j, the gradient of a bias
+    of class j; `agreement` = |bias_gradient| / mean_abs_gradient, 1 if all examples have one sign, near 1/√N for
+    random signs (Bjorck et al., section 3.2; figure 4 shows that of a favoured class without normalization).
+
+    Args:
+        class_axis: the logits' class axis; all other axes count examples.
     """
+
+    class_axis: int = -1
+    _targets: Any = field(default=None, init=False, repr=False)
+    _table: pd.DataFrame = field(default_factory=pd.DataFrame, init=False, repr=False)
+
+    def on_start(self, setting: Setting) -> None:
+        """Store the targets."""
+        self._targets = setting.targets
+
+    def matrix(self, x: Tensor) -> Tensor:
+        """Logits or their gradient as a matrix (N, classes) in float64; N counts tokens or pixels too."""
+        return x.movedim(self.class_axis, -1).flatten(0, -2).double()
+
+    def labels(self, rows: int) -> Tensor | None:
+        """The targets, shape (N,), if they are class indices."""
+        targets = self._targets
+        integers = isinstance(targets, Tensor) and not targets.is_floating_point() and not targets.is_complex()
+        return targets.flatten() if integers and targets.numel() == rows else None
+
+    def table(self) -> pd.DataFrame:
+        """The rows of the last batch."""
+        return self._table
+
+    def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
+        """Reduce logits and gradient, shape (…, classes), to numbers per class."""
+        z, g = self.matrix(logits), self.matrix(gradient)
+        classes, sizes = z.shape[1], g.abs().sum(0)
+        shares = z.argmax(1).bincount(minlength=classes) / len(z)
+        labels, known = self.labels(len(z)), torch.full_like(shares, torch.nan)
+        if labels is not None:
+            valid = labels[(labels >= 0) & (labels < classes)]
+            known = (valid.bincount(minlength=classes) / max(len(labels), 1)).to(shares)
+        columns = {
+            "mean_logit": z.mean(0),
+            "logit_deviation": z.std(0, correction=0),
+            "predicted_share": shares,
+            "target_share": known,
+            "mean_abs_gradient": sizes,
+            "gradient_share": sizes / g.abs().sum(),
+            "bias_gradient": g.sum(0),
+            "agreement": g.sum(0).abs() / sizes,
+        }
+        self._table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+        self._table.insert(0, "class", range(classes))
+        self._table["favoured"] = self._table.index == int(shares.argmax())
+
+
+def agreement(by_class: pd.DataFrame) -> float:
+    """Σ_j |Σ_b ∂L_b/∂z_j| / Σ_jb |∂L_b/∂z_j|: 1 for gradients independent of the example, near 0 for cancelling ones.
+
+    Args:
+        by_class: the table of `LogitGradients`.
+    """
+    return float(by_class["bias_gradient"].abs().sum() / by_class["mean_abs_gradient"].sum())
+
+
+def _of_channels(y: Tensor, channel: int) -> Tensor:
+    """The numbers `_OF_CHANNELS` of an output, combined from moments by channel."""
+    # In units of the largest output, so that a variance of 2^200 and fourth powers stay finite.
     others = tuple(axis for axis in range(y.dim()) if axis != channel)
     low, high = y.amin(others).double(), y.amax(others).double()
     scale = torch.maximum(low.abs(), high.abs()).max()
@@ -127,16 +254,3 @@ def _of_channels(y: Tensor, channel: int) -> Tensor:
     spread = [moment for values in sizes for moment in (values.mean(), values.std(correction=0))]
     shares = [mask.double().mean() for mask in (low > 0, high <= 0, low == high)]
     return torch.stack([*spread, fourths.mean() / whole.square(), *shares])
-
-
-def _kurtosis(values: Tensor) -> Tensor:
-    """The kurtosis of all values of a tensor, which is overwritten; NaN for a constant."""
-    power = values.sub_(values.mean()).square_()
-    variance = power.mean()
-    return power.square_().mean() / variance.square()
-
-
-def _to_lists(stacked: list[Tensor]) -> list[list[float]]:
-    """Rows of numbers, copied from the device at once."""
-    rows: list[list[float]] = torch.stack([row.cpu() for row in stacked]).tolist() if stacked else []
-    return rows

@@ -1,20 +1,24 @@
-"""Growth of the signal along the skip path, measured and predicted."""
+"""Growth of the signal along the skip path, measured and predicted from one and the same pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normless.arguments import arguments_of
 from normless.nn.channels import channel_axis
-from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting
-from normless.probes.predicted import PredictedRows
-from normless.residual import Layer, ResidualBlock
-from normless.signal import BlockMoments
+from normless.probes.hooks.observe import Loss, observe, preserve_state
+from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor
+from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.signal import BlockMoments as BlockMoments
+from normless.signal import block_moments
 
 _MEASURED = (
     *(f"{side}_{moment}" for moment in ("variance", "second_moment") for side in ("skip", "branch", "sum")),
@@ -24,6 +28,71 @@ _MEASURED = (
 COLUMNS = ("block", "name", *_MEASURED, *(f"predicted_{name}" for name in _MEASURED))
 
 
+class PredictedRows(BlockWatcher):
+    """A watcher whose table has columns that are predicted from the weights; a pass leaves them empty."""
+
+    @abstractmethod
+    def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
+        """Fill these columns in; `moments` are of the table's rows."""
+
+
+@dataclass
+class _Shapes(Watcher):
+    """The shapes of what layers read in one pass, by path and call."""
+
+    seen: dict[tuple[str, int], torch.Size] = field(default_factory=dict, init=False)
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        self.seen[layer.path, layer.call] = x.shape
+
+    def moments(
+        self, model: nn.Module, residual_map: ResidualMap, inputs: Any, *, training: bool
+    ) -> list[BlockMoments]:
+        """The predictions for the pass."""
+        first = first_tensor(arguments_of(inputs))
+        shape = first.shape if first is not None and first.dim() else next(iter(self.seen.values()), (1,))
+        with preserve_state(model, training=training):
+            return block_moments(model, residual_map, first, self.seen, max(shape[0], 1))
+
+
+def predicted_moments(
+    model: nn.Module, residual_map: ResidualMap, inputs: Any, *, training: bool = True
+) -> list[BlockMoments]:
+    """Predict the moments on the skip path, at the branch end and after the sum of every block: `block_moments`.
+
+    One pass shows the shapes of what layers read; the network is left as it was.
+
+    Args:
+        inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
+        training: whether norms use the batch's statistics and dropout drops.
+    """
+    shapes = _Shapes()
+    observe(model, [shapes], inputs, residual_map=residual_map, training=training)
+    return shapes.moments(model, residual_map, inputs, training=training)
+
+
+def measured_tables(
+    model: nn.Module,
+    watchers: Mapping[str, Watcher],
+    inputs: Any,
+    targets: Any = None,
+    *,
+    residual_map: ResidualMap,
+    loss: Loss = F.cross_entropy,
+    training: bool = True,
+) -> tuple[float, dict[str, pd.DataFrame]]:
+    """The loss of a batch, and the table of each watcher, predictions included; see `observe`."""
+    predicted = {name: watcher for name, watcher in watchers.items() if isinstance(watcher, PredictedRows)}
+    shapes = _Shapes()
+    every = [*watchers.values(), *([shapes] if predicted else [])]
+    value = observe(model, every, inputs, targets, loss=loss, residual_map=residual_map, training=training)
+    tables = {name: watcher.table() for name, watcher in watchers.items()}
+    moments = shapes.moments(model, residual_map, inputs, training=training) if predicted else []
+    for name, watcher in predicted.items():
+        watcher.add_predictions(tables[name], moments)
+    return value, tables
+
+
 @PROBES.register("signal")
 @dataclass
 class Signal(PredictedRows):
@@ -31,9 +100,8 @@ class Signal(PredictedRows):
 
     Moments are over examples, channels and positions (De & Smith, figures 2 and 5), of the branch as it enters the
     sum, multiplier applied, several branches added. `norm_mean_square` and `norm_variance` are the squared mean and
-    the biased variance of the input of the block's first norm by channel, averaged over channels: its running
-    statistics after one update without momentum. NaN stands for a sum that is no addition of two tensors and for a
-    block without norm.
+    the biased variance of the input of the block's first norm by channel, averaged over channels. NaN stands for a
+    sum that is no addition of two tensors and for a block without norm.
 
     The `predicted_…` columns come from `predicted_moments`, NaN from a layer with unknown effect to the next norm.
     After l - 1 normalized branches of one ReLU, predicted_norm_mean_square is l/π + l(π - 1)/(πb) and
@@ -58,15 +126,13 @@ class Signal(PredictedRows):
         others = [axis for axis in range(x.dim()) if axis != channel]
         mean_square = float(x.mean(others, dtype=torch.float64).square().mean())
         # The mean over channels of the second moments is that of all values.
-        _, second = variance_and_second_moment(x)
-        variance = max(second - mean_square, 0.0)
+        variance = max(named_moments("input", x)["input_second_moment"] - mean_square, 0.0)
         self.add(self._norms[layer.path], {"norm_mean_square": mean_square, "norm_variance": variance})
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Measure both sides of a sum and its total."""
         if block.name in self.rows:
-            branch = sum(branches[1:], branches[0])
-            for side, value in (("skip", skip), ("branch", branch), ("sum", total)):
+            for side, value in (("skip", skip), ("branch", sum(branches[1:], branches[0])), ("sum", total)):
                 self.add(block.name, named_moments(side, value))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
@@ -102,15 +168,9 @@ class BlockGradients(BlockWatcher):
             self.add(block.name, {"gradient_norm": norm, "relative_change": norm * self.rows[block.name]["sum_norm"]})
 
 
-def variance_and_second_moment(x: Tensor) -> tuple[float, float]:
-    """The biased variance and the second moment of all values of x, of any shape."""
+def named_moments(place: str, x: Tensor) -> dict[str, float]:
+    """The biased variance and the second moment of all values of x, of any shape, as columns of a place."""
     # A variance of 2^200 overflows float32, activations of that variance do not.
     wide = x.double().flatten()
     second, mean = float(wide.dot(wide)) / len(wide), float(wide.mean())
-    return max(second - mean**2, 0.0), second
-
-
-def named_moments(place: str, x: Tensor) -> dict[str, float]:
-    """Variance and second moment of x as columns of a place."""
-    variance, second = variance_and_second_moment(x)
-    return {f"{place}_variance": variance, f"{place}_second_moment": second}
+    return {f"{place}_variance": max(second - mean**2, 0.0), f"{place}_second_moment": second}

@@ -8,6 +8,6 @@ from .declared import BlockStructure as BlockStructure
 from .declared import Decoding as Decoding
 from .declared import Projections as Projections
 from .declared import Structure as Structure
-from .find import residual_map as residual_map
+from .declared import residual_map as residual_map
 from .table import format_blocks as format_blocks
 from .trace import traced_map as traced_map

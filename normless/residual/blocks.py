@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
@@ -25,10 +25,10 @@ class Layer:
     one layer each time, numbered by `call` = 0, 1, ….
 
     `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
-    qualified name of the vector that scales the layer's channels: a norm's γ, the gain of a standardized weight,
-    a layer scale; None where there is none or it cannot be learned. `parameters` are the names of all it reads.
-    `called` is False where forward code uses a module's weight without calling the module, as attention does with
-    its output projection. `in_place` is True where the layer overwrites its input.
+    qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
+    weight, a layer scale. `parameters` are the names of all it reads. `called` is False where forward code uses a
+    module's weight without calling the module, as attention does with its output projection. `in_place` is True
+    where the layer overwrites its input.
     """
 
     path: str
@@ -74,17 +74,19 @@ class ResidualBlock:
     """One residual sum, x + f(x): what lies on its branch, on its skip path and around them.
 
     A sum of several branches, x + f(x) + g(x), is one block: `branch_layers` are those of all, `branches` those of
-    each. `inner` are the blocks inside the branch, whose layers are among `branch_layers` too. `chain` is
-    the number of weight layers in series on the longest branch, without gating ones; None if that is all of them.
+    each. `inner` are the blocks inside the branch, whose layers are among `branch_layers` too. `chain` is `m`, or
+    None if all weight layers of the branch are in series.
 
     `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
     them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
     after its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
-    None where the sum is an operator in the forward code. `ends_in_layer` says whether the sum adds the output of
-    the branch's last layer as it is, with no gating, dropout or pooling in between. `sites` are the additions where
-    they are operators in forward code, one for each branch; empty where a module adds, or something that is no
-    addition of two (a sum over a stack). `ends` names for each branch the last weight layer, norm or activation with
-    nothing but factors after it (layer scale, dropout), or None. All tuples are in execution order.
+    None for an operator in forward code. `ends_in_layer` says whether the sum adds the output of the branch's last
+    layer as it is, with no gating, dropout or pooling in between. `sites` has an addition in forward code for each
+    branch; it is empty where a module adds, or an operator that does not add two tensors (a sum over a stack).
+    `ends` has for each branch the last weight layer, norm or activation with nothing but factors after it (layer
+    scale, dropout), or None. `is_global` says that blocks follow one another inside the branch: a global skip path,
+    as in SRResNet or a U-Net. `levels` numbers the runs of the block among all blocks in series, where it is known.
+    All tuples are in execution order.
     """
 
     name: str
@@ -100,6 +102,8 @@ class ResidualBlock:
     chain: int | None = None
     sites: tuple[Site, ...] = field(default=(), compare=False)
     ends: tuple[Layer | None, ...] = field(default=(), compare=False)
+    is_global: bool = field(default=False, compare=False)
+    levels: tuple[int, ...] = field(default=(0,), compare=False)
 
     @property
     def branches(self) -> tuple[tuple[Layer, ...], ...]:
@@ -108,11 +112,7 @@ class ResidualBlock:
 
     @property
     def m(self) -> int:
-        """Weight layers in series on the branch: the m of Fixup's L^(-1/(2m-2)).
-
-        Layers side by side count once, such as an attention's query, key and value or parallel convolutions;
-        gating layers do not count.
-        """
+        """Weight layers in series on the branch, without gating ones: the m of Fixup's L^(-1/(2m-2))."""
         return len(self.branch) if self.chain is None else self.chain
 
     @property
@@ -181,8 +181,37 @@ class ResidualMap:
 
     def walk(self) -> Iterator[ResidualBlock]:
         """Every block, each before those inside its branch."""
+        return chain.from_iterable(block.walk() for block in self.blocks)
+
+    def without_global_skips(self) -> ResidualMap:
+        """The map with the blocks under a global skip path in its place; its own layers come to the trunk."""
+        blocks = list(self.blocks)
+        trunk = list(self.trunk_layers)
+        while (at := next((at for at, block in enumerate(blocks) if block.is_global), None)) is not None:
+            inside = {layer for inner in blocks[at].inner for layer in inner.layers}
+            trunk += [layer for layer in blocks[at].layers if layer not in inside]
+            blocks[at : at + 1] = blocks[at].inner
+        return replace(self, blocks=tuple(blocks), trunk_layers=tuple(dict.fromkeys(trunk)))
+
+    def with_shared_once(self) -> ResidualMap:
+        """The map with the runs of shared modules as one: of a Siamese network, or of a block that runs repeatedly.
+
+        Blocks of the same layers and the same sum are one, with the `levels` of all. A layer outside blocks that ran
+        before is left out.
+        """
+        blocks: dict[Any, ResidualBlock] = {}
         for block in self.blocks:
-            yield from block.walk()
+            key = (tuple(layer.path for layer in block.layers), block.sites, block.sum)
+            known = blocks.setdefault(key, block)
+            if known is not block:
+                blocks[key] = replace(known, levels=tuple(dict.fromkeys((*known.levels, *block.levels))))
+        first = {layer.path for layer in self.layers() if not layer.call}
+
+        def once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+            return tuple(layer for layer in layers if not layer.call or layer.path not in first)
+
+        outside = (once(self.stem_layers), once(self.trunk_layers), once(self.head_layers))
+        return ResidualMap(tuple(blocks.values()), *outside, unresolved=self.unresolved, flow=self.flow)
 
     @property
     def stem(self) -> tuple[str, ...]:
@@ -204,10 +233,12 @@ class ResidualMap:
         has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others), and
         all of a network without blocks.
         """
-        roles: dict[str, Role] = {}
+        roles: dict[str, Role] = {layer.path: "other" for layer in self.layers() if layer.kind == "norm"}
 
         def give(role: Role, layers: Iterable[Layer]) -> None:
-            roles.update({layer.path: role for layer in layers if layer.kind == "norm"})
+            # Where a module runs repeatedly, as in a Siamese network, its first run decides.
+            norms = (layer for layer in layers if layer.kind == "norm")
+            roles.update({one.path: role for one in norms if not (one.call and one.path in roles)})
 
         give("stem" if self.blocks else "other", self.stem_layers)
         give("other", self.trunk_layers + self.head_layers)
@@ -219,8 +250,7 @@ class ResidualMap:
             give("last", ends)
             give("down", block.skip_layers)
             give("other" if ends else "last", block.after_sum)
-        order = [layer.path for layer in self.layers() if layer.kind == "norm"]
-        return {path: roles[path] for path in dict.fromkeys(order)}
+        return roles
 
     @cached_property
     def by_path(self) -> dict[str, Layer]:

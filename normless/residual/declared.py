@@ -1,13 +1,15 @@
-"""The map of a network that states its own structure, so that 10,000 layers need not be traced."""
+"""The residual map of a network: as the network states it, without a trace of 10,000 layers, or as traced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from normless.arguments import carried_inputs, forward_arguments
+from normless.errors import UnresolvedStructureError
 from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import layer_of
@@ -42,10 +44,8 @@ class BlockStructure:
 class Decoding:
     """A second stack of blocks, with an input of its own, whose branches read the end of the first stack: the memory.
 
-    Attributes:
-        first: name of its first block.
-        memory: modules after the last block of the first stack, by path.
-        stem: modules before its own first block, by path.
+    `first` is the name of its first block; `memory` are the modules after the last block of the first stack and
+    `stem` those before its own first block, by path.
     """
 
     first: str
@@ -75,22 +75,66 @@ class StatesStructure(Protocol):
         ...
 
 
+def residual_map(
+    model: nn.Module, *inputs: Any, strict: bool = False, example_inputs: Any = None, **kwargs: Any
+) -> ResidualMap:
+    """Find the residual blocks of a network.
+
+    A network that states its structure (those of `normless.models`) is not run. Any other is exported with
+    `torch.export`; its weights, buffers, mode and random state stay as they are.
+
+    Args:
+        model: any network; what runs only in the mode (train or eval) in which it is not is read too.
+        inputs: what its forward takes, positional; needed where the network must be traced, unless it was converted:
+            then it carries their shapes. Values do not matter.
+        strict: raise where anything is left unresolved, rather than list it in the map's `unresolved`.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
+        kwargs: what its forward takes by name, such as `input_ids`.
+
+    Raises:
+        UnresolvedStructureError: the network must be traced and no inputs came, or it cannot be exported; with
+            `strict`, something in it cannot be understood.
+    """
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    if not (inputs or kwargs):
+        inputs, kwargs = carried_inputs(model)
+    if isinstance(model, StatesStructure):
+        mapped = stated_map(model, model.residual_structure())
+    elif inputs or kwargs:
+        # torch.export takes a second to import; a network that states its structure must not pay for it.
+        from normless.residual.modes import map_of_both_modes
+
+        mapped = map_of_both_modes(model, inputs, kwargs)
+    else:
+        raise UnresolvedStructureError(
+            f"A {type(model).__name__} does not state its residual structure, so it has to be traced: "
+            "pass example inputs, as in residual_map(model, torch.randn(2, 3, 224, 224))."
+        )
+    if strict and mapped.unresolved:
+        listed = "; ".join(map(str, mapped.unresolved))
+        raise UnresolvedStructureError(
+            f"Parts of this {type(model).__name__} cannot be understood: {listed}. Without strict=True they are "
+            "listed in the map's `unresolved`, and the rest is mapped."
+        )
+    return mapped
+
+
 def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
     """Build the map from stated paths and the modules that are there now, also those of a converted network."""
     stem, end = _walk(model, structure.stem, "", None)
     decoding, memory = structure.decoding, None
-    blocks, trunk = [], []
+    blocks: list[ResidualBlock] = []
+    trunk: tuple[Layer, ...] = ()
     for name, block in structure.blocks:
         if decoding is not None and name == decoding.first:
             after, memory = _walk(model, decoding.memory, "", end)
             before, end = _walk(model, decoding.stem, "", None)
-            trunk = [*after, *before]
+            trunk = after + before
         mapped, end = _block(model, name, block, end, memory)
         blocks.append(mapped)
     head, _ = _walk(model, structure.head, "", end)
-    return ResidualMap(
-        blocks=tuple(blocks), stem_layers=tuple(stem), trunk_layers=tuple(trunk), head_layers=tuple(head)
-    )
+    return ResidualMap(tuple(blocks), stem_layers=stem, trunk_layers=trunk, head_layers=head)
 
 
 def _block(
@@ -102,18 +146,21 @@ def _block(
     shared, fork = _walk(model, block.shared, prefix, source)
     branch, end = _walk(model, block.branch, prefix, fork, memory)
     ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
-    branch += _multiplier(model, total, end)
-    has_skip_norm = getattr(model.get_submodule(total), "norm_skip", None) is not None
+    sum_module = model.get_submodule(total)
+    if getattr(sum_module, "multiplier", None) is not None:
+        factor = f"{total}.multiplier"
+        branch += (Layer(total, "scale", end, gamma=factor, parameters=(factor,), description="multiplier"),)
+    has_skip_norm = getattr(sum_module, "norm_skip", None) is not None
     skip, _ = _walk(model, [*block.skip, *[f"{block.sum}.norm_skip"] * has_skip_norm], prefix, fork)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
     weights = [layer for layer in branch if layer.kind == "weight"]
     serial = sum(not layer.gating for layer in weights)
     mapped = ResidualBlock(
         name=name,
-        branch_layers=tuple(branch),
-        skip_layers=tuple(skip),
-        shared_layers=tuple(shared),
-        after_sum=tuple(after),
+        branch_layers=branch,
+        skip_layers=skip,
+        shared_layers=shared,
+        after_sum=after,
         identity_skip=block.identity_skip and not skip,
         ends_in_layer=ends_in_layer,
         sum=total,
@@ -124,12 +171,8 @@ def _block(
 
 
 def _walk(
-    model: nn.Module,
-    paths: Sequence[str | Projections],
-    prefix: str,
-    source: str | None,
-    memory: str | None = None,
-) -> tuple[list[Layer], str | None]:
+    model: nn.Module, paths: Sequence[str | Projections], prefix: str, source: str | None, memory: str | None = None
+) -> tuple[tuple[Layer, ...], str | None]:
     """The layers along `paths`, and the path of the layer whose output leaves the last of them unchanged."""
     layers: list[Layer] = []
     for path in paths:
@@ -137,7 +180,10 @@ def _walk(
             if path.of_memory:
                 # What comes before feeds the query alone.
                 layers = [replace(layer, gating=True) for layer in layers]
-            layers += _projections(model, path, prefix, source, memory)
+            for name in (path.query, path.key, path.value):
+                reads = memory if path.of_memory and name != path.query else source
+                projected, _ = _walk(model, [name], prefix, reads)
+                layers += [replace(layer, gating=name != path.value) for layer in projected]
             source = None
             continue
         for place, module in expanded(prefix + path, model.get_submodule(prefix + path)):
@@ -147,27 +193,7 @@ def _walk(
                 source = place
             elif not isinstance(module, nn.Identity):
                 source = None
-    return layers, source
-
-
-def _projections(
-    model: nn.Module, one: Projections, prefix: str, source: str | None, memory: str | None
-) -> list[Layer]:
-    """The layers of an attention's query, key and value, and those that an edit has put before them."""
-    looked_up = memory if one.of_memory else source
-    query, _ = _walk(model, [one.query], prefix, source)
-    key, _ = _walk(model, [one.key], prefix, looked_up)
-    value, _ = _walk(model, [one.value], prefix, looked_up)
-    return [*(replace(layer, gating=True) for layer in [*query, *key]), *value]
-
-
-def _multiplier(model: nn.Module, path: str, source: str | None) -> list[Layer]:
-    """The multiplier that the sum at `path` has on its branch, a layer scale of one factor or one per channel."""
-    total = model.get_submodule(path)
-    name = f"{path}.multiplier"
-    if not isinstance(total, ResidualSum) or total.multiplier is None:
-        return []
-    return [Layer(path, "scale", source, gamma=name, parameters=(name,), description="multiplier")]
+    return tuple(layers), source
 
 
 def expanded(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any
 
 
@@ -105,39 +106,18 @@ class Dataflow:
     @cached_property
     def dominators(self) -> list[int | None]:
         """For every operation the last one that all paths from the inputs to it pass, None where there is none."""
-        # The graph has no cycles, so that it is the nearest common ancestor of its parents in the tree of dominators.
-        dominator: list[int | None] = []
-        level: list[int] = []
-        for operation in self.operations:
+        dominators: list[int | None] = []
+        # All that every path to an operation passes, itself included, as the bits of an integer.
+        passed: list[int] = []
+        for index, operation in enumerate(self.operations):
             # A class token comes from no input, and so is on no path from one.
-            parents = [parent for parent in operation.parents if self.operations[parent].name != "parameter"]
-            common: int | None = parents[0] if parents else None
-            for other in parents[1:]:
-                common = _common(common, other, dominator, level)
-            dominator.append(common)
-            level.append(0 if common is None else level[common] + 1)
-        return dominator
+            parents = [passed[parent] for parent in operation.parents if self.operations[parent].name != "parameter"]
+            common = reduce(and_, parents) if parents else 0
+            passed.append(common | 1 << index)
+            dominators.append(common.bit_length() - 1 if common else None)
+        return dominators
 
     def between(self, start: int, end: int) -> list[int]:
         """The operations on paths from `start` (left out) to `end` (kept), in execution order."""
-        if start == end or not self.depends(end, start):
-            return []
-        reached = {end}
-        pending = [end]
-        while pending:
-            for parent in self.operations[pending.pop()].parents:
-                if parent > start and parent not in reached and self.depends(parent, start):
-                    reached.add(parent)
-                    pending.append(parent)
-        return sorted(reached)
-
-
-def _common(one: int | None, other: int | None, dominator: list[int | None], level: list[int]) -> int | None:
-    while one != other:
-        if one is None or other is None:
-            return None
-        if level[one] < level[other]:
-            other = dominator[other]
-        else:
-            one = dominator[one]
-    return one
+        inside = range(start + 1, end + 1)
+        return [index for index in inside if self.depends(index, start) and self.depends(end, index)]

@@ -4,225 +4,213 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 
 from normless.nn import ShiftedActivation
 from normless.residual.blocks import Kind, Layer
-from normless.residual.classify import describe, kind_of
-from normless.residual.graph import Dataflow, Operation
-from normless.residual.names import Names
-from normless.residual.norms import computed_kind, gamma_of, inline_norm
+from normless.residual.classify import computed_kind, describe, gamma_of, inline_norm, kind_of
+from normless.residual.graph import Dataflow, Fixed, Operation
 from normless.residual.operations import ACTIVATION, NORM, WEIGHT, is_dropout
 
 
-@dataclass(frozen=True)
-class LayerCall:
-    """One run of one layer in a forward pass."""
+class Names:
+    """The modules and parameters of a network by all of their names, and the first, which `named_modules` lists."""
 
-    path: str
-    call: int = 0
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.parameters = dict(model.named_parameters(remove_duplicate=False))
+        named = (*self.parameters.items(), *self.modules.items())
+        self._first: dict[int, str] = {id(one): name for name, one in reversed(named)}
+
+    def canonical(self, path: str) -> str:
+        """The first name of the module that has this one."""
+        return self._first[id(self.modules[path])]
+
+    def parameter(self, name: str) -> str:
+        """The first name of the parameter that has this one."""
+        return self._first[id(self.parameters[name])]
+
+    def weight_of(self, parameters: tuple[str, ...]) -> str:
+        """The largest of some parameters, by its first name: the weight among a layer's."""
+        return self.parameter(max(parameters, key=lambda name: self.parameters[name].numel()))
+
+    def gain_of(self, arguments: tuple[Any, ...]) -> str | None:
+        """The gain of a standardized weight: beside the largest of its parameters, the only one that is no scalar."""
+        weight = next((argument for argument in arguments if isinstance(argument, Fixed)), Fixed())
+        sizes = {name: self.parameters[name].numel() for name in weight.parameters}
+        vectors = [name for name in sorted(sizes, key=lambda name: sizes[name])[:-1] if sizes[name] > 1]
+        return vectors[0] if len(vectors) == 1 else None
 
 
-@dataclass
+@dataclass(eq=False)
+class LayerRun:
+    """One run of one layer in a forward pass, and its operations in execution order."""
+
+    layer: Layer
+    operations: list[int] = field(default_factory=list)
+
+
 class Layers:
-    """The layers of a dataflow, the operations of each, and by its index the layer that an operation belongs to.
+    """The layers of a network in its dataflow: their `runs` in execution order, the `owner` of an operation."""
 
-    A layer may be several operations: a ghost batch norm is slices, norms and a concatenation.
-    """
-
-    owner: dict[int, LayerCall] = field(default_factory=dict)
-    operations: dict[LayerCall, list[int]] = field(default_factory=dict)
-    layers: dict[LayerCall, Layer] = field(default_factory=dict)
-
-    def kind(self, index: int) -> Kind | None:
-        """The kind of the layer that an operation belongs to, None where it belongs to none."""
-        call = self.owner.get(index)
-        return None if call is None else self.layers[call].kind
-
-    def inputs(self, index: int, flow: Dataflow) -> set[int]:
-        """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""
-        call = self.owner.get(index)
-        if call is None:
-            return set(flow[index].parents)
-        parents = {parent for part in self.operations[call] for parent in flow[part].parents}
-        return {parent for parent in parents if self.owner.get(parent) != call}
-
-    def along(self, path: list[int]) -> tuple[LayerCall, ...]:
-        """The layers that the operations of a path belong to, in execution order."""
-        return tuple(dict.fromkeys(self.owner[index] for index in path if index in self.owner))
-
-
-def find_layers(model: nn.Module, flow: Dataflow) -> Layers:
-    """Find the layers of a network in its dataflow."""
-    return _Finder(model, flow).find()
-
-
-class _Finder:
     def __init__(self, model: nn.Module, flow: Dataflow) -> None:
         self.flow = flow
         self.names = Names(model)
-        self.modules = self.names.modules
-        self.kinds: dict[str, Kind | None] = {path: kind_of(module) for path, module in self.modules.items()}
-        self.enclosing: dict[tuple[str, ...], str | None] = {}
-        self.taken: Counter[tuple[str, str, int]] = Counter()
-        self.runs: dict[str, dict[Hashable, int]] = defaultdict(dict)
-        self.call_kinds: dict[LayerCall, Kind] = {}
-        self.result = Layers()
+        self.runs: list[LayerRun] = []
+        self.owner: dict[int, LayerRun] = {}
+        self._modules = self.names.modules
+        self._kinds: dict[str, Kind | None] = {path: kind_of(module) for path, module in self._modules.items()}
+        self._taken: Counter[tuple[str, str, int]] = Counter()
+        self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
         self._classify_by_operations()
+        for index, operation in enumerate(flow.operations):
+            self._find_inline_norm(index, operation)
+        for index, operation in enumerate(flow.operations):
+            if index not in self.owner:
+                self._find_layer(index, operation)
+        for run in self.runs:
+            run.operations.sort()
+            run.layer = self._described(run)
+        self.runs.sort(key=lambda run: run.operations[0])
+
+    def kind(self, index: int) -> Kind | None:
+        """The kind of the layer that an operation belongs to, None where it belongs to none."""
+        run = self.owner.get(index)
+        return None if run is None else run.layer.kind
+
+    def inputs(self, index: int) -> set[int]:
+        """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""
+        run = self.owner.get(index)
+        parts = [index] if run is None else run.operations
+        parents = {parent for part in parts for parent in self.flow[part].parents}
+        return {parent for parent in parents if run is None or self.owner.get(parent) is not run}
+
+    def along(self, path: list[int]) -> tuple[LayerRun, ...]:
+        """The layers that the operations of a path belong to, in the order of the path."""
+        return tuple(dict.fromkeys(self.owner[index] for index in path if index in self.owner))
 
     def _classify_by_operations(self) -> None:
         """Give a kind to the modules that are a norm, an activation or a scale by what they compute."""
-        own: dict[str, list[int]] = defaultdict(list)
+        own: dict[str, list[Operation]] = defaultdict(list)
         children: dict[str, set[str]] = defaultdict(set)
-        for index, operation in enumerate(self.flow.operations):
-            own[operation.module].append(index)
+        for operation in self.flow.operations:
+            own[operation.module].append(operation)
             for path in operation.modules[:-1]:
                 children[path].add(operation.module)
-        for path, indices in own.items():
-            if not path or self.kinds[path] is not None:
-                continue
-            kind = computed_kind([self.flow[index] for index in indices])
-            # A norm may contain an activation or a dropout, which stays a layer by itself.
-            alone = all(self.kinds[child] in ("activation", "dropout") for child in children[path])
-            if path not in children or not children[path] or (kind == "norm" and alone):
-                self.kinds[path] = kind
+        for path, operations in own.items():
+            if path and self._kinds[path] is None:
+                kind = computed_kind(operations)
+                inner = {self._kinds[child] for child in children[path]}
+                # A norm may contain an activation or a dropout, which stays a layer by itself.
+                if not inner or (kind == "norm" and inner <= {"activation", "dropout"}):
+                    self._kinds[path] = kind
 
-    def find(self) -> Layers:
-        inline = {part for index in range(len(self.flow)) for part in self._inline_norm(index)}
-        for index in range(len(self.flow)):
-            if index not in inline:
-                layer = self._layer_of(index)
-                if layer is not None:
-                    self._give(index, *layer)
-        for call, indices in self.result.operations.items():
-            indices.sort()
-            self.result.layers[call] = self._layer(call, indices)
-        order = sorted(self.result.layers, key=lambda call: self.result.operations[call][0])
-        self.result.layers = {call: self.result.layers[call] for call in order}
-        return self.result
+    def _give(self, index: int, path: str, kind: Kind, key: Hashable) -> None:
+        """Make an operation part of a run of the layer at `path`: the one of this key."""
+        runs = self._runs_of[path]
+        if key not in runs:
+            runs[key] = LayerRun(Layer(path, kind, call=len(runs)))
+            self.runs.append(runs[key])
+        runs[key].operations.append(index)
+        self.owner[index] = runs[key]
 
-    def _give(self, index: int, path: str, kind: Kind) -> None:
-        """Make an operation part of the layer at `path`, in the run of it that the operation belongs to."""
-        runs = self.runs[path]
-        call = LayerCall(path, runs.setdefault(self._run_of(index, path), len(runs)))
-        self.call_kinds.setdefault(call, kind)
-        self.result.owner[index] = call
-        self.result.operations.setdefault(call, []).append(index)
-
-    def _run_of(self, index: int, path: str) -> Hashable:
-        """A key per run of a layer: the name by which its module was called, and the number of the call.
-
-        Export counts the calls of each name; a module of several names runs under each of them. A parameter that
-        forward code uses directly is a layer anew at each use.
-        """
-        operation = self.flow[index]
-        if ":" in path:
-            return index if self.flow[index].parameters and operation.name not in NORM else operation.call
-        aliases = [name for name in operation.modules if self.names.canonical(name) == path]
-        return (aliases[-1] if aliases else operation.module), operation.call
-
-    def _inline_norm(self, index: int) -> list[int]:
-        operation = self.flow[index]
-        if self._enclosing(operation.modules) is not None:
-            return []
-        parts = inline_norm(self.flow, index)
+    def _find_inline_norm(self, index: int, operation: Operation) -> None:
+        parts = inline_norm(self.flow, index) if self._enclosing(operation.modules) is None else []
         if parts:
-            path = self._functional(index, operation.parameters[0].rpartition(".")[2])
-            runs = self.runs[path]
-            call = LayerCall(path, runs.setdefault(index, len(runs)))
-            self.call_kinds[call] = "norm"
-            self.result.owner.update(dict.fromkeys(parts, call))
-            self.result.operations[call] = parts
-        return parts
+            path = self._functional(operation, operation.parameters[0].rpartition(".")[2])
+            for part in parts:
+                self._give(part, path, "norm", index)
 
-    def _layer_of(self, index: int) -> tuple[str, Kind] | None:
-        operation = self.flow[index]
+    def _find_layer(self, index: int, operation: Operation) -> None:
+        layer = self._layer_of(operation)
+        if layer is None:
+            return
+        path, kind = layer
+        if ":" not in path:
+            # Export counts the calls of each name of a module; one of several names runs under each of them.
+            aliases = [name for name in operation.modules if self.names.canonical(name) == path]
+            self._give(index, path, kind, (aliases[-1] if aliases else operation.module, operation.call))
+        else:
+            # A parameter that forward code uses directly is a layer anew at each use.
+            is_anew = operation.parameters and operation.name not in NORM
+            self._give(index, path, kind, index if is_anew else operation.call)
+
+    def _layer_of(self, operation: Operation) -> tuple[str, Kind] | None:
+        """The path and the kind of the layer that an operation belongs to."""
         name = operation.name
         if name in WEIGHT and operation.parameters:
             return self._weight_owner(operation), "weight"
         if is_dropout(operation):
-            return self._functional(index, name), "dropout"
+            return self._functional(operation, name), "dropout"
         path = self._enclosing(operation.modules)
         if path is not None:
-            kind = self.kinds[path]
+            kind = self._kinds[path]
             assert kind is not None
             return self.names.canonical(path), kind
         if name in NORM:
-            return self._functional(index, name), "norm"
+            return self._functional(operation, name), "norm"
         if name in ACTIVATION:
-            return self._functional(index, name), "activation"
+            return self._functional(operation, name), "activation"
         if name in {"mul", "addcmul"} and len(operation.parents) == 1 and operation.parameters and operation.floating:
             return self._scale(operation), "scale"
         return None
 
     def _enclosing(self, stack: tuple[str, ...]) -> str | None:
         """The innermost module around an operation that is a layer; a shifted activation counts as a whole."""
-        if stack not in self.enclosing:
-            paths = [path for path in reversed(stack) if self.kinds.get(path) is not None]
-            shifted = [path for path in paths[1:2] if isinstance(self.modules[path], ShiftedActivation)]
-            self.enclosing[stack] = next(iter(shifted or paths), None)
-        return self.enclosing[stack]
+        paths = [path for path in reversed(stack) if self._kinds.get(path) is not None]
+        shifted = [path for path in paths[1:2] if isinstance(self._modules[path], ShiftedActivation)]
+        return next(iter(shifted or paths), None)
 
-    def _functional(self, index: int, name: str) -> str:
+    def _functional(self, operation: Operation, name: str) -> str:
         """The module that does nothing but this, else its place in the forward code of one, `PATH:NAME`."""
-        operation = self.flow[index]
         path = self.names.canonical(operation.module)
-        if path and not list(self.modules[path].children()) and not _holds_parameters(self.modules[path]):
+        if path and self._is_leaf(path):
             return path
         key = (path, name, operation.call)
-        self.taken[key] += 1
-        return f"{path}:{name}" if self.taken[key] == 1 else f"{path}:{name}_{self.taken[key] - 1}"
+        self._taken[key] += 1
+        return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
 
     def _weight_owner(self, operation: Operation) -> str:
         """The module that runs and owns the weight, else the one that owns it; for a parameter alone, its name."""
-        if self.kinds[operation.module] == "weight":
+        if self._kinds[operation.module] == "weight":
             return self.names.canonical(operation.module)
-        weight = self.names.weight_of(operation.parameters)
-        path, _, name = weight.rpartition(".")
+        path, _, name = self.names.weight_of(operation.parameters).rpartition(".")
         if ".parametrizations." in f".{path}.":
             return f".{path}".partition(".parametrizations.")[0].removeprefix(".")
-        module = self.modules[path]
-        if self.kinds[path] == "weight" or "weight" in name or isinstance(module, nn.MultiheadAttention):
-            return path
-        return f"{path}:{name}"
+        is_layer = self._kinds[path] == "weight" or isinstance(self._modules[path], nn.MultiheadAttention)
+        return path if is_layer or "weight" in name else f"{path}:{name}"
 
     def _scale(self, operation: Operation) -> str:
         path, _, name = self.names.parameter(operation.parameters[0]).rpartition(".")
-        module = self.modules[path]
-        alone = self.names.canonical(operation.module) == path and path and not list(module.children())
-        return path if alone and not _holds_parameters(module, besides=name) else f"{path}:{name}"
+        alone = self.names.canonical(operation.module) == path and path
+        return path if alone and self._is_leaf(path, besides=name) else f"{path}:{name}"
 
-    def _layer(self, call: LayerCall, indices: list[int]) -> Layer:
-        kind = self.call_kinds[call]
-        operations = [self.flow[index] for index in indices]
-        parameters = dict.fromkeys(
-            self.names.parameter(name) for operation in operations for name in operation.parameters
-        )
+    def _is_leaf(self, path: str, besides: str = "") -> bool:
+        """Whether a module has neither children nor parameters, other than the one of this name."""
+        module = self._modules[path]
+        own = (name for name, _ in module.named_parameters(recurse=False))
+        return not list(module.children()) and all(name == besides for name in own)
+
+    def _described(self, run: LayerRun) -> Layer:
+        """The layer of a run with all that its operations say of it."""
+        kind = run.layer.kind
+        operations = [self.flow[index] for index in run.operations]
+        parameters = [self.names.parameter(name) for operation in operations for name in operation.parameters]
         gamma = gamma_of(operations) if kind in ("norm", "scale") else None
         if kind == "weight":
             gamma = self.names.gain_of(operations[0].arguments)
-        path, _, within = call.path.partition(":")
-        return Layer(
-            call.path,
-            kind,
-            input=self._input_of(indices),
-            call=call.call,
+        path, _, within = run.layer.path.partition(":")
+        sources = self.inputs(run.operations[0])
+        source = self.owner.get(sources.pop()) if len(sources) == 1 else None
+        return replace(
+            run.layer,
+            input=None if source is None else source.layer.path,
             gamma=None if gamma is None else self.names.parameter(gamma),
-            parameters=tuple(parameters),
-            description=within or describe(self.modules[path]),
+            parameters=tuple(dict.fromkeys(parameters)),
+            description=within or describe(self._modules[path]),
             in_place=any(operation.in_place for operation in operations),
             called=any(self.names.canonical(name) == path for name in operations[0].modules),
         )
-
-    def _input_of(self, indices: list[int]) -> str | None:
-        """The path of the layer whose output is this one's only input, or None."""
-        sources = self.result.inputs(indices[0], self.flow)
-        source = self.result.owner.get(sources.pop()) if len(sources) == 1 else None
-        return None if source is None else source.path
-
-
-def _holds_parameters(module: nn.Module, besides: str = "") -> bool:
-    """Whether the module itself holds parameters, other than the one of this name."""
-    return any(name != besides for name, _ in module.named_parameters(recurse=False))

@@ -57,4 +57,6 @@ def leaves_unchanged(operation: Operation) -> bool:
         return len(operation.parents) == 1
     if operation.name in _DROPOUT:
         return not is_dropout(operation)
-    return operation.name == "add" and 0 in (operation.arguments[0], operation.arguments[1])
+    neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}.get(operation.name)
+    numbers = [one for one in operation.arguments[:2] if isinstance(one, (int, float))]
+    return neutral is not None and len(operation.parents) == 1 and numbers == [neutral]

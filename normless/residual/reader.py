@@ -1,18 +1,32 @@
-"""An exported program read as a dataflow."""
+"""A network exported to a graph, left exactly as it was, and the graph read as a dataflow."""
 
 from __future__ import annotations
 
+import linecache
 import re
-from collections.abc import Iterable
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import is_dataclass
+from functools import wraps
+from io import StringIO
+from itertools import chain
+from operator import getitem
+from traceback import walk_tb
+from typing import Any, cast
 
 import torch
-from torch import Tensor
-from torch.export import ExportedProgram
+from torch import Tensor, nn
+from torch.export import ExportedProgram, export
 from torch.fx import Node
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from normless.errors import UnresolvedStructureError
+from normless.lifting import unfused
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 
+LONGEST_REASON = 300
 # They read their argument's shape and kind, never its values.
 _SHAPE_ONLY = {
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
@@ -20,7 +34,114 @@ _SHAPE_ONLY = {
     "_assert_scalar",
 }  # fmt: skip
 _ROOT = {"sqrt", "rsqrt"}
+# Regions of forward code that export keeps as graphs of their own: they compute what they would compute without.
+_REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 _RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
+
+
+def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
+    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are."""
+    scripted = next((path for path, one in model.named_modules() if isinstance(one, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        raise UnresolvedStructureError(
+            f"{scripted or 'This network'} is TorchScript, which torch.export does not read and no edit can change. "
+            "Map the module it was scripted from."
+        )
+    try:
+        with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
+            # What forward caches in attributes is put back.
+            warnings.filterwarnings("ignore", message="The tensor attribute")
+            with redirect_stderr(StringIO()):  # Where export fails, torch prints the whole graph so far.
+                return export(model, inputs, dict(kwargs), strict=False)
+    except Exception as error:
+        raise UnresolvedStructureError(_explanation(model, error)) from error
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Undo side effects of a traced forward pass: attributes it sets, random numbers it draws, fused attention."""
+    attributes = {module: dict(vars(module)) for module in model.modules()}
+    holders = (value for own in attributes.values() for value in own.values() if type(value) in (dict, list, set))
+    contents = [(holder, holder.copy()) for holder in holders]
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
+    try:
+        # The fused encoder layer hides its residual sums.
+        with unfused(), torch.random.fork_rng(devices=sorted(devices)):
+            yield
+    finally:
+        for module, before in attributes.items():
+            vars(module).clear()
+            vars(module).update(before)
+        for holder, content in contents:
+            holder.clear()
+            (holder.extend if isinstance(holder, list) else holder.update)(content)
+
+
+@contextmanager
+def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
+    """Let forward return the tensors of its output alone, since export knows few container types."""
+    # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
+    original = type(model)
+
+    @wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
+        with _DataIsDetached():
+            tensors = list(_tensors(original.forward(self, *args, **kwargs)))
+        if not tensors:
+            raise TypeError("forward returned no tensor, nor anything that holds one.")
+        return tensors
+
+    model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
+    try:
+        yield
+    finally:
+        model.__class__ = original
+
+
+class _DataIsDetached(TorchFunctionMode):
+    """Reads `x.data` as `x.detach()`: export loses the first, or takes it for a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0].detach()
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif is_dataclass(leaf):
+            yield from _tensors(list(vars(leaf).values()))
+
+
+def _explanation(model: nn.Module, error: Exception) -> str:
+    reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
+    if len(reason) > LONGEST_REASON:
+        reason = f"{reason[:LONGEST_REASON]}…"
+    return (
+        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: "
+        f"{type(error).__name__}: {reason} "
+        "Check that forward takes these inputs; replace branches on values of tensors by torch.where or torch.cond; "
+        "or let the network state its structure by a residual_structure() method (normless.residual.Structure)."
+    )
+
+
+def _place(model: nn.Module, error: BaseException) -> str:
+    """The innermost of the model's modules whose forward the error passed through, and the line there."""
+    whole = f"the forward pass of this {type(model).__name__}"
+    names = {id(one): f"{name}, a {type(one).__name__}" if name else whole for name, one in model.named_modules()}
+    place = ""
+    cause: BaseException | None = error
+    while cause is not None and not place:
+        for frame, number in walk_tb(cause.__traceback__):
+            owner = id(frame.f_locals.get("self"))
+            if owner in names and frame.f_code.co_name == "forward":
+                file = frame.f_code.co_filename
+                code = linecache.getline(file, number).strip()
+                place = f"{names[owner]} (line {number} of {file}: `{code}`)"
+        cause = cause.__cause__ or cause.__context__
+    return place or whole
 
 
 def read_dataflow(program: ExportedProgram) -> Dataflow:
@@ -34,6 +155,7 @@ class _Reader:
     def __init__(self, program: ExportedProgram) -> None:
         self.index: dict[Node, int] = {}
         self.fixed: dict[Node, Fixed] = {}
+        self.results: dict[Node, tuple[Any, ...]] = {}
         self.flow = Dataflow()
         signature = program.graph_signature
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
@@ -42,9 +164,11 @@ class _Reader:
                 self._call(node)
             elif node.op == "output":
                 self.flow.outputs = frozenset(self.index[end] for end in node.all_input_nodes if end in self.index)
+            elif node.op == "get_attr":
+                continue
             elif node.name in inputs:
-                if _shape(node) is not None:
-                    self._append(node, Operation("input", shape=_shape(node), floating=_is_floating(node)))
+                if isinstance(node.meta.get("val"), Tensor):
+                    self._append(node, "input")
             elif node.name in signature.inputs_to_parameters:
                 self.fixed[node] = Fixed(parameters=(signature.inputs_to_parameters[node.name],))
             elif node.name in signature.inputs_to_buffers:
@@ -52,11 +176,45 @@ class _Reader:
             else:
                 self.fixed[node] = Fixed()
 
-    def _append(self, node: Node, operation: Operation) -> None:
+    def _append(self, node: Node, name: str, **properties: Any) -> None:
+        """Make a node the next operation of the flow."""
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            properties |= {"shape": tuple(value.shape), "floating": value.is_floating_point()}
         self.index[node] = len(self.flow.operations)
-        self.flow.operations.append(operation)
+        self.flow.operations.append(Operation(name, **properties))
+
+    def _same(self, node: Node, source: Any) -> None:
+        """Let a node be another one under a second name."""
+        if source in self.index:
+            self.index[node] = self.index[source]
+        elif source in self.fixed or not isinstance(source, Node):
+            self.fixed[node] = self.fixed.get(source, Fixed())
+
+    def _region(self, node: Node) -> bool:
+        """Read the graph of a `no_grad`, autocast or checkpointed region in its place; False for any other node."""
+        if getattr(node.target, "__name__", "") not in _REGIONS:
+            return False
+        bodies = [one for one in node.args if isinstance(one, Node) and one.op == "get_attr"]
+        body: Any = node.graph.owning_module.get_submodule(str(bodies[0].target))  # type: ignore[union-attr]
+        given = iter(node.args[node.args.index(bodies[0]) + 1 :])
+        for inner in body.graph.nodes:
+            if inner.op == "placeholder":
+                self._same(inner, next(given))
+            elif inner.op == "call_function":
+                self._call(inner)
+            elif inner.op == "output":
+                results: Any = inner.args[0]
+                self.results[node] = tuple(results) if isinstance(results, (tuple, list)) else (results,)
+        return True
 
     def _call(self, node: Node) -> None:
+        if self._region(node):
+            return
+        if node.target is getitem and node.args[0] in self.results:
+            region, place = cast(tuple[Node, int], node.args)
+            self._same(node, self.results[region][place])
+            return
         name = operation_name(node)
         in_place = name.endswith("_") and not name.startswith("__")
         name = name.rstrip("_")
@@ -74,38 +232,34 @@ class _Reader:
                 rooted=name in _ROOT or any(source.rooted for source in fixed),
             )
             return
-        operation = Operation(
-            name=name,
+        # Export marks the second call of a module by `@1`.
+        calls = (re.findall(r"@(\d+)", str(key)) for key in node.meta.get("nn_module_stack") or ())
+        self._append(
+            node,
+            name,
             parents=parents,
             parameters=parameters,
             modules=modules_around(node),
-            call=_call_number(node),
-            shape=_shape(node),
-            floating=_is_floating(node),
+            call=max(map(int, chain.from_iterable(calls)), default=0),
             arguments=self._plain((*node.args, *node.kwargs.values())),
             in_place=in_place,
             subgraph=isinstance(node.target, torch._ops.HigherOrderOperator),
         )
-        self._append(node, operation)
 
     def _tokens(self, node: Node) -> None:
         """Make operations of the learned tensors that a concatenation joins to activations."""
-        sources = node.all_input_nodes
-        if any(source in self.index for source in sources):
-            for source in sources:
+        if any(source in self.index for source in node.all_input_nodes):
+            for source in node.all_input_nodes:
                 if source in self.fixed and self.fixed[source].parameters:
-                    parameters = self.fixed.pop(source).parameters
-                    self._append(source, Operation("parameter", parameters=parameters, shape=_shape(source)))
+                    self._append(source, "parameter", parameters=self.fixed.pop(source).parameters)
 
-    def _plain(self, arguments: Iterable[Any]) -> tuple[Any, ...]:
-        def plain(value: Any) -> Any:
-            if isinstance(value, Node):
-                return Operand(self.index[value]) if value in self.index else self.fixed.get(value)
-            if isinstance(value, (list, tuple)):
-                return self._plain(value)
-            return value if isinstance(value, (int, float, bool, str)) else None
-
-        return tuple(plain(value) for value in arguments)
+    def _plain(self, value: Any) -> Any:
+        """An argument as data: nodes as `Operand` or `Fixed`, sequences as tuples; None for what is not plain."""
+        if isinstance(value, Node):
+            return Operand(self.index[value]) if value in self.index else self.fixed.get(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._plain, value))
+        return value if isinstance(value, (int, float, bool, str)) else None
 
 
 def operation_name(node: Node) -> str:
@@ -116,23 +270,8 @@ def operation_name(node: Node) -> str:
     return "" if isinstance(target, str) else getattr(target, "__name__", str(target)).rstrip("_")
 
 
-def _shape(node: Node) -> tuple[int, ...] | None:
-    value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, Tensor) else None
-
-
-def _is_floating(node: Node) -> bool:
-    value = node.meta.get("val")
-    return not isinstance(value, Tensor) or value.is_floating_point()
-
-
 def modules_around(node: Node) -> tuple[str, ...]:
     """Qualified names of the modules whose forward runs a node, outermost first."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return tuple(name.removeprefix("L['self']").removeprefix(".") for name, _ in stack.values()) or ("",)
-
-
-def _call_number(node: Node) -> int:
-    """Which call of its module a node belongs to: export marks the second `@1`."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return max((int(number) for key in stack for number in re.findall(r"@(\d+)", str(key))), default=0)
+    # A slice of a Sequential, as model.features[1:4], is none of the network's modules; its children are.
+    names = (re.sub(r"\.slice\([^)]*\)", "", name) for name, _ in (node.meta.get("nn_module_stack") or {}).values())
+    return tuple(name.removeprefix("L['self']").removeprefix(".") for name in names) or ("",)

@@ -4,15 +4,15 @@ A residual sum adds a skip path and one or more branches that all start at one a
 is the fork itself or at most one linear layer on it; a branch has weights, or a norm or pooling. Other sums are
 left out: of activations without a common origin (position embeddings, masks), attention logits and their
 bias, parallel linear layers (which are one layer), merges of several streams that are also read elsewhere.
+Layers may only compute a factor for a branch: squeeze-excite, an attention's query and key.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from normless.residual.gates import main_path
 from normless.residual.graph import Dataflow, Operand, Operation
-from normless.residual.layers import Layers
+from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import (
     ATTENTION,
     BATCH_NORM,
@@ -25,6 +25,8 @@ from normless.residual.operations import (
 
 _ADDS = {"add", "sub"}
 _SKIP_JOINS = {"mul", "cat"}
+# "linear" mixes the heads of an attention (talking heads).
+_AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
 # What lies between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
 _LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fill", "expand", "where", "clamp"}
 
@@ -39,22 +41,18 @@ class Sum:
     branches: tuple[int, ...]
 
 
-@dataclass
 class SumFinder:
-    """Finds the residual sums among the additions of a dataflow, in execution order."""
+    """The residual `sums` of a dataflow by the operation that adds; `parallel` sums are one linear layer."""
 
-    flow: Dataflow
-    layers: Layers
-    sums: dict[int, Sum] = field(default_factory=dict)
-    parallel: set[int] = field(default_factory=set)
-
-    def find(self) -> list[Sum]:
-        """Every residual sum, in execution order."""
+    def __init__(self, layers: Layers) -> None:
+        self.flow = layers.flow
+        self.layers = layers
+        self.sums: dict[int, Sum] = {}
+        self.parallel: set[int] = set()
         for index, operation in enumerate(self.flow.operations):
             terms = self._terms(operation)
             if len(terms) >= 2 and index not in self.layers.owner:
                 self._judge(index, terms)
-        return list(self.sums.values())
 
     def _terms(self, operation: Operation) -> list[int]:
         """What an operation adds: two summands, or those stacked before a sum over the stack."""
@@ -73,16 +71,15 @@ class SumFinder:
 
     def _judge(self, at: int, terms: list[int]) -> None:
         parts = [part for term in terms for part in self._parts(term, at)]
-        if len(parts) > len(terms):
-            whole = self._residual(at, parts)
-            if whole is not None and all(self._starts_at(whole.fork, term) for term in set(terms) - set(parts)):
-                for term in set(terms) - set(parts):
-                    self.sums.pop(term, None)
-                self.sums[at] = whole
-                return
-        candidate = self._residual(at, terms)
-        if candidate is not None:
-            self.sums[at] = candidate
+        joined = set(terms) - set(parts)
+        whole = self._residual(at, parts) if joined else None
+        if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
+            for term in joined:
+                self.sums.pop(term, None)
+        else:
+            whole = self._residual(at, terms)
+        if whole is not None:
+            self.sums[at] = whole
 
     def _parts(self, term: int, at: int) -> list[int]:
         """What a term itself adds, where that goes nowhere else: x + f(x) + g(x) is one sum of three."""
@@ -92,10 +89,7 @@ class SumFinder:
         return [part for one in terms for part in self._parts(one, term)] if len(terms) > 1 else [term]
 
     def _starts_at(self, fork: int, term: int) -> bool:
-        """Whether the parts of a term are branches from the fork, rather than a block further along.
-
-        A norm before them may be shared, as in parallel attention and MLP; a shared weight layer makes one branch.
-        """
+        """Whether the parts of a term are branches from the fork, which may share a norm but no weight layer."""
         inner = self.sums.get(term)
         joined = term if self.flow[term].name in _ADDS else self.flow[term].parents[0]
         start = self.flow.dominators[joined] if inner is None else inner.fork
@@ -117,10 +111,9 @@ class SumFinder:
             return None
         paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
         skip, fork = min(candidates, key=lambda one: (self.chain(paths[one]), len(paths[one])))
-        rest = list(terms)
-        rest.remove(skip)
-        branches = tuple(sorted(rest))
-        candidate = Sum(at, fork, skip, branches)
+        branches = sorted(terms)
+        branches.remove(skip)
+        candidate = Sum(at, fork, skip, tuple(branches))
         return candidate if self._is_residual(candidate) else None
 
     def fork_of(self, skip: int, terms: list[int]) -> int | None:
@@ -131,7 +124,7 @@ class SumFinder:
         while at not in others:
             if all(self.flow.depends(other, at) for other in others):
                 return at if self.flow[at].floating else None
-            parents = self.layers.inputs(at, self.flow)
+            parents = self.layers.inputs(at)
             if len(parents) != 1:
                 return None
             (at,) = parents
@@ -145,36 +138,33 @@ class SumFinder:
         forks = []
         for term in terms:
             path = self.flow.between(fork, term)
-            joins = [self.flow[index] for index in path if len(self.layers.inputs(index, self.flow)) > 1]
+            joins = [self.flow[index] for index in path if len(self.layers.inputs(index)) > 1]
             if all(join.name in _SKIP_JOINS for join in joins) and not any(index in self.sums for index in path):
                 forks.append((term, fork))
         return forks
 
     def _is_residual(self, candidate: Sum) -> bool:
         skip = self.flow.between(candidate.fork, candidate.skip)
-        main = sorted(main_path(self.flow, self.layers, skip, candidate.skip))
+        main = sorted(main_path(self.layers, skip, candidate.skip))
         paths = [self.flow.between(candidate.fork, branch) for branch in candidate.branches]
         if self._is_parallel(candidate, skip, paths):
             self.parallel.add(candidate.at)
             return False
-        weighted = [any(self.layers.kind(index) == "weight" for index in path) for path in paths]
         if self._feeds_softmax(candidate.at):
             return False
-        if not any(weighted):
+        if not any(map(self._has_weight, paths)):
             plain = all(leaves_unchanged(self.flow[index]) or self.layers.kind(index) == "scale" for index in skip)
-            return plain and all(self._acts_without_weights(path) for path in paths)
+            # Without weights a branch is a norm or a pooling, not an elementwise function.
+            return plain and all(any(map(self._is_norm_or_pooling, path)) for path in paths)
         return self.chain(main) == 0 or self._is_projection(candidate, main, paths)
 
     def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
-        """Whether the skip path only fits shapes, with nothing nonlinear after its first weight layer.
-
-        A branch that contains whole blocks and is also read elsewhere is a stream of its own, and the sum a merge;
-        so is one that does no more than the skip path.
-        """
+        """Whether the skip path only fits shapes, with nothing nonlinear after its first weight layer."""
         kinds = [self.layers.kind(index) for index in skip]
         if "activation" in kinds[kinds.index("weight") :]:
             return False
         for path in paths:
+            # A branch of whole blocks that is read elsewhere too, or no longer than the skip path, makes it a merge.
             streams = any(index in self.sums for index in path) and not self._is_closed(path, candidate.at)
             nonlinear = any(self.layers.kind(index) in ("norm", "activation") for index in path)
             more = not nonlinear or "activation" in kinds
@@ -182,66 +172,54 @@ class SumFinder:
                 return False
         return True
 
-    def _acts_without_weights(self, path: list[int]) -> bool:
-        """Whether a path without weight layers does more than an elementwise function: a norm, a pooling."""
-        return any(
-            self.layers.kind(index) == "norm" or (self.flow[index].name in POOLING and index not in self.layers.owner)
+    def _is_norm_or_pooling(self, index: int) -> bool:
+        pools = self.flow[index].name in POOLING and index not in self.layers.owner
+        return pools or self.layers.kind(index) == "norm"
+
+    def _is_parallel(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
+        """Whether all terms are linear and single layers, so that their sum is one layer too."""
+        every = [skip, *paths]
+        if self.chain(skip) and all(self._has_weight(path) and self._is_linear(path, set()) for path in every):
+            return True
+        if not all(self.chain(path) <= 1 and self._is_linear(path, BATCH_NORM | {"getitem"}) for path in every):
+            return False
+        weights = sum(map(self._has_weight, every))
+        convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
+        normalized = any(self.flow[index].name in BATCH_NORM for path in every for index in path)
+        if all(leaves_unchanged(self.flow[index]) for index in skip):
+            # Parts of one kernel; without norms x + W x is the simplest residual block.
+            return convolutions >= 2 and normalized
+        return weights >= 2 or (weights >= 1 and normalized)
+
+    def _has_weight(self, path: list[int]) -> bool:
+        return any(self.layers.kind(index) == "weight" for index in path)
+
+    def _is_linear(self, path: list[int], names: set[str]) -> bool:
+        """Whether a path has weight layers, sums of linear layers and operations of these names, and nothing else."""
+        return all(
+            self.layers.kind(index) == "weight"
+            or self.flow[index].name in names
+            or leaves_unchanged(self.flow[index])
+            or index in self.parallel
             for index in path
         )
 
-    def _is_parallel(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
-        """Whether all terms are linear and single layers, so that their sum is one layer too.
-
-        A convolution beside an identity is not, unless batch norm or a second convolution shows that they are
-        the parts of one kernel: x + W x is the simplest residual block.
-        """
-        every = [skip, *paths]
-        if not all(self._is_linear(path, candidate.fork) for path in every):
-            return False
-        weights = sum(any(self.layers.kind(index) == "weight" for index in path) for path in every)
-        convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
-        normalized = any(self.flow[index].name in BATCH_NORM for path in every for index in path)
-        identity = all(leaves_unchanged(self.flow[index]) for index in skip)
-        if not identity:
-            return weights >= 2 or (weights >= 1 and normalized)
-        return convolutions >= 2 and normalized
-
-    def _is_linear(self, path: list[int], fork: int) -> bool:
-        """Whether a path is one linear layer at most, in batch norm and sums of such paths besides."""
-        for index in path:
-            operation = self.flow[index]
-            linear = (
-                self.layers.kind(index) == "weight"
-                or operation.name in BATCH_NORM
-                or operation.name == "getitem"
-                or leaves_unchanged(operation)
-                or index in self.parallel
-            )
-            if not linear:
-                return False
-        return self.chain(path) <= 1
-
-    def chain(self, path: list[int], counted: set[int] | None = None) -> int:
+    def chain(self, path: list[int], counted: set[LayerRun] | None = None) -> int:
         """The number of weight layers in series on a path, or of those among `counted`."""
         depth: dict[int, int] = {}
         for index in path:
-            before = max((depth.get(parent, 0) for parent in self.flow[index].parents), default=0)
-            is_weight = self.layers.kind(index) == "weight" and (counted is None or index in counted)
-            continues = any(
-                self.layers.owner.get(parent) == self.layers.owner.get(index)
-                for parent in self.flow[index].parents
-                if parent in depth
-            )
-            depth[index] = before + (is_weight and not continues)
+            parents = [parent for parent in self.flow[index].parents if parent in depth]
+            run = self.layers.owner.get(index)
+            counts = run is not None and run.layer.kind == "weight" and (counted is None or run in counted)
+            continues = any(self.layers.owner.get(parent) is run for parent in parents)
+            depth[index] = max((depth[parent] for parent in parents), default=0) + (counts and not continues)
         return max(depth.values(), default=0)
 
     def _is_closed(self, path: list[int], at: int) -> bool:
         """Whether everything on a path goes into the sum and nowhere else."""
-        region = {*path, at}
-        inside = region - {at}
-        return inside.isdisjoint(self.flow.outputs) and all(
-            reader in region for index in inside for reader in self.flow.consumers[index]
-        )
+        inside = {*path} - {at}
+        readers = {reader for index in inside for reader in self.flow.consumers[index]}
+        return inside.isdisjoint(self.flow.outputs) and readers <= inside | {at}
 
     def _feeds_softmax(self, at: int) -> bool:
         """Whether a sum only makes attention logits: every path from it reaches a softmax before the next weights."""
@@ -269,3 +247,48 @@ def _reduces_stack(total: Operation, stack: Operation) -> bool:
     dimensions = over if isinstance(over, tuple) else (over,)
     size = len(stack.shape)
     return [int(dimension) % size for dimension in dimensions if isinstance(dimension, int)] == [int(stacked) % size]
+
+
+def main_path(layers: Layers, path: list[int], end: int) -> set[int]:
+    """The operations of a branch whose results reach its end other than as a factor."""
+    inside = set(path)
+    main = {end} & inside
+    for index in sorted(inside, reverse=True):
+        if index in main:
+            main |= inside.intersection(passed_on(layers, index))
+    return main
+
+
+def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
+    """What an operation reads, without factors: x of x · g(x) if g has weights, v of softmax(q kᵀ) v."""
+    flow = layers.flow
+    operation = flow[index]
+    if operation.name in ATTENTION:
+        return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
+    if operation.name in {"matmul", "bmm", "einsum", "mul"} and len(operation.parents) == 2:
+        weights, values = operation.parents
+        if operation.name == "mul":
+            for value, factor in ((weights, values), (values, weights)):
+                if _gates(layers, value, factor):
+                    return (value,)
+        elif _comes_from_softmax(flow, weights):
+            return (values,)
+        elif _comes_from_softmax(flow, values):
+            return (weights,)
+    return operation.parents
+
+
+def _gates(layers: Layers, value: int, factor: int) -> bool:
+    """Whether a factor is computed by weights from the very value that it multiplies."""
+    while leaves_unchanged(layers.flow[value]):
+        (value,) = layers.flow[value].parents
+    return any(layers.kind(index) == "weight" for index in layers.flow.between(value, factor))
+
+
+def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
+    while flow[index].name not in SOFTMAX:
+        operation = flow[index]
+        if len(operation.parents) != 1 or not (leaves_unchanged(operation) or operation.name in _AFTER_SOFTMAX):
+            return False
+        (index,) = operation.parents
+    return True

@@ -32,34 +32,27 @@ def format_blocks(residual_map: ResidualMap, width: int = WIDTH) -> str:
 
     Blocks inside a branch follow the block around them, indented. Each branch of a sum of several has a line of
     its own that starts with +; layers that only compute a factor for the branch are in parentheses.
-
-    Args:
-        residual_map: the blocks.
-        width: characters in a line; longer cells go on in the next.
+    `width` is the number of characters in a line; longer cells go on in the next.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("#", "block", "m", "branch", "skip path", "after the sum"):
         table.add_column(title, justify="right" if title in ("#", "m") else "left", overflow="fold")
     roles = residual_map.norms
-    if residual_map.stem_layers:
-        stem = "stem" if residual_map.blocks else "layers"
-        table.add_row("", stem, "", _sequence(residual_map.stem_layers, roles), "", "")
+
+    def add_layers(name: str, layers: tuple[Layer, ...]) -> None:
+        if layers:
+            table.add_row("", name, "", _sequence(layers, roles), "", "")
+
+    add_layers("stem" if residual_map.blocks else "layers", residual_map.stem_layers)
     hidden = residual_map.depth - 2 * SHOWN_AT_EACH_END
     for index, block in enumerate(residual_map.blocks):
         if hidden > 1 and index == SHOWN_AT_EACH_END:
             table.add_row("…", f"{hidden} more blocks", "", "", "", "")
-        if hidden > 1 and SHOWN_AT_EACH_END <= index < SHOWN_AT_EACH_END + hidden:
-            continue
-        for row in _rows(block, roles, str(index + 1)):
-            table.add_row(*row)
-    if residual_map.trunk_layers:
-        table.add_row("", "between blocks", "", _sequence(residual_map.trunk_layers, roles), "", "")
-    if residual_map.head_layers:
-        table.add_row("", "head", "", _sequence(residual_map.head_layers, roles), "", "")
-    return _printed(table, width)
-
-
-def _printed(table: Table, width: int) -> str:
+        if hidden <= 1 or not SHOWN_AT_EACH_END <= index < SHOWN_AT_EACH_END + hidden:
+            for row in _rows(block, roles, str(index + 1)):
+                table.add_row(*row)
+    add_layers("between blocks", residual_map.trunk_layers)
+    add_layers("head", residual_map.head_layers)
     console = Console(width=width, no_color=True, highlight=False, emoji=False, markup=False)
     with console.capture() as capture:
         console.print(table)
@@ -87,7 +80,8 @@ def _sequence(layers: tuple[Layer, ...], roles: dict[str, Role]) -> str:
     hidden = len(layers) - 2 * SHOWN_AT_EACH_END
     if hidden > 1:
         first, last = layers[:SHOWN_AT_EACH_END], layers[-SHOWN_AT_EACH_END:]
-        return ARROW.join([_sequence(first, roles), _glued(f"… {hidden} more layers …"), _sequence(last, roles)])
+        gap = f"… {hidden} more layers …".replace(" ", GLUE)
+        return ARROW.join([_sequence(first, roles), gap, _sequence(last, roles)])
     parts = []
     for gating, run in groupby(layers, key=lambda layer: layer.gating):
         text = ARROW.join(_name(layer, roles) for layer in run)
@@ -99,8 +93,4 @@ def _name(layer: Layer, roles: dict[str, Role]) -> str:
     text = layer.description or layer.path
     if layer.path in roles:
         text += f" ({roles[layer.path]}, no γ)" if layer.gamma is None else f" (γ {roles[layer.path]})"
-    return _glued(text)
-
-
-def _glued(text: str) -> str:
     return text.replace(" ", GLUE)

@@ -5,38 +5,35 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
 
 from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
-from normless.residual.export import exported
-from normless.residual.gates import main_path
-from normless.residual.graph import Dataflow, Operand
-from normless.residual.layers import LayerCall, Layers, find_layers
+from normless.residual.graph import Operand
+from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import leaves_unchanged
 from normless.residual.outside_blocks import Outside, find_unresolved
-from normless.residual.reader import read_dataflow
-from normless.residual.sums import Sum, SumFinder
+from normless.residual.reader import exported, read_dataflow
+from normless.residual.sums import Sum, SumFinder, main_path
 
 
 def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
-    """Find the residual blocks of a network in its dataflow, also where it states its structure.
-
-    Raises:
-        UnresolvedStructureError: the network cannot be exported on these inputs.
-    """
-    return _Tracer(model, read_dataflow(exported(model, inputs, kwargs))).map()
+    """The residual map of a network by its dataflow; raises UnresolvedStructureError if it cannot be exported."""
+    return _Tracer(model, Layers(model, read_dataflow(exported(model, inputs, kwargs)))).map()
 
 
 @dataclass
 class _Block:
-    """A residual sum with the operations of its paths, and the blocks inside its branches."""
+    """A residual sum, the operations of its paths, the layers that do more than compute a factor, inner blocks."""
 
     sum: Sum
     skip: list[int]
     branches: list[list[int]]
+    branch: list[int]
+    main: set[LayerRun]
     inner: list[_Block] = field(default_factory=list)
 
     def walk(self) -> Iterator[_Block]:
@@ -45,54 +42,55 @@ class _Block:
         for block in self.inner:
             yield from block.walk()
 
-    @property
-    def branch(self) -> list[int]:
-        """The operations of all branches, in execution order."""
-        return sorted({index for path in self.branches for index in path})
-
 
 class _Tracer:
-    def __init__(self, model: nn.Module, flow: Dataflow) -> None:
+    def __init__(self, model: nn.Module, layers: Layers) -> None:
         self.model = model
-        self.flow = flow
-        self.layers: Layers = find_layers(model, flow)
-        self.finder = SumFinder(flow, self.layers)
+        self.layers = layers
+        self.flow = layers.flow
+        self.finder = SumFinder(layers)
         self.additions: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for index, operation in enumerate(flow.operations):
+        for index, operation in enumerate(self.flow.operations):
             if operation.name == "add" and len(operation.parents) == 2:
                 self.additions[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
-        blocks = [self._paths(one) for one in self.finder.find()]
-        outer = _nested(blocks)
+        outer = _nested([self._paths(total) for total in self.finder.sums.values()])
         names = self._names(outer)
-        self._mark_gating(outer)
+        for block in outer:
+            for run in set(self.layers.along(block.branch)) - block.main:
+                run.layer = replace(run.layer, gating=True)
+        inside = {run for block in outer for run in self.layers.along([*block.branch, *block.skip])}
+        self._levels = self._levels_of(one.sum for block in outer for one in block.walk())
         mapped = [self._block(block, names) for block in outer]
-        inside = {call for block in outer for call in self.layers.along(sorted({*block.branch, *block.skip}))}
-        outside = Outside(self.flow, self.layers, mapped, [block.sum for block in outer])
-        stem, trunk, head = outside.place(inside)
-        return ResidualMap(
-            blocks=tuple(outside.blocks),
-            stem_layers=tuple(stem),
-            trunk_layers=tuple(trunk),
-            head_layers=tuple(head),
-            unresolved=find_unresolved(self.model, self.flow, self.layers, self.finder),
-            flow=self.flow,
-        )
+        parts = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
+        return ResidualMap(*parts, unresolved=find_unresolved(self.finder), flow=self.flow)
+
+    def _levels_of(self, sums: Iterable[Sum]) -> dict[int, int]:
+        """For every sum the number of sums in series up to it, itself included."""
+        levels: dict[int, int] = {}
+        for total in sorted(sums, key=lambda one: one.at):
+            before = (level for at, level in levels.items() if self.flow.depends(total.fork, at))
+            levels[total.at] = 1 + max(before, default=0)
+        return levels
 
     def _paths(self, total: Sum) -> _Block:
-        branches = [self.flow.between(total.fork, branch) for branch in total.branches]
-        return _Block(
-            total,
-            skip=self.flow.between(total.fork, total.skip),
-            branches=[sorted({*path, *self._side_inputs(path, total.fork)}) for path in branches],
-        )
+        between = self.flow.between
+        branches = [self._own(between(total.fork, end), total.fork) for end in total.branches]
+        branches = [sorted({*path, *self._side_inputs(path, total.fork)}) for path in branches]
+        branch = sorted({index for path in branches for index in path})
+        ends = zip(branches, total.branches, strict=True)
+        main = [index for path, end in ends for index in main_path(self.layers, path, end)]
+        return _Block(total, between(total.fork, total.skip), branches, branch, {*self.layers.along(main)})
+
+    def _own(self, path: list[int], fork: int) -> list[int]:
+        """A path from a fork without blocks that start before the fork: g of b + g(a) after a + f(b)."""
+        sums = {at: self.finder.sums[at] for at in path if at in self.finder.sums}
+        foreign = [at for at, total in sums.items() if not self.flow.depends(total.fork, fork)]
+        return [index for index in path if not any(self.flow.depends(at, index) for at in foreign)]
 
     def _side_inputs(self, path: list[int], fork: int) -> set[int]:
-        """What a branch makes, by one weight layer, of activations that do not come from the fork.
-
-        Such are the key and value of an attention to another sequence, and a branch's projection of a condition.
-        """
+        """What a branch makes of other activations by one weight layer, as key and value in cross-attention."""
         inside = {*path, fork}
         inputs: set[int] = set()
         pending = list(path)
@@ -105,27 +103,15 @@ class _Tracer:
         # What another operation reads is not part of the branch, nor is what no weight layer has produced.
         while shared := {index for index in inputs if not inside | inputs >= set(self.flow.consumers[index])}:
             inputs -= shared
+        # What the fork itself comes from is before the block.
+        inputs = {index for index in inputs if not self.flow.depends(fork, index)}
         weights = [index for index in inputs if self.layers.kind(index) == "weight"]
         return {index for index in inputs if any(self.flow.depends(index, weight) for weight in weights)}
-
-    def _main_calls(self, block: _Block) -> set[LayerCall]:
-        """The layers of a block's branches that do more than compute a factor."""
-        ends = zip(block.branches, block.sum.branches, strict=True)
-        main = set().union(*(main_path(self.flow, self.layers, path, end) for path, end in ends))
-        return {call for call in self.layers.along(block.branch) if not main.isdisjoint(self.layers.operations[call])}
-
-    def _mark_gating(self, blocks: list[_Block]) -> None:
-        for block in blocks:
-            main = self._main_calls(block)
-            for call in self.layers.along(block.branch):
-                if call not in main:
-                    self.layers.layers[call] = replace(self.layers.layers[call], gating=True)
 
     def _block(self, block: _Block, names: dict[int, str]) -> ResidualBlock:
         branches = [self._layers_on(path) for path in block.branches]
         layers = self._layers_on(block.branch)
-        counted = {index for call in self._main_calls(block) for index in self.layers.operations[call]}
-        chain = max(self.finder.chain(path, counted) for path in block.branches)
+        chain = max(self.finder.chain(path, block.main) for path in block.branches)
         weights = sum(layer.kind == "weight" for layer in layers)
         return ResidualBlock(
             name=names[block.sum.at],
@@ -138,20 +124,20 @@ class _Tracer:
             inner=tuple(self._block(inner, names) for inner in block.inner),
             chain=None if chain == weights else chain,
             sites=self._sites(block.sum),
-            ends=tuple(
-                self._linear_end(end, path) for end, path in zip(block.sum.branches, block.branches, strict=True)
+            ends=tuple(map(self._linear_end, block.sum.branches, block.branches)),
+            levels=(self._levels[block.sum.at],),
+            is_global=any(
+                self.flow.depends(later.sum.fork, earlier.sum.at) for earlier, later in pairwise(block.inner)
             ),
         )
 
     def _linear_end(self, end: int, path: list[int]) -> Layer | None:
         """The last layer of a branch where only factors and changes of layout lie between it and the sum."""
-        inside = set(path)
-        while end in inside:
-            call = self.layers.owner.get(end)
-            layer = None if call is None else self.layers.layers[call]
-            if layer is not None and layer.kind not in ("scale", "dropout"):
-                return layer
-            passes = layer is not None or leaves_unchanged(self.flow[end]) or self._sum_module(end) is not None
+        while end in path:
+            run = self.layers.owner.get(end)
+            if run is not None and run.layer.kind not in ("scale", "dropout"):
+                return run.layer
+            passes = run is not None or leaves_unchanged(self.flow[end]) or self._sum_module(end) is not None
             if not passes or len(self.flow[end].parents) != 1:
                 return None
             (end,) = self.flow[end].parents
@@ -170,39 +156,30 @@ class _Tracer:
             for position, term in enumerate(terms):
                 if term in ends:
                     ends.discard(term)
-                    sites.append(self._site(at, position))
+                    additions = self.additions[operation.module, operation.call]
+                    sites.append(Site(operation.module, additions.index(at), position, len(additions)))
                 elif term != total.skip:
                     pending.append((term, ends))
         return tuple(reversed(sites))
-
-    def _site(self, at: int, branch: int) -> Site:
-        operation = self.flow[at]
-        additions = self.additions[operation.module, operation.call]
-        return Site(operation.module, additions.index(at), branch, len(additions))
 
     def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
         while (sum_module := self._sum_module(end)) is not None:
             (end,) = self.flow[end].parents
             layers = tuple(layer for layer in layers if layer.path != sum_module)
-        call = self.layers.owner.get(end)
-        if call is None or not layers:
-            return False
-        last = self.layers.layers[call]
-        return last == layers[-1] and last.kind in ("weight", "norm", "activation")
+        run = self.layers.owner.get(end)
+        last = None if run is None else run.layer
+        return last in layers[-1:] and self.layers.kind(end) in ("weight", "norm", "activation")
 
     def _sum_module(self, index: int) -> str | None:
         path = self.flow[index].module
         return path if isinstance(self.model.get_submodule(path), ResidualSum) else None
 
-    def _layers_on(self, path: Iterable[int]) -> tuple[Layer, ...]:
-        return tuple(self.layers.layers[call] for call in self.layers.along(list(path)))
+    def _layers_on(self, path: list[int]) -> tuple[Layer, ...]:
+        return tuple(run.layer for run in self.layers.along(path))
 
     def _names(self, outer: list[_Block]) -> dict[int, str]:
-        """The module around each sum and its branch; several blocks in one module are `layer.0#1`, `layer.0#2`.
-
-        Blocks inside another's branch are numbered after the outermost; one outermost alone needs no number.
-        """
+        """The module around each sum and its branch; several blocks in one are `layer.0#1`, …, outermost first."""
         blocks = [*outer, *(inner for block in outer for inner in block.walk() if inner is not block)]
         modules = [self._module_of(block) for block in blocks]
         outermost = Counter(modules[: len(outer)])
@@ -225,21 +202,11 @@ class _Tracer:
 def _nested(blocks: list[_Block]) -> list[_Block]:
     """The outermost blocks; each other one is put into the smallest whose branch contains its sum."""
     outermost: list[_Block] = []
+    placed: list[_Block] = []
     for block in sorted(blocks, key=lambda one: len(one.branch), reverse=True):
-        home = _home(block, outermost)
-        (outermost if home is None else home.inner).append(block)
-    return _in_order(outermost)
-
-
-def _home(block: _Block, candidates: list[_Block]) -> _Block | None:
-    for candidate in candidates:
-        if candidate is not block and block.sum.at in set(candidate.branch):
-            return _home(block, candidate.inner) or candidate
-    return None
-
-
-def _in_order(blocks: list[_Block]) -> list[_Block]:
-    blocks.sort(key=lambda block: block.sum.at)
-    for block in blocks:
-        block.inner = _in_order(block.inner)
-    return blocks
+        around = [one for one in placed if block.sum.at in one.branch]
+        (around[-1].inner if around else outermost).append(block)
+        placed.append(block)
+    for siblings in (outermost, *(block.inner for block in blocks)):
+        siblings.sort(key=lambda block: block.sum.at)
+    return outermost

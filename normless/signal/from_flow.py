@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod, sqrt
 from typing import Any
 
@@ -10,13 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.nn import ResidualSum
-from normless.residual.gates import passed_on
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.layers import LayerCall, find_layers
-from normless.residual.names import Names
+from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
-from normless.residual.sums import Sum, SumFinder
-from normless.signal.layouts import window_size
+from normless.residual.sums import Sum, SumFinder, passed_on
+from normless.signal.moments import window_size
 from normless.signal.steps import Kind, Step, Steps
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
@@ -27,49 +26,44 @@ _OF_POOLING = {
 }
 
 
-class TorchOperation(nn.Module):
+class _TorchOperation(nn.Module):
     """An operation of forward code by torch's name of it, with its arguments after the tensor."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
         super().__init__()
-        self.name = name
-        self.arguments = arguments
+        self.name, self.arguments = name, arguments
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        function = getattr(torch.ops.aten, self.name)
+        function: Callable[..., Tensor] = getattr(torch.ops.aten, self.name)
         try:
-            y: Tensor = function(x, *self.arguments)
+            return function(x, *self.arguments)
         except (RuntimeError, TypeError):
             # A keyword-only argument, such as that of GELU.
-            y = function(x)
-        return y
+            return function(x)
 
 
 def steps_of_flow(model: nn.Module, flow: Dataflow) -> Steps:
     """The steps of a network, one for each operation of its dataflow, which was read from its present state."""
-    return _Reader(model, flow).read()
+    reader = _Reader(model, flow)
+    return Steps(
+        steps=[reader.step(*one) for one in enumerate(flow.operations)],
+        forks={total.fork for total in reader.sums.values()},
+        totals={at: reader.result(at) for at in reader.sums},
+        outputs=set(flow.outputs),
+    )
 
 
 class _Reader:
     """Turns operations into steps."""
 
     def __init__(self, model: nn.Module, flow: Dataflow) -> None:
-        self.model = model
-        self.flow = flow
-        self.names = Names(model)
-        self.layers = find_layers(model, flow)
-        self.sums: dict[int, Sum] = {total.at: total for total in SumFinder(flow, self.layers).find()}
+        self.model, self.flow = model, flow
+        self.layers = Layers(model, flow)
+        self.names = self.layers.names
+        self.sums = SumFinder(self.layers).sums
         self.tokens = self._tokens()
 
-    def read(self) -> Steps:
-        steps = Steps([self._step(*one) for one in enumerate(self.flow.operations)], outputs=set(self.flow.outputs))
-        for total in self.sums.values():
-            steps.forks.add(total.fork)
-            steps.totals[total.at] = self._result(total.at)
-        return steps
-
-    def _result(self, at: int) -> int:
+    def result(self, at: int) -> int:
         """The result of a residual sum, a factor of its module included."""
         for reader in self.flow.consumers[at]:
             inside = isinstance(self.model.get_submodule(self.flow[reader].module), ResidualSum)
@@ -77,13 +71,13 @@ class _Reader:
                 return reader
         return at
 
-    def _step(self, index: int, operation: Operation) -> Step:
+    def step(self, index: int, operation: Operation) -> Step:
         reads, name = operation.parents, operation.name
         if name == "parameter":
             return Step("parameter", parameters=self._named(operation), tokens=self.tokens.get(index))
-        call = self.layers.owner.get(index)
-        if call is not None:
-            return self._of_layer(index, operation, call)
+        run = self.layers.owner.get(index)
+        if run is not None:
+            return self._of_layer(index, operation, run)
         if index in self.sums:
             return self._sum(operation, self.sums[index])
         if name == "input":
@@ -99,7 +93,10 @@ class _Reader:
         if name in ("cat", "stack"):
             return self._join(operation)
         if name in ("pad", "constant_pad_nd"):
-            return Step("padding", reads, size=self._channels(reads[0], operation))
+            before, after = self.flow[reads[0]].shape, operation.shape
+            # Zeros around an image count where they are read.
+            share = 1.0 if before is None or after is None or len(before) != 4 else before[1] / after[1]
+            return Step("padding", reads, size=min(1.0, share))
         if name in POOLING - SOFTMAX - ATTENTION:
             return self._pooling(operation)
         if name in ATTENTION or name in _PRODUCTS or (name == "mul" and len(reads) == 2):
@@ -125,24 +122,22 @@ class _Reader:
         """The learned tensors that an operation reads, each by its first name."""
         return tuple(dict.fromkeys(map(self.names.parameter, operation.parameters)))
 
-    def _of_layer(self, index: int, operation: Operation, call: LayerCall) -> Step:
+    def _of_layer(self, index: int, operation: Operation, run: LayerRun) -> Step:
         """A layer is the step of its last operation; its other operations lead nowhere."""
-        layer = self.layers.layers[call]
-        if index != self.layers.operations[call][-1]:
+        layer = run.layer
+        if index != run.operations[-1]:
             return Step("other", operation.parents)
-        reads = tuple(sorted(self.layers.inputs(index, self.flow)))
+        reads = tuple(sorted(self.layers.inputs(index)))
         path, _, within = layer.path.partition(":")
         module = None if within else self.model.get_submodule(path)
         if layer.kind == "activation":
             if module is None:
-                module = nn.ReLU() if operation.name == "relu" else TorchOperation(operation.name, _plain(operation))
+                module = nn.ReLU() if operation.name == "relu" else _TorchOperation(operation.name, _plain(operation))
             return Step("activation", reads[:1], layer.path, module=module, call=layer.call)
         if layer.kind == "scale":
             return Step("factor", reads, layer.path, layer.parameters, call=layer.call)
-        is_convolution = layer.kind == "weight" and operation.name in CONVOLUTION
-        share = self._inside(operation) if is_convolution else 1.0
-        reads = reads if layer.kind == "dropout" else reads[:1]
-        called = module if layer.called else None
+        share = self._inside(operation) if layer.kind == "weight" and operation.name in CONVOLUTION else 1.0
+        reads, called = reads if layer.kind == "dropout" else reads[:1], module if layer.called else None
         return Step(layer.kind, reads, layer.path, layer.parameters, called, share, call=layer.call)
 
     def _inside(self, operation: Operation) -> float:
@@ -170,9 +165,8 @@ class _Reader:
         for operation in self.flow.operations:
             if operation.name != "cat" or not operation.arguments or not isinstance(operation.arguments[0], tuple):
                 continue
-            axis = operation.arguments[1] if len(operation.arguments) > 1 else 0
-            position = 0
-            for part in operation.arguments[0]:
+            (parts, axis), position = (*operation.arguments, 0)[:2], 0
+            for part in parts:
                 shape = self.flow[part.index].shape if isinstance(part, Operand) else None
                 if shape is None or not isinstance(axis, int):
                     break
@@ -189,7 +183,7 @@ class _Reader:
         module: nn.Module | None = None
         if "adaptive" in name or name == "mean" or not (arguments and isinstance(arguments[0], tuple)):
             size = self._ratio(source, operation)
-            module = TorchOperation(name, _plain(operation)) if kind == "average" else None
+            module = _TorchOperation(name, _plain(operation)) if kind == "average" else None
         else:
             what, axes = "Max" if kind == "greatest" else "Avg", 3 if "3d" in name else 2 if "2d" in name else 1
             module = getattr(nn, f"{what}Pool{axes}d")(**dict(zip(_OF_POOLING[what], arguments, strict=False)))
@@ -198,26 +192,18 @@ class _Reader:
         return Step(kind, (source,), module=module, size=max(size, 1.0), shape=self.flow[source].shape)
 
     def _product(self, index: int, operation: Operation) -> Step:
-        value = passed_on(self.flow, self.layers, index)
+        value = passed_on(self.layers, index)
         first = value[0] if value else operation.parents[0]
         others = tuple(parent for parent in operation.parents if parent != first)
-        shape = self.flow[first].shape
         if operation.name != "mul" and len(value) == 1:
             # With a mask, a dropout or a causal attention the logits are not those of all positions.
             plain = operation.name in ATTENTION and not any(_plain(operation)) and not operation.fixed
             logits = others if plain and len(others) == 2 else ()
-            size = 1.0 if shape is None or len(shape) < 2 else float(shape[-2])
-            return Step("attention", (first, *logits), size=size)
+            positions = (self.flow[first].shape or ())[-2:-1] or (1,)
+            return Step("attention", (first, *logits), size=float(positions[0]))
         if operation.name == "mul" and others:
             return Step("gate", (first, *others[:1]))
         return Step("other", (first,))
-
-    def _channels(self, source: int, operation: Operation) -> float:
-        """The share of an image's channels that are not padding; zeros around it count where they are read."""
-        before, after = self.flow[source].shape, operation.shape
-        if before is None or after is None or len(before) != 4:
-            return 1.0
-        return min(1.0, before[1] / after[1])
 
     def _ratio(self, source: int, operation: Operation) -> float:
         """The number of elements that an operation reads for each that it returns; unknown numbers count as 1."""

@@ -1,18 +1,28 @@
-"""Mean and variance of activations, and of functions of them."""
+"""Mean and variance of activations, of functions of them, and in the layouts that layers read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.signal.quadrature import Function, normal_moments
-from normless.signal.rectified import greatest_normal, greatest_rectified, rectified, rectified_sum, underlying
+from normless.nn.channels import channel_axis
+from normless.signal.quadrature import (
+    Function,
+    greatest_normal,
+    greatest_rectified,
+    normal_moments,
+    rectified,
+    rectified_sum,
+    underlying,
+)
 
 # Elementwise functions of forward code, by operation.
 _NAMES = "relu relu6 gelu silu selu mish tanh sigmoid hardswish hardsigmoid softsign"
@@ -60,7 +70,7 @@ class Moments:
     @property
     def power(self) -> float:
         """The second moment, averaged."""
-        return float(self.second.mean())
+        return float(self.second.detach().mean())
 
     @property
     def is_rectified(self) -> bool:
@@ -112,8 +122,7 @@ class Moments:
 
     def padded(self, share: float) -> Moments:
         """With channels of zeros, shape (1, C), such that the others are this share of all."""
-        count = max(round(self.mean.shape[1] * (1 / share - 1)), 0)
-        if count:
+        if count := max(round(self.mean.shape[1] * (1 / share - 1)), 0):
             return self.reshaped(lambda x: F.pad(x, (0, count)))
         mean, second = self.mean * share, self.second * share
         return Moments.of(mean, second - mean.square(), rectified=self.is_rectified)
@@ -140,22 +149,19 @@ def activated(function: nn.Module | Function, moments: Moments, examples: int = 
 
 
 def greatest(moments: Moments, count: Tensor | float, examples: int = 1) -> Moments:
-    """Moments of the greatest of n independent elements with the same moments, as under a max pooling.
+    """Moments of the greatest of n = `count` independent elements with the same moments, as under a max pooling.
 
-    Of normal elements it is mean + deviation · M with the M of `greatest_normal`; of a ReLU's outputs it is that of
-    `greatest_rectified`. Elements of a window are taken to be independent: those of a convolution are uncorrelated on
-    average over its weights where its inputs are. n = `count` is a number, or one for each element.
+    Elements of a window are taken to be independent: those of a convolution are uncorrelated on average over its
+    weights where its inputs are.
     """
     counts = torch.as_tensor(count, dtype=moments.mean.dtype, device=moments.mean.device)
     if moments.is_rectified:
         standard, deviation = underlying(moments.mean, moments.second)
         first, second = greatest_rectified(standard, counts)
-        mean = deviation * first
-        variance = (deviation.square() * (second - first.square())).clamp_min(0)
+        mean, variance = deviation * first, (deviation.square() * (second - first.square())).clamp_min(0)
     else:
         first, spread = greatest_normal(counts)
-        mean = moments.mean + first * moments.variance.sqrt()
-        variance = spread * moments.variance
+        mean, variance = moments.mean + first * moments.variance.sqrt(), spread * moments.variance
     return Moments.of(mean, variance, examples, split=moments.split, rectified=moments.is_rectified)
 
 
@@ -169,3 +175,127 @@ def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | Non
         return None
     variance = moments.second / (1 - rate) - moments.mean.square()
     return Moments.of(moments.mean, variance, examples, split=moments.split)
+
+
+def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, training: bool) -> Moments | None:
+    """Moments after a norm of torch: γ·(x - μ)/√(σ² + ε) + β, with the μ and σ² of its input; None if unknown.
+
+    Where the moments of the input, of shape (B, …), are unknown, σ² ≫ ε is assumed: a batch norm's output has mean β
+    and variance γ², and of layer and group norms the second moment is known where γ is the same for all channels and
+    β zero. Without `training`, a batch norm that was never trained uses its running statistics, others those of
+    these inputs.
+    """
+    gamma, beta = _affine(module, shape)
+    use_mean, use_variance = (getattr(module, name, True) for name in ("use_mean", "use_variance"))
+    is_batch, tracked = isinstance(module, _NormBase), getattr(module, "num_batches_tracked", None)
+    # Its running statistics are updated by no batch yet.
+    untrained = is_batch and not training and tracked is not None and int(tracked) == 0
+    if moments is None:
+        if isinstance(module, nn.RMSNorm) or untrained or not (use_mean and use_variance):
+            return None
+        # After others only the average over channels is 1; the mean of each channel is unknown.
+        if not is_batch and (float(gamma.max() - gamma.min()) > 0 or bool(beta.any())):
+            return None
+        flat = torch.zeros(1, *shape[1:], dtype=torch.float64, device=gamma.device)
+        moments = Moments.of(flat, flat + 2.0**40, split=False)
+    centre, scale = _statistics(module, moments, shape, untrained)
+    factor = gamma * scale if use_variance else gamma
+    mean = (moments.mean - centre if use_mean else moments.mean) * factor + beta
+    # A batch norm subtracts the batch's own mean.
+    noise = torch.zeros_like(mean) if is_batch and not untrained else moments.noise * factor.square()
+    return Moments(mean, moments.variance * factor.square(), noise, split=moments.split or is_batch)
+
+
+def _affine(module: nn.Module, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """γ and β, shaped to broadcast over the input."""
+    sizes = [1] * len(shape)
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) > 1:
+        sizes[-len(module.normalized_shape) :] = module.normalized_shape
+    else:
+        sizes[channel_axis(module, torch.empty(shape, device="meta"))] = -1
+    like = next(iter((*module.parameters(), *module.buffers())), torch.empty(0))
+    gamma, beta = (
+        like.new_full((), absent, dtype=torch.float64) if value is None else value.detach().double().reshape(sizes)
+        for value, absent in ((getattr(module, "weight", None), 1.0), (getattr(module, "bias", None), 0.0))
+    )
+    return gamma, beta
+
+
+def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, untrained: bool) -> tuple[Tensor, Tensor]:
+    """μ and 1/√(σ² + ε): running statistics, or those over the axes that the norm averages besides examples."""
+    epsilon = getattr(module, "eps", None)
+    small = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+    if untrained:
+        sizes = (1, -1, *[1] * (len(shape) - 2))
+        centre, square = (module.get_buffer(f"running_{name}").double().reshape(sizes) for name in ("mean", "var"))
+        return centre, (square + small).rsqrt()
+    grouped, axes = moments.mean.shape, tuple(range(2, len(shape)))
+    if isinstance(module, nn.GroupNorm):
+        grouped = torch.Size((1, module.num_groups, shape[1] // module.num_groups, *shape[2:]))
+        axes = tuple(range(2, len(grouped)))
+    elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        count = len(module.normalized_shape)
+        channel = channel_axis(module, torch.empty(shape, device="meta"))
+        axes = (channel,) if count == 1 else tuple(range(len(shape) - count, len(shape)))
+
+    def average(values: Tensor) -> Tensor:
+        wide = values.reshape(grouped)
+        return wide.mean(axes, keepdim=True).expand(grouped).reshape(values.shape) if axes else values
+
+    centre = torch.zeros_like(moments.mean) if isinstance(module, nn.RMSNorm) else average(moments.mean)
+    return centre, (average(moments.second) - centre.square() + small).rsqrt()
+
+
+def fitted(moments: Moments, shape: torch.Size) -> Moments | None:
+    """Moments, shape (1, …), in the layout of a batch (B, …) of the same values; None where there is no such layout.
+
+    Channels move after the positions or before them, positions or all axes are flattened, axes of length 1 are added.
+    """
+    have, wanted = moments.mean, tuple(shape[1:])
+    changes: list[Callable[[Tensor], Tensor]] = [lambda x: x]
+    if have.dim() > 2:
+        changes += [lambda x: x.movedim(1, -1), lambda x: x.movedim(-1, 1), lambda x: x.flatten(2).transpose(1, 2)]
+    if len(wanted) == 1 or [side for side in wanted if side > 1] == [side for side in have.shape[1:] if side > 1]:
+        changes.append(lambda x: x.reshape(1, *wanted) if prod(x.shape) == prod(wanted) else x)
+    fitting = (change for change in changes if tuple(change(have).shape[1:]) == wanted)
+    change = next(fitting, None)
+    return None if change is None else moments.reshaped(change)
+
+
+def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
+    """Moments in the layout of a traced shape, whose positions may be of another number; None where none fits."""
+    if shape is None:
+        return x
+    have = x.mean.shape
+    return fitted(x, torch.Size(shape)) or (x if len(have) == len(shape) and have[1] == shape[1] else None)
+
+
+def broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
+    """A factor in a layout that broadcasts over (1, C, …): as it is, or one for each channel."""
+    have = factor.mean.shape
+    if len(have) == len(shape) and all(one in (1, other) for one, other in zip(have, shape, strict=True)):
+        return factor
+    return fitted(factor, torch.Size((1, shape[1], *[1] * (len(shape) - 2))))
+
+
+def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
+    """Factors shaped to broadcast over (B, C, …) or (B, …, C): one, one per channel, or of a shape that broadcasts.
+
+    None where they match no axis.
+    """
+    if values.numel() == 1:
+        return values.reshape([1] * len(shape))
+    if values.dim() > 1:
+        sides = zip(reversed(values.shape), reversed(shape), strict=False)
+        return values if values.dim() <= len(shape) and all(one in (1, other) for one, other in sides) else None
+    for axis in (1, len(shape) - 1):
+        if shape[axis] == values.numel():
+            return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
+    return None
+
+
+def window_size(pool: nn.Module) -> int:
+    """The number of elements in a window of a max or average pooling."""
+    kernel: Any = pool.kernel_size
+    axes = next(n for n in (1, 2, 3) if isinstance(pool, (getattr(nn, f"MaxPool{n}d"), getattr(nn, f"AvgPool{n}d"))))
+    return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes

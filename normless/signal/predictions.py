@@ -8,20 +8,25 @@ of a batch's mean: d/π with normalized branches of one ReLU each (De & Smith, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import nan
-from typing import Any
+from math import nan, sqrt
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from normless.nn import ResidualSum, SkipOnlySum
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
-from normless.residual.declared import StatesStructure
-from normless.signal.moments import Moments
+from normless.residual.blocks import Kind as LayerKind
+from normless.residual.classify import kind_of
+from normless.residual.declared import BlockStructure, Projections, StatesStructure, Structure, expanded
+from normless.signal.moments import Moments, window_size
 from normless.signal.propagation import Propagation, Shapes
-from normless.signal.steps import Steps
+from normless.signal.steps import Kind, Step, Steps
+
+_KINDS: dict[str | None, Kind] = {kind: kind for kind in get_args(LayerKind)}
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,8 @@ class BlockMoments:
 
     Attributes:
         skip, branch, total: second moments, averaged over channels and positions.
-        behind: the second moment after the activation or norm that follows the sum, that of the sum without one.
-        skip_variance, branch_variance, total_variance: variances over examples, channels and positions together.
+        after: the second moment after the activation or norm that follows the sum, that of the sum without one.
+        skip_variance, branch_variance, total_variance: over examples, channels and positions together.
         skip_covariance, branch_covariance, total_covariance: of two examples, over channels and positions.
         norm_mean_square: the squared batch mean of the first norm's channels, averaged over them.
         norm_variance: their biased batch variance, averaged likewise.
@@ -41,7 +46,7 @@ class BlockMoments:
     skip: float = nan
     branch: float = nan
     total: float = nan
-    behind: float = nan
+    after: float = nan
     skip_variance: float = nan
     branch_variance: float = nan
     total_variance: float = nan
@@ -60,11 +65,7 @@ def steps_of(model: nn.Module, residual_map: ResidualMap) -> Steps | None:
         from normless.signal.from_flow import steps_of_flow
 
         return steps_of_flow(model, residual_map.flow)
-    if isinstance(model, StatesStructure):
-        from normless.signal.from_structure import steps_of_structure
-
-        return steps_of_structure(model, model.residual_structure())
-    return None
+    return _steps_of_structure(model, model.residual_structure()) if isinstance(model, StatesStructure) else None
 
 
 @torch.no_grad()
@@ -76,34 +77,26 @@ def block_moments(
     Of the activations only the mean and variance of the inputs per feature are used. A network in training mode has
     norms of the batch's statistics and active dropout.
 
-    Args:
-        model: the network.
-        residual_map: its map.
-        inputs: its first floating-point input, shape (B, …), or None.
-        shapes: of what each layer reads, by path and call.
-        examples: the size B of the batch.
+    `inputs`, `shapes` and `examples` are those of `Propagation`.
 
     Returns:
         One entry per block in execution order. NaN from the first operation without a rule on, until a norm makes
         the moments known again.
     """
     steps = steps_of(model, residual_map)
-    sums = {} if steps is None else steps.totals
-    blocks = [one for block in residual_map.blocks for one in _inner_first(block)]
-    if steps is None or len(blocks) != len(sums):
+    blocks = _inner_first(residual_map.blocks)
+    if steps is None or len(blocks) != len(steps.totals):
         return [BlockMoments(unknown="the residual sums") for _ in residual_map.blocks]
     propagation = Propagation(model, steps, inputs, shapes, model.training, examples)
     for step in steps.steps:
         propagation.values.append(propagation.value(step))
-    places = dict(zip(map(id, blocks), sorted(sums), strict=True))
+    places = dict(zip(map(id, blocks), sorted(steps.totals), strict=True))
     return [_at_block(propagation, block, places[id(block)]) for block in residual_map.blocks]
 
 
-def _inner_first(block: ResidualBlock) -> Iterator[ResidualBlock]:
-    """A block after those inside its branch: the order of the sums."""
-    for inner in block.inner:
-        yield from _inner_first(inner)
-    yield block
+def _inner_first(blocks: Iterable[ResidualBlock]) -> list[ResidualBlock]:
+    """Blocks, each after those inside its branch: the order of the sums."""
+    return [one for block in blocks for one in (*_inner_first(block.inner), block)]
 
 
 def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
@@ -116,11 +109,10 @@ def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
     )
     for other in others:
         branch = branch if isinstance(branch, str) else other if isinstance(other, str) else branch.plus(other)
-    after = total
-    if block.after_sum:
-        after = p.outputs.get((block.after_sum[-1].path, block.after_sum[-1].call), "")
+    last = block.after_sum[-1] if block.after_sum else None
+    after = total if last is None else p.outputs.get((last.path, last.call), "")
     values: dict[str, Any] = {"unknown": next((one for one in (skip, branch, total) if isinstance(one, str)), "")}
-    for name, known in (("skip", skip), ("branch", branch), ("total", total), ("behind", after)):
+    for name, known in (("skip", skip), ("branch", branch), ("total", total), ("after", after)):
         if isinstance(known, Moments):
             values |= _named(known, name)
     return BlockMoments(**values | (_statistics(p, block.norms[0]) if block.norms else {}))
@@ -143,7 +135,91 @@ def _statistics(p: Propagation, path: str) -> dict[str, float]:
 def _named(moments: Moments, name: str) -> dict[str, float]:
     """Second moment, variance and covariance of two examples, by the names of `BlockMoments`."""
     second, square = moments.power, float(moments.mean.mean()) ** 2
-    if not moments.split or name == "behind":
+    if not moments.split or name == "after":
         return {name: second}
     covariance = float(moments.mean.square().mean()) - square
     return {name: second, f"{name}_variance": second - square, f"{name}_covariance": covariance}
+
+
+def _steps_of_structure(model: nn.Module, structure: Structure) -> Steps:
+    """The steps of a network along the modules of its declared structure.
+
+    Shapes are unknown: the zeros around an image do not count, and a mean is over many positions.
+    """
+    reader = _StructureReader(model)
+    steps, along = reader.steps, reader.along
+    at = along(structure.stem, "", steps.append(Step("input")))
+    decoding, memory = structure.decoding, None
+    for name, block in structure.blocks:
+        if decoding is not None and name == decoding.first:
+            memory = along(decoding.memory, "", at)
+            at = along(decoding.stem, "", steps.append(Step("input")))
+        at = reader.block(f"{name}.", block, at, memory)
+    steps.outputs.add(along(structure.head, "", at))
+    return steps
+
+
+class _StructureReader:
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.steps = model, Steps()
+
+    def block(self, prefix: str, block: BlockStructure, at: int, memory: int | None) -> int:
+        fork = self.along(block.shared, prefix, at)
+        end = self.along(block.branch, prefix, fork, memory)
+        skip = self.along(block.skip, prefix, fork if block.shared or block.skip else at)
+        if not block.skip and not block.identity_skip:
+            skip = self.steps.append(Step("padding", (skip,), size=self._kept(prefix, block)))
+        total = self._sum(prefix + block.sum, skip, end, fork)
+        return self.along(block.after_sum, prefix, total)
+
+    def _sum(self, path: str, skip: int, end: int, fork: int) -> int:
+        """A residual sum with its factors and norms; the step of its result."""
+        module = self.model.get_submodule(path)
+        assert isinstance(module, ResidualSum)
+        if module.norm_skip is not None:
+            skip = self._module(f"{path}.norm_skip", module.norm_skip, skip)
+        if module.multiplier is not None:
+            end = self.steps.append(Step("factor", (end,), path, parameters=(f"{path}.multiplier",)))
+        only = isinstance(module, SkipOnlySum)
+        shares = (module.skip_factor, 0.0 if only else module.branch_factor)
+        at = total = self.steps.append(Step("sum", (skip, end), shares=shares))
+        self.steps.forks.add(fork)
+        if module.factor != 1.0 and not only:
+            total = self.steps.append(Step("factor", (at,), size=module.factor))
+        self.steps.totals[at] = total
+        return total if module.norm_total is None else self._module(f"{path}.norm_total", module.norm_total, total)
+
+    def _kept(self, prefix: str, block: BlockStructure) -> float:
+        """The share of the sum's channels that come from a skip path without weights; the others are zeros."""
+        weights = [
+            module
+            for path in block.branch
+            if isinstance(path, str)
+            for _, module in expanded(prefix + path, self.model.get_submodule(prefix + path))
+            if kind_of(module) == "weight"
+        ]
+        shapes = [one.shape for module in weights for name, one in module.named_parameters() if name == "weight"]
+        return min(1.0, shapes[0][1] / shapes[-1][0]) if shapes else 1.0
+
+    def along(self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int | None = None) -> int:
+        for path in paths:
+            if isinstance(path, Projections):
+                source = memory if path.of_memory and memory is not None else at
+                # Query and key only compute a factor; what masks their logits is unknown.
+                for one, start in ((path.query, at), (path.key, source)):
+                    self.along([one], prefix, start)
+                at = self.steps.append(Step("attention", (self.along([path.value], prefix, source),)))
+                continue
+            for name, module in expanded(prefix + path, self.model.get_submodule(prefix + path)):
+                at = self._module(name, module, at)
+        return at
+
+    def _module(self, path: str, module: nn.Module, at: int) -> int:
+        kind = _KINDS.get(kind_of(module))
+        if kind is not None:
+            names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
+            return self.steps.append(Step(kind, (at,), path, () if kind == "activation" else names, module))
+        if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
+            return self.steps.append(Step("greatest", (at,), module=module, size=sqrt(window_size(module))))
+        unchanged = isinstance(module, (nn.Identity, nn.Flatten, nn.Dropout))
+        return self.steps.append(Step("layout" if unchanged else "other", (at,), path, module=module))

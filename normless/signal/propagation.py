@@ -9,12 +9,22 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normless.errors import MissingValuesError
 from normless.residual.classify import NORMS
-from normless.signal.layouts import broadcast, fitted, per_axis, placed, window_average, window_counts, window_size
-from normless.signal.moments import Moments, activated, dropped, greatest
-from normless.signal.norms import normalized
+from normless.signal.moments import (
+    Moments,
+    activated,
+    broadcast,
+    dropped,
+    fitted,
+    greatest,
+    normalized,
+    per_axis,
+    placed,
+    window_size,
+)
 from normless.signal.steps import Step, Steps
 from normless.signal.weights import Rows, rows_of, weighted_moments
 
@@ -24,14 +34,20 @@ Rule = Callable[["Propagation", Step, Moments], Moments | str]
 Some = TypeVar("Some", bound=Rule)
 
 # By kind of step or, before that, by class of module.
-RULES: dict[str | type[nn.Module], Rule] = {}
+RULES: dict[str | type[nn.Module], Rule] = {
+    "layout": lambda p, step, x: x,
+    "parameter": lambda p, step, x: Moments.standard(p.power_of(step.parameters)),
+    "padding": lambda p, step, x: "channels of zeros" if p.by_position or step.size == 1 else x.padded(step.size),
+    "norm": lambda p, step, x: _normalized(p, step, x) or f"the norm {step.path}",
+    "other": lambda p, step, x: f"an operation without a rule{f' at {step.path}' if step.path else ''}",
+}
 
 _MAX_POOLINGS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 _CLOSE = 1e-6
 
 
 def rule(*keys: str | type[nn.Module]) -> Callable[[Some], Some]:
-    """A decorator that makes a function the rule of some kinds of steps, or of modules of a class."""
+    """A decorator that makes a function the rule of some kinds of steps, or classes of modules."""
 
     def add(function: Some) -> Some:
         RULES.update(dict.fromkeys(keys, function))
@@ -44,19 +60,17 @@ def rule(*keys: str | type[nn.Module]) -> Callable[[Some], Some]:
 class Propagation:
     """The moments of every step of a network, each computed from those of the steps it reads.
 
-    There are two resolutions. With `shapes` the moments are those of every position, norms and residual branches
-    have their effect, and what follows an operation without a rule is unknown until a norm. Without, they are those
-    of channels, shape (1, C), averaged over positions, at the scale that norms and branches leave to the weights:
-    norms pass their input on, a residual sum is its skip path, inputs have second moment 1 and operations without a
-    rule keep the scale.
+    With `shapes` they are those of every position, norms and residual branches have their effect, and what follows an
+    operation without a rule is unknown until a norm. Without, they are those of channels, shape (1, C), averaged over
+    positions, at the scale that norms and branches leave to the weights: norms pass their input on, a residual sum is
+    its skip path, inputs have second moment 1 and operations without a rule keep the scale.
 
     Attributes:
-        model, steps: the network.
         inputs: the batch's first floating-point tensor, shape (B, …), or None.
         shapes: of what each layer reads in a pass, by path and call; None for channels alone.
         training: whether norms use the batch's statistics and dropout drops.
         examples: the size of the batch.
-        factors: what parameters are multiplied by, by name; 1 where there is no entry. For channels alone.
+        factors: of parameters, by name; 1 where there is no entry. For channels alone.
         values: the moments of every step so far, or why they are unknown.
         reads, outputs: what each layer reads, in its layout, and what it returns, by path and call.
     """
@@ -86,10 +100,7 @@ class Propagation:
             known = f"{step.kind} values"
         if isinstance(known, Moments) and shape is not None:
             known = fitted(known, shape) or f"the layout that {step.path} reads"
-        if isinstance(known, Moments):
-            output = self._applied(step, known)
-        else:
-            output = (_normalized(self, step, None) if step.kind == "norm" else None) or known
+        output = self._applied(step, known) if isinstance(known, Moments) else _normalized(self, step, None) or known
         if step.path:
             self.reads[key], self.outputs[key] = known, output
         return output
@@ -106,7 +117,7 @@ class Propagation:
         return output if self.by_position or isinstance(output, Moments) else x
 
     def of(self, index: int) -> Moments:
-        """The known moments of a step."""
+        """The moments of a step, which are known for channels."""
         moments = self.values[index]
         assert isinstance(moments, Moments)
         return moments
@@ -127,11 +138,7 @@ class Propagation:
 
 
 def mean_square(tensor: Tensor) -> float:
-    """The mean square of a learned tensor.
-
-    Raises:
-        MissingValuesError: it has no values, as on torch's device `meta`.
-    """
+    """The mean square of a learned tensor; MissingValuesError on the device `meta`."""
     if tensor.is_meta:
         raise MissingValuesError("A learned tensor has no values.")
     return float(tensor.detach().double().square().mean())
@@ -139,26 +146,11 @@ def mean_square(tensor: Tensor) -> float:
 
 @rule("input")
 def _input(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    first = next(one for one in p.steps.steps if one.kind == "input")
-    if p.inputs is None or p.inputs.dim() < 2 or step is not first:
+    is_first = step is next(one for one in p.steps.steps if one.kind == "input")
+    if p.inputs is None or p.inputs.dim() < 2 or not is_first:
         return "an input that is no batch of floating-point numbers"
     variance, mean = torch.var_mean(p.inputs.double(), dim=0, correction=0, keepdim=True)
     return Moments.of(mean, variance)
-
-
-@rule("parameter")
-def _parameter(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return Moments.standard(p.power_of(step.parameters))
-
-
-@rule("layout")
-def _layout(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return x
-
-
-@rule("other")
-def _other(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return f"an operation without a rule{f' at {step.path}' if step.path else ''}"
 
 
 @rule("weight")
@@ -174,15 +166,10 @@ def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
     return Moments(mean, variance, noise, split=x.split)
 
 
-@rule("norm")
-def _norm(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return _normalized(p, step, x) or f"the norm {step.path}"
-
-
 def _normalized(p: Propagation, step: Step, x: Moments | None) -> Moments | None:
     """The output of a norm, where its input is unknown too if it does not depend on that."""
     shape = p.shape_of(step)
-    if shape is None or not isinstance(step.module, NORMS):
+    if step.kind != "norm" or shape is None or not isinstance(step.module, NORMS):
         return None
     return normalized(step.module, x, shape, p.training)
 
@@ -194,19 +181,15 @@ def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("dropout")
 def _dropout(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    if not p.training:
-        return x
-    output = None if step.module is None else dropped(step.module, x, p.examples)
-    return output or f"the dropout {step.path}"
+    output = dropped(step.module, x, p.examples) if p.training and step.module is not None else None
+    return output or (f"the dropout {step.path}" if p.training else x)
 
 
 @rule("factor")
 def _factor(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """A constant, or a learned scale: of each channel, or of channels alone its root mean square."""
-    if not step.parameters:
-        return x.times(step.size)
-    if not p.by_position:
-        return x.times(step.size * sqrt(p.power_of(step.parameters)))
+    if not (step.parameters and p.by_position):
+        return x.times(step.size * sqrt(p.power_of(step.parameters)) if step.parameters else step.size)
     single = len(step.parameters) == len(step.reads) == 1
     factor = per_axis(p.model.get_parameter(step.parameters[0]).double(), x.mean.shape) if single else None
     return f"the factor {step.path}" if factor is None else x.times(factor * step.size)
@@ -221,9 +204,11 @@ def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
     dilated = getattr(pool, "dilation", 1) not in (1, (1,), (1, 1), (1, 1, 1))
     if not isinstance(pool, _MAX_POOLINGS) or dilated or values is None or not x.split:
         return "a max pooling"
-    mean, second = (window_average(pool, part) for part in (values.mean, values.second))
+    average, sides = getattr(F, f"avg_pool{x.mean.dim() - 2}d"), (pool.stride, pool.padding, pool.ceil_mode)
+    mean, second = (average(part, pool.kernel_size, *sides, False) for part in (values.mean, values.second))
+    inside = average(torch.ones_like(values.mean[:, :1]), pool.kernel_size, *sides, True) * window_size(pool)
     one = Moments.of(mean, (second - mean.square()).clamp_min(0), rectified=x.is_rectified)
-    return greatest(one, window_counts(pool, values.mean), p.examples)
+    return greatest(one, inside.round().clamp_min(1), p.examples)
 
 
 @rule("average")
@@ -296,11 +281,6 @@ def _linear_unit(p: Propagation, step: Step, x: Moments) -> Moments | str:
     return value.product(activated(nn.Sigmoid(), gate), p.examples)
 
 
-@rule("padding")
-def _padding(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    return "channels of zeros" if p.by_position or step.size == 1 else x.padded(step.size)
-
-
 @rule("add")
 def _add(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """An addition that is not residual; of channels, a sum of independent normal variables."""
@@ -322,15 +302,12 @@ def _sum(p: Propagation, step: Step, x: Moments) -> Moments | str:
         return x
     shares = step.shares or (1.0,) * len(step.reads)
     total = x.times(shares[0])
-    for read, share in zip(step.reads[1:], shares[1:], strict=True):
-        other = p.values[read]
+    for other, share in zip((p.values[read] for read in step.reads[1:]), shares[1:], strict=True):
         if share == 0:
             continue
-        if isinstance(other, str):
-            return other
-        wide = fitted(other, x.mean.shape)
-        if wide is None:
-            return "a sum of different shapes"
+        wide = other if isinstance(other, str) else fitted(other, x.mean.shape) or "a sum of different shapes"
+        if isinstance(wide, str):
+            return wide
         total = total.plus(wide.times(share))
     return total
 
@@ -341,9 +318,8 @@ def _join(p: Propagation, step: Step, x: Moments) -> Moments | str:
     if p.by_position:
         return "a concatenation"
     pairs = [pair for pair in zip(step.reads, step.shares, strict=True) if p.steps[pair[0]].kind != "parameter"]
-    parts, sizes = [p.of(read) for read, _ in pairs], [share for _, share in pairs]
-    whole, channels = sum(sizes), [part.mean.shape[1] for part in parts]
-    shares = [size / whole for size in sizes]
+    parts, whole = [p.of(read) for read, _ in pairs], sum(share for _, share in pairs)
+    shares, channels = [share / whole for _, share in pairs], [part.mean.shape[1] for part in parts]
     if not parts:
         return x
     if all(abs(count / sum(channels) - share) < _CLOSE for count, share in zip(channels, shares, strict=True)):

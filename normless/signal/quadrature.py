@@ -1,9 +1,10 @@
-"""Expectations of activations of normal inputs, by a quadrature that is exact at kinks."""
+"""Expectations of functions of normal variables: activations, rectified variables, the greatest of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, pi, sqrt
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.special import ndtr
 
 from normless.errors import MissingValuesError
 
@@ -25,6 +27,18 @@ _BENDS = (-24.0, -12.0, -6.0, -2.0, 2.0, 6.0, 12.0, 24.0)
 _WIDE = 1.0
 # Kinks are searched for in intervals between ±_REACH, each halved until it is 2^-30 wide.
 _REACH, _INTERVALS, _HALVINGS = 32.0, 512, 27
+# A distribution that is not normal is stored as this many equally likely values.
+_VALUES = 2000
+# Around so many values a few nodes suffice: a kink falls between nodes of different values.
+_FEW = np.polynomial.hermite_e.hermegauss(31)
+# Around a single value many are needed: 20 in every [k, k + 1], since most kinks lie at whole numbers.
+_MANY = (np.arange(-12.0, 12.0)[:, None] + (_NODES + 1) / 2).ravel()
+_MANY_WEIGHTS = np.tile(_WEIGHTS, 24) * np.exp(-(_MANY**2) / 2)
+# A nonnegative part is spread over this many equally likely values, those at zero aside.
+_LEVELS = 24
+# The integral over the greatest of several variables, up to _END deviations.
+_LONG_NODES, _LONG_WEIGHTS = np.polynomial.legendre.leggauss(96)
+_END = 12.0
 
 
 def in_double(activation: nn.Module | Function, device: torch.device | str = "cpu") -> Function:
@@ -118,6 +132,71 @@ def _channels(activation: nn.Module | Function) -> int:
     return max((parameter.numel() for parameter in parameters), default=1)
 
 
+def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """E[max(x, 0)] and E[max(x, 0)²] of x ~ N(mean, variance), elementwise."""
+    deviation = variance.clamp_min(0).sqrt()
+    standard = mean / deviation.clamp_min(1e-300)
+    above = ndtr(standard)
+    density = torch.exp(-standard.square() / 2) / sqrt(2 * pi)
+    return mean * above + deviation * density, (mean.square() + variance) * above + mean * deviation * density
+
+
+def rectified_sum(first: Tensor, second: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """E[max(p + x, 0)] and its second moment, of x ~ N(mean, variance) and an independent p ≥ 0, elementwise.
+
+    `first` and `second` are E[p] and E[p²] of a rectified normal variable p, as on the stream of ResNet-V1. Exact
+    where x is zero.
+    """
+    standard, deviation = underlying(first, second)
+    below = ndtr(-standard)
+    totals = [part * below for part in rectified(mean, variance)]
+    plain = [torch.zeros_like(first), torch.zeros_like(first)]
+    weight = (1 - below) / _LEVELS
+    for index in range(_LEVELS):
+        level = below + weight * (index + 0.5)
+        value = deviation * (standard + torch.special.ndtri(level)).clamp_min(0)
+        for power, part in enumerate(rectified(mean + value, variance)):
+            totals[power] = totals[power] + weight * part
+            plain[power] = plain[power] + weight * value ** (power + 1)
+    # The error of the few values for p itself is known.
+    return totals[0] + first - plain[0], totals[1] + second - plain[1]
+
+
+def underlying(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """t and σ for which max(σ·(t + z), 0) with standard normal z has these moments."""
+    grid = torch.linspace(-6, 30, 4001, dtype=torch.float64)
+    mean, square = rectified(grid, torch.ones_like(grid))
+    share = (first.square() / second.clamp_min(1e-300)).cpu().numpy()
+    places = np.interp(share, (mean.square() / square).numpy(), grid.numpy())
+    standard = torch.from_numpy(np.asarray(places)).to(first).reshape(first.shape)
+    return standard, first / rectified(standard, torch.ones_like(standard))[0]
+
+
+def greatest_normal(count: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of M, the greatest of n independent standard normal variables, elementwise in n."""
+    first, second = greatest_rectified(torch.full_like(count, _END), count)
+    return first - _END, second - first.square()
+
+
+def greatest_rectified(standard: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """E[max(t + M, 0)] and E[max(t + M, 0)²], M the greatest of n standard normal variables, elementwise.
+
+    ∫ (1 - Φ(z)ⁿ) dz and ∫ 2(t + z) (1 - Φ(z)ⁿ) dz from -t on, t = `standard`; n = `count` need not be whole. It is
+    the greatest of n rectified variables max(t + z, 0) as well.
+    """
+    start = (-standard).clamp(-_END, _END)
+    # Below the start, where 1 - Φⁿ is 1.
+    first = (standard - _END).clamp_min(0)
+    second = first.square()
+    for low, high in ((start.clamp_max(0), 0.0), (start.clamp_min(0), _END)):
+        half = (high - low) / 2
+        for node, weight in zip(_LONG_NODES, _LONG_WEIGHTS, strict=True):
+            z = low + half * (1 + node)
+            above = weight * half * (1 - ndtr(z) ** count)
+            first, second = first + above, second + 2 * (standard + z) * above
+    return first, second
+
+
 @torch.no_grad()
 def activation_gain(activation: nn.Module) -> float:
     """γ = 1 / √Var[φ(z)] for z ~ N(0, 1): gives an activation's output unit variance (Brock et al. 2021).
@@ -138,3 +217,59 @@ def is_homogeneous(activation: nn.Module) -> bool:
     nodes = np.linspace(-12, 12, 481)
     outputs = applied(activation, nodes)
     return all(np.allclose(applied(activation, scale * nodes), scale * outputs, atol=0) for scale in (0.125, 8.0))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The distribution of an element of the stream at initialization: an equally likely one of `values`, plus noise.
+
+    A pre-activation network's stream is the sum of its branches, normal with a variance that adds up:
+    Var ← Var + α². Where an activation follows the sum (ResNet-V1) it is not normal, and the distribution is tracked.
+    The noise is normal, independent, of mean zero and `normal_variance`.
+    """
+
+    values: Values
+    normal_variance: float
+
+    @classmethod
+    def standard(cls) -> Stream:
+        """The output of a standardized layer on inputs of unit variance: standard normal."""
+        return cls(np.zeros(1), 1.0)
+
+    @property
+    def variance(self) -> float:
+        """The variance of an element."""
+        return float(self.values.var()) + self.normal_variance
+
+    def plus(self, variance: float) -> Stream:
+        """With a branch of this variance added; its output is normal and of mean zero."""
+        return Stream(self.values, self.normal_variance + variance)
+
+    def through(self, activation: nn.Module) -> Stream:
+        """After an elementwise activation."""
+        points, weights = self._points()
+        outputs = np.atleast_2d(applied(activation, points))
+        return _compressed(outputs.ravel(), np.tile(weights, len(outputs)))
+
+    def padded(self, share: float) -> Stream:
+        """With channels of zeros, such that the others are this share of all (option A of ResNet-V1)."""
+        points, weights = self._points()
+        return _compressed(np.append(points, 0.0), np.append(share * weights, 1 - share))
+
+    def _points(self) -> tuple[Values, Values]:
+        """Values that an element takes and their probabilities."""
+        if self.normal_variance == 0:
+            return self.values, np.full(len(self.values), 1 / len(self.values))
+        nodes, weights = (_MANY, _MANY_WEIGHTS) if len(self.values) == 1 else _FEW
+        points = self.values[:, None] + np.sqrt(self.normal_variance) * nodes
+        return points.ravel(), np.tile(weights / (weights.sum() * len(self.values)), len(self.values))
+
+
+def _compressed(points: Values, weights: Values) -> Stream:
+    """The distribution as equally likely values: each the mean of its share of the probability."""
+    order = np.argsort(points)
+    # Differences of the integral of the quantile function are means, so the mean of all is exact.
+    reached = np.concatenate([[0.0], np.cumsum(weights[order])])
+    integral = np.concatenate([[0.0], np.cumsum((points * weights)[order])])
+    edges = np.interp(np.linspace(0, reached[-1], _VALUES + 1), reached, integral)
+    return Stream(np.diff(edges) * _VALUES, 0.0)

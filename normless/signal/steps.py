@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -18,22 +19,22 @@ _UNSCALED: tuple[Kind, ...] = ("dropout", "layout", "other")
 
 @dataclass(frozen=True)
 class Step:
-    """One operation, and the earlier steps that it reads.
+    """One operation.
 
     Attributes:
         kind: `input` and `parameter` (a learned tensor, an embedding) begin a signal; `weight` is a convolution or
             linear layer; `greatest` and `average` are poolings; `padding` adds channels of zeros; `join` is a
             concatenation; `sum` is residual; `factor` multiplies by a constant or a learned scale; `layout` leaves
             the values as they are.
-        reads: indices of the steps it reads; of a `sum` skip path and branches, of a `gate` the value and the factor,
-            of an `attention` the value and, where they are known, query and key.
+        reads: indices of earlier steps; of a `sum` skip path and branches, of a `gate` the value and the factor, of
+            an `attention` the value and, where they are known, query and key.
         path: of the layer it is, else empty.
         parameters: names of the learned tensors it reads.
         module: what it applies; None where that is unknown.
         size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant
             factor, the share of a convolution's taps that lie inside its input.
-        shares: for a `join`, how much of the result each of `reads` is; for a `sum` the factors of skip path and
-            branches, 0 for a branch that is computed and not added.
+        shares: how much of a `join` each of `reads` is; the factors of a `sum` on skip path and branches, 0 for a
+            branch that is computed and not added.
         shape: of what it reads in the traced pass, where the layout matters; None where that is unknown.
         tokens: for a `parameter` that is joined to activations, its first position there and their number.
         call: which run of the layer it is, 0 for the first.
@@ -87,10 +88,9 @@ class Steps:
     def is_free(self) -> list[bool]:
         """Whether a step's scale makes no difference: every path from it to the network's end passes a norm."""
         free = [True] * len(self.steps)
-        for index in reversed(range(len(self.steps))):
-            free[index] = index not in self.outputs and all(
-                self.steps[reader].kind == "norm" or free[reader] for reader in self.readers[index]
-            )
+        for index in reversed(range(len(free))):
+            readers = self.readers[index]
+            free[index] = index not in self.outputs and all(self[one].kind == "norm" or free[one] for one in readers)
         return free
 
     @cached_property
@@ -114,14 +114,18 @@ class Steps:
 
     def is_independent(self, one: int, other: int) -> bool:
         """Whether weights lie between two steps and anything that both are computed from."""
-        return self._without_weights(one).isdisjoint(self._without_weights(other))
+        first, second = (
+            self.reached([index], lambda at: () if self[at].kind == "weight" else self[at].reads)
+            for index in (one, other)
+        )
+        return set(first).isdisjoint(second)
 
-    def _without_weights(self, index: int) -> set[int]:
-        """The steps that a step is computed from, up to the weight layers that are met first."""
-        sources, pending = set[int](), [index]
+    def reached(self, start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
+        """Some steps, those that follow them, and so on; each once."""
+        reached, pending = dict[int, None](), list(start)
         while pending:
             at = pending.pop()
-            if at not in sources:
-                sources.add(at)
-                pending += () if self.steps[at].kind == "weight" else self.steps[at].reads
-        return sources
+            if at not in reached:
+                reached[at] = None
+                pending += following(at)
+        return list(reached)

@@ -28,14 +28,8 @@ def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
 
     Fluctuations of different inputs are taken as uncorrelated, which holds on average over weights of random sign. W
     is the weight that the layer computes from its parameters: standardized, normalized or masked, with its scalars.
-
-    Args:
-        module: the layer, or one of a subclass.
-        moments: means, variances and further variances of its inputs, stacked; shape (k, …), the first the means.
-
-    Returns:
-        The same of its outputs, shape (k, …), or None where the module does more than multiply by a weight once
-        (padding aside), or is of another kind.
+    `moments` are means and several variances, stacked, shape (k, …). None where the module does more than multiply by
+    a weight once, padding aside.
     """
     if isinstance(module, _ConvTransposeNd) or not isinstance(module, (_ConvNd, nn.Linear)):
         return None
@@ -47,12 +41,11 @@ def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
 def _multiplied(module: _ConvNd | nn.Linear, moments: Tensor) -> _OnMoments:
     through = _OnMoments(moments)
     with through:
-        if not isinstance(module, ScalarAffine):
-            result: Tensor = module.forward(moments)
-        elif isinstance(module, _ConvNd):
-            result = module._conv_forward(moments, *module.folded())
+        if isinstance(module, ScalarAffine):
+            multiply = module._conv_forward if isinstance(module, _ConvNd) else F.linear
+            result = multiply(moments, *module.folded())
         else:
-            result = F.linear(moments, *module.folded())
+            result = module.forward(moments)
     if result is not through.product:
         through.product = None
     return through
@@ -92,8 +85,7 @@ class Rows:
     """The weights of a layer, a row for each of its outputs.
 
     Attributes:
-        weight: the name of the parameter that is the weight; None where the layer computes its weight from
-            parameters, by standardization or spectral norm, and their scale is not the weight's.
+        weight: the name of the parameter that is the weight; None where it is computed, as by standardization.
         bias: the name of the bias, or None.
         sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float64.
         groups: of inputs; each output reads one.

@@ -1,6 +1,5 @@
-from .cleanup import Prunable as Prunable
-from .cleanup import prunable as prunable
-from .cleanup import prune as prune
+from normless.train.settings import check_fields as check_fields
+
 from .executors.executor import Executor as Executor
 from .executors.executor import ExecutorFactory as ExecutorFactory
 from .executors.executor import WorkerDiedError as WorkerDiedError
@@ -9,9 +8,12 @@ from .executors.ray import RayExecutor as RayExecutor
 from .laboratory import Laboratory as Laboratory
 from .laboratory import Shard as Shard
 from .laboratory import WeightsError as WeightsError
+from .optimum import SHARE as SHARE
+from .optimum import control_accuracy as control_accuracy
 from .optimum import is_minimized as is_minimized
 from .optimum import optima as optima
-from .pending import further_points as further_points
+from .optimum import trained_against as trained_against
+from .optimum import trained_threshold as trained_threshold
 from .progress import LaboratoryListener as LaboratoryListener
 from .progress import SweepProgress as SweepProgress
 from .published_schemes import as_printed as as_printed
@@ -19,6 +21,7 @@ from .published_schemes import axes_as_printed as axes_as_printed
 from .published_schemes import convert as convert
 from .rates import RateGrid as RateGrid
 from .result_tables import SweepResult as SweepResult
+from .result_tables import further_points as further_points
 from .result_tables import sweep_result as sweep_result
 from .runs import METRICS as METRICS
 from .runs import OUTCOMES as OUTCOMES
@@ -26,7 +29,10 @@ from .runs import Kind as Kind
 from .runs import RunOutcome as RunOutcome
 from .runs import RunRow as RunRow
 from .runs import kind_of as kind_of
+from .status import Prunable as Prunable
 from .status import SweepStatus as SweepStatus
+from .status import prunable as prunable
+from .status import prune as prune
 from .status import sweep_status as sweep_status
 from .store import RunState as RunState
 from .store import StateError as StateError
@@ -34,10 +40,5 @@ from .sweep import Point as Point
 from .sweep import Sweep as Sweep
 from .sweep import SweepError as SweepError
 from .sweep import axis_of as axis_of
-from .trained import SHARE as SHARE
-from .trained import control_accuracy as control_accuracy
-from .trained import trained_against as trained_against
-from .trained import trained_threshold as trained_threshold
-from .validation import check_fields as check_fields
 from .worker import machine as machine
 from .worker import versions as versions

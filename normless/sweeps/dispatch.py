@@ -54,7 +54,11 @@ def dispatch(
     while waiting or running:
         while waiting and len(running) < executor.window:
             attempt = waiting.popleft()
-            future = _submit(executor, attempt, work)
+            config, values = attempt.config, attempt.config.to_dict()
+            group = repr([value for name, value in values.items() if name not in REPLICATE])
+            # The process may have another working directory.
+            directory = str((work / attempt.hash).absolute())
+            future = executor.submit(carry_out_run, config.COMMAND, values, directory, group=group)
             running[future] = attempt
             future.add_done_callback(ended.put)
         rows = []
@@ -72,15 +76,6 @@ def dispatch(
                 _put_away(work / row.hash, keep)
         if rows:
             listener.on_runs(rows)
-
-
-def _submit(executor: Executor, attempt: Attempt, work: Path) -> Future[RunRow]:
-    config = attempt.config
-    values = config.to_dict()
-    group = repr([value for name, value in values.items() if name not in REPLICATE])
-    # The process may have another working directory.
-    directory = str((work / attempt.hash).absolute())
-    return executor.submit(carry_out_run, config.COMMAND, values, directory, group=group)
 
 
 def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:

@@ -16,9 +16,8 @@ from normless.errors import NormlessError
 from normless.sweeps.dispatch import dispatch
 from normless.sweeps.executors.executor import Executor, ExecutorFactory
 from normless.sweeps.executors.local import LocalExecutor
-from normless.sweeps.pending import needed_runs
 from normless.sweeps.progress import LaboratoryListener
-from normless.sweeps.result_tables import SweepResult
+from normless.sweeps.result_tables import SweepResult, needed_runs
 from normless.sweeps.runs import RunRow
 from normless.sweeps.store import RunState, sqlite_url
 from normless.sweeps.sweep import Sweep
@@ -35,12 +34,7 @@ class WeightsError(NormlessError):
 class Shard:
     """The runs whose hash, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
 
-    Args:
-        index: of the part, from 1.
-        count: number of parts.
-
-    Raises:
-        ValueError: there is no such part.
+    An index that is not in 1..count is a ValueError.
     """
 
     index: int
@@ -52,11 +46,7 @@ class Shard:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """The shard of a text such as 2/8.
-
-        Raises:
-            ValueError: the text is no shard.
-        """
+        """The shard of a text such as 2/8; a ValueError if it is none."""
         index, _, count = text.partition("/")
         if not (index.isdecimal() and count.isdecimal()):
             raise ValueError(f"Expected a shard from 1/n to n/n, as 2/8, got {text!r}.")
@@ -88,7 +78,7 @@ class Laboratory:
         asked: hashes of all runs requested so far, whether they were finished before or not.
 
     Raises:
-        StateError: the table cannot be opened.
+        StateError: the table cannot be opened or, by any method, read or written.
     """
 
     def __init__(
@@ -131,16 +121,7 @@ class Laboratory:
 
         Rates are added as in `RateGrid.beyond`, once all runs of a combination are finished. Each shard carries out
         its part, so the last shards have to be started again until `missing` is 0.
-
-        Args:
-            sweep: to carry out.
-            metrics: columns of the table of runs; each has an optimum of its own.
-
-        Returns:
-            The tables of the finished runs, and the number of missing ones.
-
-        Raises:
-            StateError: the table cannot be read or written.
+        The metrics are columns of the table of runs; each has an optimum of its own.
         """
         while True:
             needed = needed_runs(sweep, metrics, self.state.read)
@@ -151,61 +132,41 @@ class Laboratory:
             self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights)
 
     def read(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """The tables of the finished runs of a sweep; nothing is run.
-
-        Raises:
-            StateError: the table cannot be read.
-        """
+        """The tables of the finished runs of a sweep; nothing is run."""
         return needed_runs(sweep, metrics, self.state.read).result()
 
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
-        """Carry out the runs that have no row.
+        """Carry out the runs that have no row, and return all rows; with a shard, only those that exist.
 
-        Returns:
-            The rows in the order of the configurations, with outcome `failed` for a run that raised. With a shard,
-            only the rows that exist.
-
-        Raises:
-            StateError: the table cannot be read or written.
+        They are in the order of the configurations, with outcome `failed` for a run that raised.
         """
-        named = [(config.hash, config) for config in configs]
-        self.asked.update(name for name, _ in named)
-        mine = {name: config for name, config in named if self._takes(name)}
+        names = [config.hash for config in configs]
+        self.asked.update(names)
+        mine = {name: config for name, config in zip(names, configs, strict=True) if self._takes(name)}
         finished = self.state.finished(mine)
-        missing = {name: config for name, config in mine.items() if name not in finished}
-        if missing:
-            self._carry_out(missing, finished=len(finished))
-        rows = self.state.read([name for name, _ in named])
-        return [rows[name] for name, _ in named if name in rows]
+        self._carry_out({name: mine[name] for name in mine if name not in finished}, finished=len(finished))
+        rows = self.state.read(names)
+        return [rows[name] for name in names if name in rows]
 
     def weights(self, configs: Sequence[Settings]) -> list[Path]:
         """The folders of finished runs, with their checkpoints; runs whose folder was not kept are carried out.
 
-        Returns:
-            A folder per configuration, as `normless.train.trained_network` reads it.
-
-        Raises:
-            WeightsError: a run failed, or belongs to another shard.
-            StateError: the table cannot be read or written.
+        `normless.train.trained_network` reads a folder. A run that failed or belongs to another shard is a
+        WeightsError.
         """
-        folders = {config.hash: self.weights_folder(config) for config in configs}
-        self.asked.update(folders)
-        missing = {
-            config.hash: config
-            for config in configs
-            if not folders[config.hash].exists() and self._takes(config.hash)
-        }
-        if missing:
-            self._carry_out(missing, finished=len(folders) - len(missing), keep=True)
-        for name, folder in folders.items():
-            if not folder.exists():
+        runs = {config.hash: config for config in configs}
+        self.asked.update(runs)
+        missing = {name: runs[name] for name in runs if not (self.kept / name).exists() and self._takes(name)}
+        self._carry_out(missing, finished=len(runs) - len(missing), keep=True)
+        for name in runs:
+            if not (self.kept / name).exists():
                 row = self.state.read([name]).get(name)
                 end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
-                raise WeightsError(f"The run {name[:8]} has no weights in {folder}: it {end}.")
-        return list(folders.values())
+                raise WeightsError(f"The run {name[:8]} has no weights in {self.kept / name}: it {end}.")
+        return [self.kept / name for name in runs]
 
     def weights_folder(self, config: Settings) -> Path:
-        """The folder of a finished run whose weights are kept."""
+        """The folder of a run's kept weights."""
         return self.kept / config.hash
 
     def forget_weights(self, configs: Sequence[Settings]) -> None:
@@ -234,6 +195,8 @@ class Laboratory:
 
     def _carry_out(self, runs: Mapping[str, Settings], *, finished: int, keep: bool = False) -> None:
         """Carry out runs, by hash; `keep` keeps their folders."""
+        if not runs:
+            return
         self.listener.on_begin(len(runs), finished)
         executor = self._entered()
         try:

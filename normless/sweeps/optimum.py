@@ -1,13 +1,16 @@
-"""The optimum of each combination of a sweep over its learning rates, as De & Smith select it."""
+"""The optimum of each combination of a sweep over its learning rates, and the criterion for a trained network."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+
+# Share of the control's gain over chance.
+SHARE = 0.5
 
 Edge = Literal["", "lowest", "highest"]
 
@@ -20,7 +23,7 @@ def is_minimized(metric: str) -> bool:
 
 
 def optima(runs: pd.DataFrame, *, axes: Sequence[str], metric: str, best: int) -> pd.DataFrame:
-    """The best learning rate of each combination by one metric, and what it reaches there.
+    """The best learning rate of each combination by one metric, as De & Smith select it, and what it reaches there.
 
     At each rate the mean m_η of the best k = `best` of the runs that did not fail is taken, or of all where there are
     fewer. The optimum is the rate with the best m_η, the lower one of equals; its range are all rates whose mean lies
@@ -66,7 +69,9 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     counts = runs["outcome"].value_counts()
     row: dict[str, Any] = {"metric": metric, "runs": len(runs)}
     row |= {outcome: int(counts.get(outcome, 0)) for outcome in ("diverged", "chance", "failed")}
-    row["trainable"] = any(_trains(group, best) for _, group in runs.groupby("rate"))
+    # At least k of the runs at a rate trained, so that the mean over the best is one over trained runs.
+    trained = (runs["outcome"] == "trained").groupby(runs["rate"]).agg(["sum", "size"])
+    row["trainable"] = bool((trained["sum"] >= trained["size"].clip(upper=best)).any())
     values_at = {
         float(rate): _best(group, metric, best)  # type: ignore[arg-type]
         for rate, group in runs[runs["outcome"] != "failed"].groupby("rate")
@@ -87,11 +92,6 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     return row | {"rate_low": min(near), "rate_high": max(near), "edge": ends.get(rate, "")}
 
 
-def _trains(runs: pd.DataFrame, best: int) -> bool:
-    """Whether at least k of the runs at a rate trained, so that the mean over the best is one over trained runs."""
-    return bool((runs["outcome"] == "trained").sum() >= min(best, len(runs)))
-
-
 def _best(runs: pd.DataFrame, metric: str, best: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The best values at one rate, the best first."""
     minimized = is_minimized(metric)
@@ -100,3 +100,26 @@ def _best(runs: pd.DataFrame, metric: str, best: int) -> np.ndarray[tuple[int], 
     if minimized:
         values = values.mask(runs["outcome"] == "diverged", math.inf)
     return np.asarray(values.sort_values(ascending=minimized).iloc[:best], dtype=np.float64)
+
+
+def trained_threshold(control: float, chance: float, share: float = SHARE) -> float:
+    """The accuracy from which a network counts as trained: chance + share · (control − chance).
+
+    `control` is the accuracy of a network known to train, usually with batch normalization, `chance` that of the best
+    constant guess, in the same unit.
+    """
+    return chance + share * (control - chance)
+
+
+def trained_against(accuracy: float, control: float, chance: float) -> bool:
+    """Whether a network reaches `trained_threshold`, and its control learned anything; NaN does not."""
+    return control > chance and accuracy >= trained_threshold(control, chance)
+
+
+def control_accuracy(controls: Mapping[int, float], depth: int, chance: float) -> float:
+    """The control of a depth: that of the same depth, or the shallowest one if that did not train.
+
+    `controls` has the test accuracy of the control by depth.
+    """
+    shallowest, here = controls[min(controls)], controls[depth]
+    return here if trained_against(here, shallowest, chance) else shallowest

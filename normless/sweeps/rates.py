@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from normless.sweeps.validation import check_fields
+from normless.train.settings import check_fields
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -40,8 +40,7 @@ class RateGrid:
     def powers(cls, lowest: int, highest: int, *, base: float = 2.0, extensions: int = 3) -> Self:
         """base^lowest, …, base^highest, extended by the base; powers of two are De & Smith's.
 
-        Raises:
-            ValueError: the exponents are not whole or not in order, or the base is not above 1.
+        Exponents that are not whole or not in order, and a base not above 1, are a ValueError.
         """
         if not isinstance(lowest, int) or not isinstance(highest, int) or highest < lowest:
             raise ValueError(
@@ -56,11 +55,8 @@ class RateGrid:
     def beyond(self, tried: Collection[float], edges: Collection[str]) -> tuple[float, ...]:
         """The rates to try next: one beyond each end of those tried where an optimum lies.
 
-        At most `extensions` rates are added at each end.
-
-        Args:
-            tried: the rates tried so far: those of the grid and those added.
-            edges: positions of the optima, see `optima`: "lowest", "highest", or "" for neither.
+        At most `extensions` rates are added at each end. `edges` are the positions of the optima, see `optima`:
+        "lowest", "highest", or "" for neither.
         """
         if self.factor is None or len(self.rates) < 2:
             return ()
@@ -80,12 +76,8 @@ class RateGrid:
     def from_value(cls, value: Any) -> Any:
         """The grid described in the file of a sweep.
 
-        Args:
-            value: a list of rates; `{from: -6, to: 0}`, exponents of two; or `{rates: [0.1, 0.2]}`. The last two take
-                `factor` and `extensions` too.
-
-        Raises:
-            ValueError: it is none of these.
+        That is a list of rates; `{from: -6, to: 0}`, exponents of two; or `{rates: [0.1, 0.2]}`, the last two with
+        `factor` and `extensions` if need be. All else is a ValueError.
         """
         if isinstance(value, cls):
             return value

@@ -15,13 +15,10 @@ from normless.train import Report, Settings
 RunOutcome = Literal["trained", "chance", "diverged", "failed"]
 OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
 
-_RESULT_COLUMNS = (
+# Columns of the table of runs that are of the same name in a result, but `bleu`, which is test_bleu_beam.
+RESULT_COLUMNS = (
     *("test_accuracy", "test_accuracy_top5", "chance_accuracy", "test_loss", "validation_loss"),
     *("bleu", "validation_bleu", "seconds_per_epoch", "steps", "parameters", "diverged_step", "doublings"),
-)
-# Columns of the table of runs, each with its name in a result.
-RESULT_COLUMNS: Mapping[str, str] = MappingProxyType(
-    {name: "test_bleu_beam" if name == "bleu" else name for name in _RESULT_COLUMNS}
 )
 # Columns of the last finished epoch.
 EPOCH_COLUMNS = ("training_loss", "training_loss_with_l2")
@@ -61,23 +58,18 @@ class Kind:
         return cast(type[Report], _imported(self.result))
 
 
+_TRAIN = "normless.train:train"
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "train": Kind("normless.train:TrainConfig", "normless.train:train", "normless.train:RunResult"),
-        "train-translation": Kind(
-            "normless.train:TranslationConfig", "normless.train:train", "normless.train:TranslationResult"
-        ),
-        "train-text": Kind("normless.train:TextConfig", "normless.train:train", "normless.train:TextResult"),
+        "train": Kind("normless.train:TrainConfig", _TRAIN, "normless.train:RunResult"),
+        "train-translation": Kind("normless.train:TranslationConfig", _TRAIN, "normless.train:TranslationResult"),
+        "train-text": Kind("normless.train:TextConfig", _TRAIN, "normless.train:TextResult"),
     }
 )
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`.
-
-    Raises:
-        UnknownKindError: there is none.
-    """
+    """The kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`; else an UnknownKindError."""
     if name in KINDS:
         return KINDS[name]
     try:
@@ -135,9 +127,10 @@ class RunRow:
 
     def columns(self) -> dict[str, Any]:
         """The row of the table of runs, without labels; numbers that the run does not have are NaN."""
-        result = self.result or {}
+        result = {**(self.result or {})}
+        result["bleu"] = result.get("test_bleu_beam")
         last = result["epochs"][-1] if result.get("epochs") else {}
-        numbers = {column: number(result.get(name)) for column, name in RESULT_COLUMNS.items()}
+        numbers = {name: number(result.get(name)) for name in RESULT_COLUMNS}
         numbers |= {name: number(last.get(name)) for name in EPOCH_COLUMNS}
         about = {"epochs": self.config.get("epochs"), "hash": self.hash, "error": self.error}
         return {"outcome": self.outcome} | numbers | about

@@ -1,17 +1,21 @@
-"""The status of a sweep, from the table of finished runs and the folders of those in flight."""
+"""The status of a sweep, from the table of finished runs and the folders of others, and what no sweep references."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from normless.sweeps.laboratory import Laboratory
-from normless.sweeps.pending import NeededRuns, needed_runs
-from normless.sweeps.runs import OUTCOMES, RunOutcome
+from normless.sweeps.result_tables import NeededRuns, needed_runs
+from normless.sweeps.runs import OUTCOMES, RunOutcome, RunRow
 from normless.sweeps.sweep import Sweep
 from normless.sweeps.worker import finished_epochs, is_locked
+from normless.train import Settings
 
 
 @dataclass(frozen=True)
@@ -89,37 +93,22 @@ class SweepStatus:
 
 
 def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> SweepStatus:
-    """The status of a sweep now.
-
-    Args:
-        lab: that carries it out.
-        sweep: the sweep.
-        metrics: whose optima extend the learning rates.
-
-    Raises:
-        StateError: the table cannot be read.
-    """
+    """The status of a sweep now; the optima of the metrics extend its learning rates."""
     needed = needed_runs(sweep, metrics, lab.state.read)
-    missing = needed.missing
-    folders = [folder for name in missing if (folder := lab.work / name).is_dir()]
-    running = []
-    for folder in folders:
-        if is_locked(folder):
-            point, epochs = missing[folder.name], finished_epochs(folder)
-            running.append(
-                RunningStatus(point.labels, point.rate, point.seed, epochs, point.config.epochs, folder.name)
-            )
-    errors = Counter(row.error for row in needed.rows.values() if row.error is not None)
-    return SweepStatus(
-        name=sweep.name,
-        combinations=_combinations(needed, {run.hash for run in running}),
-        running=tuple(running),
-        interrupted=len(folders) - len(running),
-        errors=tuple(errors.most_common()),
+    begun = [(point, folder) for name, point in needed.missing.items() if (folder := lab.work / name).is_dir()]
+    running = tuple(
+        RunningStatus(point.labels, point.rate, point.seed, finished_epochs(folder), point.config.epochs, folder.name)
+        for point, folder in begun
+        if is_locked(folder)
     )
+    errors = Counter(row.error for row in needed.rows.values() if row.error is not None)
+    combinations = _combinations(needed, {run.hash for run in running})
+    interrupted = len(begun) - len(running)
+    return SweepStatus(sweep.name, combinations, running, interrupted, tuple(errors.most_common()))
 
 
 def _combinations(needed: NeededRuns, running: set[str]) -> tuple[CombinationStatus, ...]:
+    """The status of each combination; `running` are hashes."""
     hashes: dict[tuple[str, ...], list[str]] = {labels: [] for labels in needed.sweep.combinations}
     for name, point in needed.points:
         hashes[tuple(point.labels.values())].append(name)
@@ -127,6 +116,62 @@ def _combinations(needed: NeededRuns, running: set[str]) -> tuple[CombinationSta
     for labels, names in hashes.items():
         outcomes = Counter(needed.rows[name].outcome for name in names if name in needed.rows)
         counts = {outcome: outcomes[outcome] for outcome in OUTCOMES}
-        in_flight = sum(name in running for name in names)
+        in_flight = len(running.intersection(names))
         combinations.append(CombinationStatus(needed.sweep.named(labels), len(names), counts, in_flight))
     return tuple(combinations)
+
+
+@dataclass(frozen=True)
+class Prunable:
+    """What can be deleted: rows, by hash, and folders of unfinished runs and of weights."""
+
+    rows: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+
+def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -> Prunable:
+    """The rows and folders that no sweep references.
+
+    A row belongs to a sweep if its settings do, whatever its learning rate: it may be of an extension. Weights belong
+    to the sweeps with `keep_weights`. A folder that a process works in is never prunable.
+
+    The optima of the metrics extend the sweeps' learning rates.
+    """
+    referenced: set[str] = set()
+    in_flight: set[str] = set()
+    weights: set[str] = set()
+    for sweep in sweeps:
+        needed = needed_runs(sweep, metrics, lab.state.read)
+        referenced |= {_without_rate(point.config) for _, point in needed.points}
+        in_flight |= set(needed.missing) | {name for name, row in needed.rows.items() if row.outcome == "failed"}
+        weights |= {name for name, _ in needed.points if sweep.keep_weights}
+    rows = lab.state.read(lab.state.hashes())
+    unreferenced = tuple(name for name, row in rows.items() if _key(row) not in referenced)
+    folders = [
+        path
+        for place, names in ((lab.work, in_flight), (lab.kept, weights))
+        for path in sorted(place.glob("*"))
+        if path.is_dir() and path.name not in names and not is_locked(path)
+    ]
+    return Prunable(unreferenced, tuple(folders))
+
+
+def prune(lab: Laboratory, unreferenced: Prunable) -> None:
+    """Delete what `prunable` lists."""
+    lab.state.remove(unreferenced.rows)
+    for folder in unreferenced.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _key(row: RunRow) -> str | None:
+    """`_without_rate` of a row; None if its configuration is no longer valid."""
+    try:
+        return _without_rate(row.settings())
+    except ValueError:
+        return None
+
+
+def _without_rate(config: Settings) -> str:
+    """The settings that identify a run, except its learning rate."""
+    identity = {name: value for name, value in config.identity().items() if name != "rate"}
+    return json.dumps([config.COMMAND, identity], sort_keys=True)

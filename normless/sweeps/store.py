@@ -9,26 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import orjson
-from sqlalchemy import (
-    JSON,
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Float,
-    MetaData,
-    Select,
-    String,
-    Table,
-    Text,
-    create_engine,
-    delete,
-    event,
-    inspect,
-    make_url,
-    select,
-    true,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.schema import CreateTable
@@ -38,19 +19,19 @@ from normless.sweeps.runs import RunRow
 
 Answer = TypeVar("Answer")
 
-RUNS = Table(
+RUNS = sa.Table(
     "runs",
-    MetaData(),
-    Column("hash", String(64), primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("config", JSON, nullable=False),
-    Column("outcome", String(16), nullable=False),
-    Column("error", Text),
-    Column("result", JSON(none_as_null=True)),
-    Column("seconds", Float, nullable=False),
-    Column("finished_at", String(40), nullable=False),
-    Column("machine", Text, nullable=False),
-    Column("versions", JSON, nullable=False),
+    sa.MetaData(),
+    sa.Column("hash", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("config", sa.JSON, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("result", sa.JSON(none_as_null=True)),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("finished_at", sa.String(40), nullable=False),
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("versions", sa.JSON, nullable=False),
 )
 
 # Hashes in one statement; SQLite and PostgreSQL accept 32,766 and more values.
@@ -78,20 +59,20 @@ class RunState:
 
     def __init__(self, url: str, *, patience: float = 300.0) -> None:
         self.url = url
-        self._patience = patience
+        self._patience = RESTART_SECONDS
         try:
+            self._shown = sa.make_url(url).render_as_string(hide_password=True)
             self._engine = _engine(url)
-            _open(self._engine)
+            self._do(_create_table, "cannot be opened", _is_restarting)
         except ModuleNotFoundError as error:
             raise StateError(
-                f"{error.name}, the driver of {_shown(url)}, is not installed: pip install 'normless[postgres]'."
+                f"{error.name}, the driver of {self._shown}, is not installed: pip install 'normless[postgres]'."
             ) from error
         except (ArgumentError, NoSuchModuleError) as error:
             raise StateError(
                 f"Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, got {url!r}: {error}."
             ) from error
-        except DBAPIError as error:
-            raise StateError(f"The runs' database {_shown(url)} cannot be opened: {error.orig}.") from error
+        self._patience = patience
 
     def __enter__(self) -> Self:
         return self
@@ -115,34 +96,32 @@ class RunState:
 
     def finished(self, hashes: Collection[str]) -> set[str]:
         """Those of the hashes that have a row, of whatever outcome."""
-        return set().union(*(self._hashes(RUNS.c.hash.in_(batch)) for batch in _batches(hashes)))
+        return {row["hash"] for row in self._select(hashes, RUNS.c.hash)}
 
     def read(self, hashes: Collection[str]) -> dict[str, RunRow]:
         """The rows of those of the hashes that have one, by hash."""
-        rows: dict[str, RunRow] = {}
-        for batch in _batches(hashes):
-            statement = select(RUNS).where(RUNS.c.hash.in_(batch))
-            rows |= {row["hash"]: RunRow(**row) for row in self._do(partial(_mappings, statement))}
-        return rows
+        return {row["hash"]: RunRow(**row) for row in self._select(hashes, RUNS)}
 
     def hashes(self) -> set[str]:
         """Every run that has a row."""
-        return set(self._hashes(true()))
-
-    def failed(self, hashes: Collection[str]) -> set[str]:
-        """Those of the hashes whose run failed."""
-        failed = RUNS.c.outcome == "failed"
-        return set().union(*(self._hashes(failed & RUNS.c.hash.in_(batch)) for batch in _batches(hashes)))
+        return set(self._do(lambda connection: connection.execute(sa.select(RUNS.c.hash)).scalars().all()))
 
     def remove(self, hashes: Collection[str]) -> None:
         """Delete the rows of these runs."""
         for batch in _batches(hashes):
-            self._do(partial(Connection.execute, statement=delete(RUNS).where(RUNS.c.hash.in_(batch))))
+            self._do(partial(sa.Connection.execute, statement=sa.delete(RUNS).where(RUNS.c.hash.in_(batch))))
 
-    def _hashes(self, condition: ColumnElement[bool]) -> Sequence[str]:
-        return self._do(lambda connection: connection.execute(select(RUNS.c.hash).where(condition)).scalars().all())
+    def _select(self, hashes: Collection[str], what: Any) -> Iterator[dict[str, Any]]:
+        for batch in _batches(hashes):
+            statement = sa.select(what).where(RUNS.c.hash.in_(batch))
+            yield from map(dict, self._do(partial(_mappings, statement)))
 
-    def _do(self, work: Callable[[Connection], Answer]) -> Answer:
+    def _do(
+        self,
+        work: Callable[[sa.Connection], Answer],
+        failure: str = "failed",
+        is_temporary: Callable[[DBAPIError], bool] | None = None,
+    ) -> Answer:
         """Carry out a transaction, and repeat it while the database is away; it must be idempotent."""
         deadline = time.monotonic() + self._patience
         while True:
@@ -150,8 +129,8 @@ class RunState:
                 with self._engine.begin() as connection:
                     return work(connection)
             except DBAPIError as error:
-                if not _is_temporary(error) or time.monotonic() > deadline:
-                    raise StateError(f"The runs' database {_shown(self.url)} failed: {error.orig}.") from error
+                if not (is_temporary or _is_temporary)(error) or time.monotonic() > deadline:
+                    raise StateError(f"The runs' database {self._shown} {failure}: {error.orig}.") from error
             time.sleep(PAUSE_SECONDS)
 
 
@@ -161,17 +140,17 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str) -> sa.Engine:
     """Connections to a database, ready for several processes at once."""
-    place = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
+    place = sa.make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
     if place.drivername == "postgresql":
         place = place.set(drivername="postgresql+psycopg")
     if place.get_backend_name() not in ("sqlite", "postgresql"):
         raise ArgumentError(f"{place.get_backend_name()} is neither SQLite nor PostgreSQL")
     if place.get_backend_name() == "postgresql":
-        return create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=orjson.loads)
-    engine = create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=orjson.loads)
-    event.listen(engine, "connect", _prepare_sqlite)
+        return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=orjson.loads)
+    engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=orjson.loads)
+    sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
 
 
@@ -183,27 +162,14 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def _open(engine: Engine) -> None:
-    """Create the table if it is missing; a server that is being restarted is waited for."""
-    deadline = time.monotonic() + RESTART_SECONDS
-    while True:
-        try:
-            return _create_table(engine)
-        except DBAPIError as error:
-            restarting = any(words in str(error.orig) for words in ("refused", "starting up", "shutting down"))
-            if not restarting or time.monotonic() > deadline:
-                raise
-        time.sleep(PAUSE_SECONDS)
+def _create_table(connection: sa.Connection) -> None:
+    connection.execute(CreateTable(RUNS, if_not_exists=True))
 
 
-def _create_table(engine: Engine) -> None:
-    try:
-        with engine.begin() as connection:
-            connection.execute(CreateTable(RUNS, if_not_exists=True))
-    except DBAPIError:
-        # Two processes may create it at the same time, and one of them fails.
-        if not inspect(engine).has_table(RUNS.name):
-            raise
+def _is_restarting(error: DBAPIError) -> bool:
+    """Whether a server is being restarted, or another process created the table at the same time."""
+    words = ("refused", "starting up", "shutting down", "already exists")
+    return any(text in str(error.orig) for text in words)
 
 
 def _is_temporary(error: DBAPIError) -> bool:
@@ -214,13 +180,8 @@ def _is_temporary(error: DBAPIError) -> bool:
     return error.connection_invalidated or type(error).__name__ == "OperationalError"
 
 
-def _shown(url: str) -> str:
-    """The URL without its password."""
-    return make_url(url).render_as_string(hide_password=True)
-
-
-def _mappings(statement: Select[Any], connection: Connection) -> list[dict[str, Any]]:
-    return [dict(row) for row in connection.execute(statement).mappings()]
+def _mappings(statement: sa.Select[Any], connection: sa.Connection) -> Sequence[Any]:
+    return connection.execute(statement).mappings().all()
 
 
 def _batches(hashes: Collection[str]) -> Iterator[list[str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import product
@@ -15,8 +16,8 @@ from pydantic import BeforeValidator, Field, InstanceOf
 from normless.errors import NormlessError
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.runs import METRICS, kind_of
-from normless.sweeps.validation import check_fields
 from normless.train import Settings
+from normless.train.settings import check_fields
 
 Labels = tuple[str, ...]
 Axis = Mapping[str, Mapping[str, Any]]
@@ -34,11 +35,7 @@ def label_of(value: Any) -> str:
 
 
 def axis_of(setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """The axis of a setting, with a label per value.
-
-    Raises:
-        SweepError: two values have the same label.
-    """
+    """The axis of a setting, with a label per value; two values of the same label are a SweepError."""
     axis = {label_of(value): {setting: value} for value in values}
     if len(axis) < len(values):
         raise SweepError(f"The values of the axis {setting} are not all different: {list(values)}.")
@@ -47,27 +44,27 @@ def axis_of(setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
 
 def _axes(value: Any) -> Any:
     """Axes from a file: a list of values is the axis of the setting of that name, and labels become text."""
+
+    def axis(name: str, labels: Any) -> Any:
+        if isinstance(labels, list):
+            return axis_of(name, labels)
+        return _mapped(labels, lambda _, settings: {} if settings is None else settings)
+
+    return {} if value is None else _mapped(value, axis)
+
+
+def _mapped(value: Any, convert: Callable[[str, Any], Any]) -> Any:
+    """A mapping with text as keys and converted values; all else, which validation refuses, unchanged."""
     if not isinstance(value, Mapping):
-        return {} if value is None else value
-    return {
-        str(name): axis_of(str(name), axis) if isinstance(axis, list) else _labelled(axis)
-        for name, axis in value.items()
-    }
-
-
-def _labelled(axis: Any) -> Any:
-    if not isinstance(axis, Mapping):
-        return axis
-    return {label_of(label): {} if settings is None else settings for label, settings in axis.items()}
+        return value
+    return {label_of(key): convert(str(key), one) for key, one in value.items()}
 
 
 def _exclusions(value: Any) -> Any:
+    """Exclusions from a file, with text as labels."""
     if not isinstance(value, (list, tuple)):
         return () if value is None else value
-    return tuple(
-        {str(axis): label_of(label) for axis, label in one.items()} if isinstance(one, Mapping) else one
-        for one in value
-    )
+    return tuple(_mapped(one, lambda _, label: label_of(label)) for one in value)
 
 
 @dataclass(frozen=True)
@@ -75,10 +72,8 @@ class Point:
     """One run of a sweep.
 
     Attributes:
-        labels: the label of the run on each axis.
-        rate: its learning rate.
-        seed: its seed.
-        config: all its settings; its hash identifies the run.
+        labels: by axis.
+        config: all settings, with rate and seed; its hash identifies the run.
     """
 
     labels: Mapping[str, str]
@@ -133,8 +128,9 @@ class Sweep:
     @property
     def combinations(self) -> tuple[Labels, ...]:
         """The labels, one of each axis, of every combination that is run."""
-        every = product(*(axis for axis in self.axes.values()))
-        return tuple(labels for labels in every if not self._is_excluded(self.named(labels)))
+        every = product(*self.axes.values())
+        excluded = [set(one.items()) for one in self.exclude]
+        return tuple(labels for labels in every if not any(one <= self.named(labels).items() for one in excluded))
 
     @property
     def seeds(self) -> range:
@@ -174,32 +170,16 @@ class Sweep:
 
     def to_dict(self) -> dict[str, Any]:
         """As in the file of a sweep; `from_dict` reads it."""
-        return {
-            "name": self.name,
-            "run": self.run,
-            "base": dict(self.base),
-            "axes": {
-                name: {label: dict(settings) for label, settings in axis.items()} for name, axis in self.axes.items()
-            },
-            "rates": self.rates.to_dict(),
-            "replicates": self.replicates,
-            "best": self.best,
-            "seed": self.seed,
-            "exclude": [dict(labels) for labels in self.exclude],
-            "keep_weights": self.keep_weights,
-        }
+        changed = {"rates": self.rates.to_dict(), "exclude": list(self.exclude)}
+        return {"name": self.name, "run": self.run} | deepcopy(vars(self) | changed)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The sweep described by plain data.
 
-        Args:
-            values: `name` and `rates` as in `RateGrid.from_value`, and optionally the other fields. An axis is a list
-                of values of the setting of its name, or a mapping from labels to settings. `best` is four fifths of
-                `replicates` if only the latter is set.
-
-        Raises:
-            SweepError: a key is unknown or missing, or a value is not valid.
+        `rates` are as in `RateGrid.from_value`; all fields but these and `name` are optional. An axis is a list of
+        values of the setting of its name, or a mapping from labels to settings. `best` is four fifths of `replicates`
+        if only the latter is set. An unknown or missing key and a wrong value are a SweepError.
         """
         keys = [field.name for field in fields(cls)]
         unknown = [str(key) for key in values if key not in keys]
@@ -216,11 +196,7 @@ class Sweep:
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """The sweep described by a YAML file, see `from_dict`.
-
-        Raises:
-            SweepError: the file cannot be read, or does not describe a sweep.
-        """
+        """The sweep described by a YAML file, see `from_dict`; a SweepError where the file describes none."""
         import yaml
 
         try:
@@ -235,9 +211,6 @@ class Sweep:
             return cls.from_dict(values)
         except SweepError as error:
             raise SweepError(f"{path}: {error}") from error
-
-    def _is_excluded(self, named: Mapping[str, str]) -> bool:
-        return any(all(named[axis] == label for axis, label in one.items()) for one in self.exclude)
 
     def _check_settings(self) -> None:
         """Every setting exists for the kind of run."""

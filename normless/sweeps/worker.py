@@ -21,12 +21,9 @@ EPOCHS = "epochs.parquet"
 
 
 def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRow:
-    """Carry out one run, or resume it from its folder.
+    """Carry out one run, or resume it from its folder, and return its row, of outcome `failed` if it raised.
 
     The folder is locked, so that a second process waits and then reads the finished result.
-
-    Returns:
-        The row of the run, with outcome `failed` and the error if it raised.
     """
     config = kind_of(kind).settings_class().from_dict(values)
     folder = Path(directory)

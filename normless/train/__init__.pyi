@@ -11,16 +11,17 @@ from .directory import replaced as replaced
 from .image_task import build_network as build_network
 from .image_task import build_optimizer as build_optimizer
 from .image_task import example_inputs as example_inputs
-from .outcome import WINDOW as WINDOW
-from .outcome import Outcome as Outcome
-from .outcome import chance_accuracy as chance_accuracy
+from .result import WINDOW as WINDOW
 from .result import EpochRow as EpochRow
+from .result import Outcome as Outcome
 from .result import Report as Report
 from .result import RunResult as RunResult
 from .result import TextResult as TextResult
 from .result import TrainingResult as TrainingResult
 from .result import TranslationResult as TranslationResult
 from .result import TranslationRow as TranslationRow
+from .result import chance_accuracy as chance_accuracy
+from .result import versions_of as versions_of
 from .run_listener import ProgressBar as ProgressBar
 from .run_listener import RunListener as RunListener
 from .run_listener import RunStart as RunStart
@@ -41,4 +42,3 @@ from .training_run import train_translation as train_translation
 from .training_run import trained_network as trained_network
 from .training_run import trained_text_classifier as trained_text_classifier
 from .training_run import trained_translator as trained_translator
-from .versions import versions_of as versions_of

@@ -74,7 +74,11 @@ class TrainCommand:
         from normless.train.training_run import train
 
         carry_out: Any = train
-        how = {"resume": not namespace.restart, "ride_along": _ride_along(namespace)}
+        how: dict[str, Any] = {"resume": not namespace.restart}
+        if namespace.probes is not None:
+            from normless.probes import RideAlong, every
+
+            how["ride_along"] = RideAlong(tuple(namespace.probes), every(namespace.probe_every))
         if os.environ.get("RANK", "0") != "0":
             carry_out(config, directory, **how)
             return 0
@@ -103,25 +107,16 @@ def descriptions(kind: type[Settings]) -> dict[str, str]:
 
 def default_directory(config: RunConfig) -> Path:
     """`runs/DATA-SCHEME-HASH`: the same settings give the same directory."""
-    from normless.train.pretrained import applied_scheme, saved_folder
+    from normless.train.task import applied_scheme, saved_folder
 
     scheme = config.scheme if saved_folder(config.model) is None else applied_scheme(config)
     names = (text.partition("(")[0].strip() for text in (config.data, scheme))
     return Path("runs") / "-".join([*names, config.hash[:10]])
 
 
-def _ride_along(namespace: Namespace) -> Any:
-    """The probes that the arguments name, or None."""
-    if namespace.probes is None:
-        return None
-    from normless.probes import RideAlong, every
-
-    return RideAlong(tuple(namespace.probes), every(namespace.probe_every))
-
-
 def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
     """The result for a person, by title."""
-    from normless.train.pretrained import applied_scheme
+    from normless.train.task import applied_scheme
 
     outcome = str(result.outcome)
     if result.diverged_step is not None:

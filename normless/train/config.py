@@ -37,6 +37,12 @@ class RunConfig(Settings):
         scheme: the edits made to it before training.
         data: the data set as text, with its options in brackets.
         data_root: folder that holds or receives the data set; the usual place if null.
+        weight_decay: L2 coefficient λ of λ/2·‖p‖².
+        decay_policy: which parameters decay: guidelines, all, weights, or terms joined by +, as in weights+last, by
+            the rules of normless.decay.
+        scalar_rate_scale: learning rate of scalar multipliers and biases, relative to that of the weights.
+        precision: number format of the computation, by the names of Lightning Fabric.
+        device: the kind of processor; auto is cuda where available.
         schedule: course of the learning rate, a function of the share of training done.
         label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
         clip: limit of the gradients. Off if null.

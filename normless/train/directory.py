@@ -43,11 +43,7 @@ class RunDirectory(Generic[Config, Result]):
     `epochs.parquet` and `steps.parquet` are its curves, `tensorboard/` the same for TensorBoard, `probes/` the tables
     of probes; `vocabulary.json` its byte pairs, for ``tokenizers``, `translations.txt` the test set as translated by
     beam search, line by line. A run whose epochs are doubled keeps each training in its own `epochs-N/`.
-
-    Args:
-        path: of the directory.
-        config_type: of what `config.yaml` holds.
-        result_type: of what `result.json` holds.
+    The types are those of what `config.yaml` and `result.json` hold.
     """
 
     def __init__(self, path: Path, config_type: type[Config], result_type: type[Result]) -> None:
@@ -72,11 +68,7 @@ class RunDirectory(Generic[Config, Result]):
         return inner
 
     def check(self, config: Config) -> None:
-        """Check that the directory is empty of runs, or holds this very run.
-
-        Raises:
-            RunDirectoryError: it is a file, holds another run, or files of a run without its configuration.
-        """
+        """Raise a RunDirectoryError unless the directory is empty of runs, or holds this very run."""
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
@@ -126,19 +118,10 @@ class RunDirectory(Generic[Config, Result]):
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
     def stored_config(self) -> Config:
-        """The configuration.
-
-        Raises:
-            RunDirectoryError: the directory holds no run, or its config.yaml cannot be read.
-        """
+        """The configuration; a RunDirectoryError if there is no readable config.yaml."""
         if not self.config.is_file():
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()
-
-    def check_trained(self) -> None:
-        """Raise a RunDirectoryError if the run has no trained weights."""
-        if not self.checkpoint.exists():
-            raise RunDirectoryError(f"The run in {self.path} has no checkpoint: it finished no epoch of its own.")
 
     def _stored_config(self) -> Config:
         try:

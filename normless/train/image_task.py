@@ -21,9 +21,8 @@ from normless.residual import ResidualMap, residual_map
 from normless.schemes import Scheme, parse_scheme
 from normless.train.classification import ClassificationTask
 from normless.train.config import TrainConfig
-from normless.train.pretrained import load_saved, saved_folder
 from normless.train.result import RunResult
-from normless.train.task import check_logits, groups_of
+from normless.train.task import check_logits, groups_of, load_saved, saved_folder
 
 
 class ImageTask(ClassificationTask[TrainConfig]):
@@ -42,16 +41,16 @@ class ImageTask(ClassificationTask[TrainConfig]):
         return (example_inputs(self.config, self.data),)
 
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU."""
+        """See `build_network`."""
         return build_network(self.config, self.data, *self.example_inputs())
 
-    def build_optimizer(self, network: nn.Module, found: ResidualMap) -> Optimizer:
+    def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
         """Stochastic gradient descent with heavy-ball momentum."""
-        return _sgd(self.config, network, found)
+        return _sgd(self.config, network, structure)
 
-    def train_batches(self, epoch: int, **share: Any) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, **place: Any) -> Iterator[Batch]:
         """The augmented batches of an epoch, counted from 0, or the parts of one process."""
-        return super().train_batches(epoch, augmentation=augmentation_of(self.config, self.data), **share)
+        return super().train_batches(epoch, augmentation=augmentation_of(self.config, self.data), **place)
 
     @property
     def warmup(self) -> int:
@@ -64,12 +63,13 @@ class ImageTask(ClassificationTask[TrainConfig]):
             return self.config.warm_start_rate
         return super().lr(done)
 
-    def clipped_parameters(self, network: nn.Module, found: ResidualMap) -> tuple[nn.Parameter, ...]:
+    def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
         """All parameters but the classifier's."""
-        classifier = set() if found.classifier is None else set(network.get_submodule(found.classifier).parameters())
+        name = structure.classifier
+        classifier = set() if name is None else set(network.get_submodule(name).parameters())
         return tuple(parameter for parameter in network.parameters() if parameter not in classifier)
 
-    def clip(self, parameters: tuple[nn.Parameter, ...]) -> None:  # type: ignore[override]
+    def clip(self, parameters: tuple[nn.Parameter, ...]) -> None:
         """Limit the gradients relative to the weights if the configuration says so."""
         if self.config.clip is not None:
             adaptive_gradient_clipping(parameters, self.config.clip)
@@ -123,12 +123,14 @@ def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Mo
     if folder is not None:
         network = load_saved(config, folder)
         what = f"an example of {data.name}, of shape {'×'.join(map(str, data.image_shape))}"
-        advice = f"Convert one with --classes {data.classes}."
-        check_logits(config, network, (inputs[:1],), data.classes, what, advice)
+        check_logits(
+            config, network, (inputs[:1],), data.classes, what, f"Convert one with --classes {data.classes}."
+        )
         return network
     shape: Any = data.image_shape
-    model = build_model(config.model, classes=data.classes, image_shape=shape)
-    return convert(model, scheme_of_config(config), inputs)
+    return convert(
+        build_model(config.model, classes=data.classes, image_shape=shape), scheme_of_config(config), inputs
+    )
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:
@@ -142,7 +144,7 @@ def build_optimizer(config: TrainConfig, network: nn.Module, inputs: Tensor) -> 
     return _sgd(config, network, residual_map(network, inputs))
 
 
-def _sgd(config: TrainConfig, network: nn.Module, found: ResidualMap) -> Optimizer:
+def _sgd(config: TrainConfig, network: nn.Module, structure: ResidualMap) -> Optimizer:
     # On a CPU core the fused kernel takes 0.3 of the time of `foreach` for the 1,195 tensors of a 400-layer
     # Wide-ResNet, and no longer on any network.
-    return SGD(groups_of(config, network, found), lr=config.rate, momentum=config.momentum, fused=True)
+    return SGD(groups_of(config, network, structure), lr=config.rate, momentum=config.momentum, fused=True)

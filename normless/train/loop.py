@@ -1,30 +1,116 @@
-"""One epoch of training: a pure function of the weights, the optimizer's state, the seed and the epoch."""
+"""A training, set up on its devices, and one epoch of it: a function of weights, optimizer state, seed and epoch."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from normless.divergence import first_diverged
-from normless.train.assembly import Training
-from normless.train.objective import l2_term, mean_metric, mean_of_processes
+from normless.probes import RideAlong
+from normless.residual import ResidualMap, residual_map
+from normless.train.config import RunConfig
+from normless.train.objective import accumulate_gradients, l2_term, mean_of_processes
+from normless.train.run_files import write_table
 from normless.train.run_listener import RunListener
 from normless.train.schedules import set_rate
-from normless.train.task import EpochTraining, StepStatistics
+from normless.train.task import EpochTraining, Task
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.
 STEPS_BETWEEN_READS = 25
 
 
-def seed_epoch(seed: int, epoch: int, rank: int) -> None:
-    """Seed torch's generators, which dropout draws from, for an epoch (from 0) of a process."""
-    torch.manual_seed(int(np.random.SeedSequence((seed, epoch, rank)).generate_state(1, np.uint64)[0] >> 1))
+@dataclass(frozen=True)
+class Training:
+    """A task with its network and optimizer, as `fabric` set them up.
+
+    Attributes:
+        module: the network without the wrapper for training; map: its residual map.
+        clipped: the parameters whose gradients are clipped.
+        ride_along: probes along the way, if any.
+    """
+
+    task: Task[Any]
+    fabric: Fabric
+    network: nn.Module
+    module: nn.Module
+    map: ResidualMap
+    optimizer: Optimizer
+    clipped: tuple[nn.Parameter, ...]
+    ride_along: RideAlong | None
+
+    def gradients(self, batch: Any, step: int) -> tuple[Tensor, Tensor]:
+        """See `accumulate_gradients`; probes measure it, where steps are counted from 1."""
+        measured: AbstractContextManager[None] = nullcontext()
+        if self.ride_along is not None:
+            measured = self.ride_along.during(step, self.module, self.map, batch[-1])
+        with measured:
+            return accumulate_gradients(self.fabric, self.network, self.task, batch)
+
+    def write_measurements(self, epoch: int) -> None:
+        """Write what the probes measured since the last call, as `probes/NAME/epoch-0001.parquet` and so on."""
+        tables = {} if self.ride_along is None else self.ride_along.take()
+        for name, table in tables.items():
+            write_table(table, self.task.directory.probes / name / f"epoch-{epoch:04d}.parquet")
+
+
+def make_fabric(config: RunConfig) -> Fabric:
+    """The Fabric that runs the training: one process, or those that torchrun started.
+
+    A device that is not there, and another number of processes than the configuration's, are a ValueError.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != config.devices:
+        raise ValueError(
+            f"Expected {config.devices} processes for devices={config.devices}, but {started} runs this. Start it "
+            f"with: torchrun --nproc-per-node {config.devices} -m normless {config.COMMAND} … "
+            f"--devices {config.devices}"
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator="cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu",
+        devices=local,
+        num_nodes=started // local,
+        strategy="ddp" if started > 1 else "auto",
+        precision=config.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> Training:
+    """Build network and optimizer from the configuration; the converted network is traced once."""
+    # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
+    network = task.build_network().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    structure = residual_map(network, *(inputs.to(fabric.device) for inputs in task.example_inputs()))
+    optimizer = task.build_optimizer(network, structure)
+    forward: Any = torch.compile(network) if getattr(task.config, "compile", False) else network
+    wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
+    clipped = task.clipped_parameters(network, structure)
+    return Training(task, fabric, wrapped, wrapped.module, structure, wrapped_optimizer, clipped, ride_along)
+
+
+def check_measurable(config: RunConfig) -> None:
+    """Raise a ValueError if probes cannot watch a run: its batches are in parts, or its network is compiled."""
+    micro = config.micro_batch_limit
+    if micro is not None and micro < config.batch_limit:
+        raise ValueError(
+            f"Probes measure whole batches, but {config.MICRO_BATCH}={micro} passes them in parts; leave it out for "
+            "a run that is measured."
+        )
+    if getattr(config, "compile", False):
+        raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")
 
 
 def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()) -> EpochTraining:
@@ -34,17 +120,19 @@ def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[
     `STEPS_BETWEEN_READS` steps, and the steps that followed a diverged loss are then left out.
     """
     task, fabric = training.task, training.fabric
-    seed_epoch(task.config.seed, epoch, fabric.global_rank)
+    # Torch's generators, which dropout draws from, depend on the epoch and the process alone.
+    seeds = np.random.SeedSequence((task.config.seed, epoch, fabric.global_rank))
+    torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
     training.network.train()
     at_once = fabric.device.type == "cpu" and fabric.world_size == 1
     record = _Record(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
     start = time.perf_counter()
-    for index, batch in enumerate(task.batches(epoch, fabric)):
+    for index, batch in enumerate(task.train_batches(epoch, **task.place(fabric))):
         done = epoch * task.steps_per_epoch + index
         record.result.lr = task.lr(done)
         set_rate(training.optimizer, record.result.lr)
         training.optimizer.zero_grad()
-        record.add(training.gradients(batch, done + 1), l2_term(training.optimizer))
+        record.add(*training.gradients(batch, done + 1), l2_term(training.optimizer))
         if (at_once or (index + 1) % STEPS_BETWEEN_READS == 0) and record.read():
             break
         task.clip(training.clipped)
@@ -65,9 +153,9 @@ class _Record:
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
         self.result = EpochTraining()
 
-    def add(self, statistics: StepStatistics, l2: Tensor) -> None:
+    def add(self, loss: Tensor, accuracy: Tensor, l2: Tensor) -> None:
         """A step of this process, without synchronization."""
-        self._steps.append((*statistics, l2))
+        self._steps.append((loss, accuracy, l2))
 
     def read(self) -> bool:
         """Read the new losses, as means over all processes; whether one of them has diverged."""
@@ -87,13 +175,8 @@ class _Record:
         return diverged is not None
 
     def average(self) -> None:
-        """Take the means over the epoch's steps."""
+        """Take the means over the epoch's steps, in double precision."""
         losses, accuracies, l2 = (torch.stack(values) for values in zip(*self._steps, strict=True))
-        self.result.loss = self._mean(losses)
-        self.result.loss_with_l2 = self._mean(losses + l2.to(losses.device))
-        self.result.accuracy = self._mean(accuracies)
-
-    def _mean(self, values: Tensor) -> float:
-        metric = mean_metric(self._fabric)
-        metric.update(values)
-        return float(metric.compute())
+        series = torch.stack([losses.double(), (losses + l2.to(losses.device)).double(), accuracies.double()])
+        means = mean_of_processes(self._fabric, series.sum(1)) / len(losses)
+        self.result.loss, self.result.loss_with_l2, self.result.accuracy = means.tolist()

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import MeanMetric
 
 from normless.data import SPECIAL_TOKENS
-from normless.train.task import StepStatistics, Task
+from normless.train.task import Task
 
 
-class Evaluation(NamedTuple):
-    """Mean cross entropy (nats), accuracy, and accuracy among the top five (None with five classes or fewer)."""
-
-    loss: float
-    accuracy: float
-    accuracy_top5: float | None = None
-
-
-def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> StepStatistics:
+def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> tuple[Tensor, Tensor]:
     """Add the gradient of the mean loss of a process's batch to the parameters' gradients.
 
     Each micro-batch is weighted by its share of the predictions, so the sum is the gradient of the whole batch for a
     network that computes every example on its own. Processes exchange gradients with the last micro-batch only; that
     exchange takes the mean over processes, so shares are relative to the mean number of predictions of a process.
+
+    Returns mean loss (nats) and accuracy of the batch, scalars on its device.
     """
     parts = task.micro_batches(batch)
     total = mean_of_processes(fabric, task.count(batch[-1]))
@@ -40,7 +34,33 @@ def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], ba
             fabric.backward(loss)
         losses.append(loss.detach())
         correct.append(task.correct(logits.detach(), targets))
-    return StepStatistics(torch.stack(losses).sum(), torch.stack(correct).sum() / total)
+    return torch.stack(losses).sum(), torch.stack(correct).sum() / total
+
+
+@torch.no_grad()
+def evaluate(
+    fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
+) -> list[float]:
+    """Means over a set, whose batches are shared by the processes, of a network in evaluation mode.
+
+    The network comes without its wrapper for training, which synchronizes every pass and so requires parts of equal
+    size. From logits and targets `sums` computes sums over a batch, and last the count that divides them.
+    """
+    network.eval()
+    if fabric.world_size > 1:
+        # Those of the first process, whose checkpoint is saved.
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, 0)
+    kind = next(network.parameters()).dtype
+    total = torch.zeros((), dtype=torch.float64, device=fabric.device)
+    for *inputs, targets in batches:
+        real = [in_memory_order(one.to(kind)) if one.is_floating_point() else one for one in inputs]
+        with fabric.autocast():
+            logits: Tensor = network(*real)
+        values = sums(logits.to(torch.get_default_dtype()), targets)
+        total = total + torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).to(total)
+    *totals, count = fabric.all_reduce(total, reduce_op="sum").tolist()  # type: ignore[union-attr]
+    return [value / count for value in totals]
 
 
 def mean_of_processes(fabric: Fabric, values: Any) -> Any:
@@ -49,20 +69,6 @@ def mean_of_processes(fabric: Fabric, values: Any) -> Any:
         return values
     real = values if values.is_floating_point() else values.to(torch.get_default_dtype())
     return fabric.all_reduce(real, reduce_op="mean")
-
-
-def mean_metric(fabric: Fabric) -> MeanMetric:
-    """A mean over all processes, in double precision; a NaN in it makes it NaN."""
-    metric = MeanMetric(nan_strategy="disable").to(fabric.device)
-    metric.set_dtype(torch.float64)
-    return metric
-
-
-def share_buffers(fabric: Fabric, network: nn.Module) -> None:
-    """Give every process the buffers of the first, whose checkpoint is saved."""
-    if fabric.world_size > 1:
-        for buffer in network.buffers():
-            torch.distributed.broadcast(buffer, 0)
 
 
 def in_memory_order(inputs: Tensor) -> Tensor:
@@ -89,18 +95,8 @@ def token_cross_entropy(
     With label smoothing ε the target of a token is (1 − ε)·one-hot + ε/vocabulary (Szegedy et al. 2016, section 7;
     0.1 in Vaswani et al. 2017, section 5.4).
     """
-    return F.cross_entropy(
-        logits.flatten(0, 1),
-        labels.flatten(),
-        ignore_index=padding,
-        label_smoothing=label_smoothing,
-        reduction=reduction,
-    )
-
-
-def count_correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
-    """The number of largest logits [B, T, vocabulary] at the labels [B, T]; padding does not count."""
-    return ((logits.argmax(-1) == labels) & (labels != SPECIAL_TOKENS.padding)).sum()
+    flat, options = labels.flatten(), {"label_smoothing": label_smoothing, "reduction": reduction}
+    return F.cross_entropy(logits.flatten(0, 1), flat, ignore_index=padding, **options)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

@@ -1,25 +1,40 @@
-"""What runs report: a row per epoch, and the result at the end, each with the metrics of its kind."""
+"""What runs report: a row per epoch, and at the end a result with its outcome, each with the metrics of its kind."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from normless.train.outcome import Outcome
+from normless import __version__
+
+if TYPE_CHECKING:
+    # Reading results must not import torch.
+    from torch import Tensor
+
+Outcome = Literal["trained", "chance", "diverged"]
+
+SIGNIFICANCE = 1e-3
+
+WINDOW = 0.1  # share of the epochs
+RELATIVE_FALL = 0.01
+ABSOLUTE_FALL = 1e-3  # nats
 
 
-class Scored(ABC):
+class Scored:
     """Base of the frozen dataclasses with a score."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    @abstractmethod
     def score(self) -> str:
-        """The quality of the network, in a few words, as the progress bar shows it."""
+        """The quality of the network in a few words, as the progress bar shows it; by default the test accuracy."""
+        accuracy = getattr(self, "test_accuracy", None)
+        return "" if accuracy is None else f"test accuracy {accuracy:.2%}"
 
 
 class Row(Scored):
@@ -65,11 +80,6 @@ class EpochRow(Row):
     test_accuracy_top5: float | None
     seconds: float
 
-    @property
-    def score(self) -> str:
-        """See `Scored.score`."""
-        return f"test accuracy {self.test_accuracy:.2%}"
-
 
 @dataclass(frozen=True)
 class TranslationRow(Row):
@@ -92,7 +102,7 @@ class TranslationRow(Row):
 
     @property
     def score(self) -> str:
-        """See `Scored.score`."""
+        """The validation loss, and BLEU if there is one."""
         bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
         return f"validation loss {self.validation_loss:.3f}{bleu}"
 
@@ -102,15 +112,15 @@ class Report(Scored):
 
     Attributes:
         ROW: the type of the rows.
-        outcome: trained, chance or diverged; see `normless.train.outcome`.
+        outcome: trained; chance, see `finished_outcome`; or diverged.
     """
 
-    ROW: ClassVar[type[Row]]
+    ROW: ClassVar[type[Row]] = EpochRow
 
     outcome: Outcome
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data, ready for JSON; a number that is not finite becomes its name as text."""
+        """The result as plain data, ready for JSON; a number that is not finite becomes its name, `inf` or `nan`."""
         values = asdict(self)
         rows = [_to_json(row) for row in values.pop("epochs")]
         return _to_json(values) | {"epochs": rows}
@@ -128,8 +138,6 @@ class TrainingResult(Report, Generic[SomeRow]):
     """How a run ended.
 
     Attributes:
-        outcome: `chance` where the test accuracy is not significantly above `chance_accuracy`, else trained or
-            diverged; see `normless.train.outcome`.
         test_loss: mean cross entropy (nats) on the test set of the network at the end; may be infinite or NaN.
         test_accuracy: share of the test set, examples or teacher-forced tokens, classified correctly at the end.
         chance_accuracy: that of the best constant guess.
@@ -170,14 +178,7 @@ class TrainingResult(Report, Generic[SomeRow]):
 class ClassificationResult(TrainingResult[EpochRow]):
     """How a run of classification ended, with the accuracies that `EpochRow` describes."""
 
-    ROW = EpochRow
-
     test_accuracy_top5: float | None
-
-    @property
-    def score(self) -> str:
-        """See `EpochRow.score`."""
-        return f"test accuracy {self.test_accuracy:.2%}"
 
     def metrics_in_words(self) -> dict[str, str]:
         """What the command prints of the metrics, by title."""
@@ -192,11 +193,7 @@ class ClassificationResult(TrainingResult[EpochRow]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult(ClassificationResult):
-    """How an image run ended.
-
-    Attributes:
-        doublings: how often the epochs were doubled for it.
-    """
+    """How an image run ended; `doublings` says how often the epochs were doubled for it."""
 
     doublings: int = 0
 
@@ -244,7 +241,7 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
 
     @property
     def score(self) -> str:
-        """See `Scored.score`."""
+        """BLEU on the test set."""
         return f"test BLEU {self.test_bleu_beam:.1f}"
 
     def metrics_in_words(self) -> dict[str, str]:
@@ -254,7 +251,7 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
 
 
 def _to_json(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity and no NaN; their names (`inf`, `nan`) stand for them."""
+    """JSON has no infinity and no NaN; their names stand for them."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
@@ -264,3 +261,47 @@ def _to_json(values: dict[str, Any]) -> dict[str, Any]:
 def _from_json(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     real = {field.name for field in fields(kind) if str(field.type).startswith("float")}
     return {name: float(value) if name in real and value is not None else value for name, value in values.items()}
+
+
+def chance_accuracy(labels: Tensor) -> float:
+    """Accuracy of the best constant guess: the share of the most common of the labels [N]."""
+    return float(labels.bincount().max()) / len(labels)
+
+
+def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
+    """`chance` unless the test accuracy is significantly above that of the best constant guess, else `trained`.
+
+    One-sided binomial test: with n test labels, test accuracy k/n, and the most common class a share p of the labels,
+    the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
+    """
+    from scipy.stats import binomtest
+
+    right = round(test_accuracy * len(labels))
+    test = binomtest(right, len(labels), chance_accuracy(labels), alternative="greater")
+    return "trained" if test.pvalue < SIGNIFICANCE else "chance"
+
+
+def has_plateaued(training_losses: Sequence[float]) -> bool | None:
+    """Whether the training loss no longer falls at the end of a run; None with fewer than two epochs.
+
+    Bjorck et al. (2018, appendix B) name no rule; this is ours: with windows of w = ⌈epochs / 10⌉ epochs, the mean of
+    the last window lies less than 1% of the mean of the window before it, or less than 0.001 nats, below that mean.
+    Losses are means of each epoch, without the L2 term, in nats.
+    """
+    if len(training_losses) < 2:
+        return None
+    width = math.ceil(WINDOW * len(training_losses))
+    last = math.fsum(training_losses[-width:]) / width
+    before = math.fsum(training_losses[-2 * width : -width]) / width
+    return before - last < max(RELATIVE_FALL * before, ABSOLUTE_FALL)
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """The versions of normless, Python, torch (with its build) and of those of the packages that are installed."""
+    import torch  # Its own version, unlike that of its distribution, names the build.
+
+    versions = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

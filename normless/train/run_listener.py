@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
@@ -21,13 +20,7 @@ SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
 
 @dataclass(frozen=True)
 class RunStart(Generic[Finished]):
-    """What is known when training starts.
-
-    Attributes:
-        config: of the run.
-        steps_per_epoch: optimizer steps in an epoch.
-        finished: rows of the epochs done before an interruption; empty for a new run.
-    """
+    """What is known when training starts; `finished` are the rows of the epochs done before an interruption."""
 
     config: Settings
     steps_per_epoch: int
@@ -65,11 +58,7 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
 
 
 class ProgressBar(RunListener[Row, Report]):
-    """Shows steps, epoch, the last loss and the last score; a context manager.
-
-    Args:
-        console: to draw on; standard error if None, so that standard output stays free for results.
-    """
+    """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._progress = Progress(
@@ -88,9 +77,7 @@ class ProgressBar(RunListener[Row, Report]):
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def on_start(self, start: RunStart[Row]) -> None:

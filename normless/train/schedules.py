@@ -72,14 +72,7 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
     1 / warmup of the rate and its last the whole rate (Goyal et al. 2017, section 2.2); it is part of the
     budget, not put before it. For "inverse_square_root" it is `inverse_square_root`, warm-up and all.
 
-    Args:
-        schedule: a key of `SCHEDULES`, or "inverse_square_root".
-        done: steps taken so far, 0 ≤ done < total.
-        total: steps of the whole training.
-        warmup: number of steps of the warm-up, 0 for none.
-
-    Raises:
-        ValueError: the schedule is unknown, or `done` lies outside the training.
+    An unknown schedule is a ValueError, and so is `done` outside 0 ≤ done < total. Without a warm-up its steps are 0.
     """
     if schedule not in SCHEDULES and schedule != INVERSE_SQUARE_ROOT:
         names = ", ".join((*SCHEDULES, INVERSE_SQUARE_ROOT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
@@ -54,13 +55,7 @@ class Settings:
     Args:
         epochs: passes over the training set.
         rate: learning rate, before the multipliers of schedule and groups.
-        weight_decay: L2 coefficient λ of λ/2·‖p‖².
-        decay_policy: which parameters decay: guidelines, all, weights, or terms joined by +, as in weights+last, by
-            the rules of normless.decay.
-        scalar_rate_scale: learning rate of scalar multipliers and biases, relative to that of the weights.
-        precision: number format of the computation, by the names of Lightning Fabric.
         seed: of initialization, order of examples, augmentation and dropout.
-        device: the kind of processor; auto is cuda where available.
 
     Raises:
         ValueError: fields have the wrong type, are out of range or contradict each other; one sentence for each.
@@ -72,12 +67,7 @@ class Settings:
 
     epochs: int
     rate: float
-    weight_decay: float
-    decay_policy: str
-    scalar_rate_scale: float
-    precision: Precision
     seed: int
-    device: Device
 
     def __post_init__(self) -> None:
         for name, value in checked_values(type(self), self.to_dict()).items():
@@ -97,11 +87,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration with these fields, the others at their defaults.
-
-        Raises:
-            ValueError: a key is no field, or a value is not allowed.
-        """
+        """The configuration with these fields, the others at their defaults; an unknown one is a ValueError."""
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(values) - set(known))
         if unknown:
@@ -124,17 +110,13 @@ class Settings:
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a dataclass's fields, each in its declared type and range; an integer given for a float is converted.
+    """Values of all fields of a dataclass, in their declared types; an integer given for a float is converted.
 
-    Args:
-        kind: a dataclass; ranges are ``Annotated`` metadata of `annotated_types` on its fields.
-        values: by name, one for every field.
-
-    Raises:
-        ValueError: a sentence for each wrong value: the field, what was expected, what came.
+    Ranges are ``Annotated`` metadata of `annotated_types`. Wrong values are a ValueError of a sentence for each: the
+    field, what was expected, what came.
     """
     try:
-        checked: dict[str, Any] = _adapter(kind).validate_python(dict(values))
+        checked: dict[str, Any] = _adapter(kind, strict=True).validate_python(dict(values))
     except ValidationError as error:
         hints = get_type_hints(kind, include_extras=True)
         details = error.errors(include_url=False)
@@ -143,12 +125,32 @@ def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: float(value) if isinstance(value, float) else value for name, value in checked.items()}
 
 
+def check_fields(instance: Any, error: type[ValueError]) -> None:
+    """Convert the fields of a frozen dataclass to their annotated types, by pydantic's conversions.
+
+    Raises:
+        error: for the first wrong field, as ``replicates should be greater than or equal to 1, got 0.``
+    """
+    kind: Any = type(instance)
+    try:
+        values = _adapter(kind, strict=False).validate_python(vars(instance))
+    except ValidationError as failure:
+        first = failure.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        if first["type"] == "value_error":
+            raise error(f"{place}: {first['ctx']['error']}") from failure
+        expected = first["msg"].replace("tuple", "list").replace("dictionary", "mapping")
+        raise error(re.sub(r"^\w+ should", f"{place} should", expected) + f", got {first['input']!r}.") from failure
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any]:
     hints = get_type_hints(kind, include_extras=True)
     make: Any = TypedDict  # called with a name that the type checker does not know
     table = make(kind.__name__, {field.name: hints[field.name] for field in fields(kind)})
-    table.__pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
+    table.__pydantic_config__ = ConfigDict(strict=strict, allow_inf_nan=not strict)
     return TypeAdapter(table)
 
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
-from normless.lifting import evaluating
+from normless.data import BytePairs, stored_byte_pairs
+from normless.lifting import running
 from normless.optim import param_groups
 from normless.residual import ResidualMap
+from normless.saving import RECIPE_FILE, load, read_recipe
+from normless.schemes import parse_scheme
 from normless.train.config import AdamConfig, RunConfig
-from normless.train.directory import RunDirectory
+from normless.train.directory import VOCABULARY_FILE, RunDirectory, replaced
 from normless.train.result import TrainingResult
 from normless.train.schedules import rate_multiplier
 
 Config = TypeVar("Config", bound=RunConfig)
-
-
-class StepStatistics(NamedTuple):
-    """Of one batch, on its device, without synchronization: mean loss (nats) and accuracy, both scalar."""
-
-    loss: Tensor
-    accuracy: Tensor
 
 
 @dataclass
@@ -50,7 +47,7 @@ class Task(ABC, Generic[Config]):
     """The data of a run, the network to train on it, its loss and its metrics.
 
     A batch is a tuple of inputs of the network and, last, the targets. The directory has the vocabulary of a resumed
-    run.
+    run; `vocabulary` is that of this run, if it has byte pairs.
 
     Raises:
         ValueError: the configuration names data that does not exist, or that does not fit its other settings.
@@ -61,6 +58,7 @@ class Task(ABC, Generic[Config]):
     def __init__(self, config: Config, directory: RunDirectory[Any, Any]) -> None:
         self.config = config
         self.directory = directory
+        self.vocabulary: BytePairs | None = None
         self.data: Any = self.load_data()
 
     @abstractmethod
@@ -73,7 +71,10 @@ class Task(ABC, Generic[Config]):
 
     @abstractmethod
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU, a pure function of the configuration and its files."""
+        """The converted network before training, on the CPU, a pure function of the configuration and its files.
+
+        Seeds the global generator with the configuration's seed.
+        """
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -100,18 +101,27 @@ class Task(ABC, Generic[Config]):
     def warmup(self) -> int:
         """The steps over which the learning rate first rises linearly."""
 
-    def save_data(self) -> None:
-        """Write what a resumed run needs of the data to the directory."""
+    def save_vocabulary(self) -> None:
+        """Write the vocabulary, if there is one, to the directory."""
+        if self.vocabulary is not None:
+            with replaced(self.directory.vocabulary) as part:
+                self.vocabulary.save(part)
 
-    def build_optimizer(self, network: nn.Module, found: ResidualMap) -> Optimizer:
+    def stored_vocabulary(self) -> BytePairs | None:
+        """The byte pairs of a resumed run, or else those in the folder of a saved network; None if there are none."""
+        folder = saved_folder(self.config.model)
+        beside = None if folder is None else stored_byte_pairs(folder / VOCABULARY_FILE)
+        return stored_byte_pairs(self.directory.vocabulary) or beside
+
+    def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
         """The optimizer of a network on its device, by groups of the decay policy; Adam or AdamW."""
-        return build_adam(self.config, network, found)
+        return build_adam(self.config, network, structure)
 
-    def clipped_parameters(self, network: nn.Module, found: ResidualMap) -> tuple[nn.Parameter, ...]:
+    def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
         """The parameters whose gradients are clipped if the configuration says so."""
         return tuple(network.parameters())
 
-    def clip(self, parameters: Sequence[nn.Parameter]) -> None:
+    def clip(self, parameters: tuple[nn.Parameter, ...]) -> None:
         """Clip the gradients of these parameters if the configuration says so."""
         if self.config.clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
@@ -121,15 +131,14 @@ class Task(ABC, Generic[Config]):
         """Optimizer steps in an epoch."""
         return int(self.data.steps_per_epoch(self.config.batch_limit))
 
-    def batches(self, epoch: int, fabric: Fabric) -> Iterator[Any]:
-        """This process's parts of the batches of an epoch (from 0): a pure function of configuration and epoch."""
-        share = {"device": fabric.device, "rank": fabric.global_rank, "world_size": fabric.world_size}
-        return self.train_batches(epoch, **share)
+    def place(self, fabric: Fabric) -> dict[str, Any]:
+        """What selects the parts of batches that are this process's, and their device."""
+        return {"device": fabric.device, "rank": fabric.global_rank, "world_size": fabric.world_size}
 
-    def train_batches(self, epoch: int, **share: Any) -> Iterator[Any]:
-        """The batches of an epoch, counted from 0, or the parts of one process."""
+    def train_batches(self, epoch: int, **place: Any) -> Iterator[Any]:
+        """The batches of an epoch, from 0, or the parts of a process: a pure function of configuration and epoch."""
         config = self.config
-        return iter(self.data.train_batches(config.batch_limit, seed=config.seed, epoch=epoch, **share))
+        return iter(self.data.train_batches(config.batch_limit, seed=config.seed, epoch=epoch, **place))
 
     def micro_batches(self, batch: Any) -> list[Any]:
         """A batch in the parts that are passed through the network at once."""
@@ -157,7 +166,7 @@ def check_logits(
     A failure is a ValueError with `what`, the inputs in words, and `advice`.
     """
     try:
-        with evaluating(network):
+        with running(network, training=False):
             logits = network(*inputs)
     except Exception as error:
         raise ValueError(f"{config.model} does not run on {what}: {error}. {advice}") from error
@@ -169,7 +178,7 @@ def check_logits(
         )
 
 
-def groups_of(config: RunConfig, network: nn.Module, found: ResidualMap) -> list[dict[str, Any]]:
+def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap) -> list[dict[str, Any]]:
     """The parameter groups of a network by the configuration's decay policy."""
     return param_groups(
         network,
@@ -177,13 +186,44 @@ def groups_of(config: RunConfig, network: nn.Module, found: ResidualMap) -> list
         weight_decay=config.weight_decay,
         policy=config.decay_policy,
         scalar_lr_scale=config.scalar_rate_scale,
-        residual_map=found,
+        residual_map=structure,
     )
 
 
-def build_adam(config: RunConfig, network: nn.Module, found: ResidualMap) -> Optimizer:
+def build_adam(config: RunConfig, network: nn.Module, structure: ResidualMap) -> Optimizer:
     """Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
     assert isinstance(config, AdamConfig)
     kind = AdamW if config.decoupled_decay else Adam
-    groups = groups_of(config, network, found)
+    groups = groups_of(config, network, structure)
     return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+
+
+def saved_folder(model: str) -> Path | None:
+    """The folder of a network saved by `normless.save` that the text of a model names, or None."""
+    folder = Path(model.strip())
+    return folder if (folder / RECIPE_FILE).is_file() else None
+
+
+def applied_scheme(config: RunConfig) -> str:
+    """The scheme of the trained network: the configuration's, or the one by which a saved network was converted."""
+    folder = saved_folder(config.model)
+    return config.scheme_text if folder is None else read_recipe(folder).scheme
+
+
+def load_saved(config: RunConfig, folder: Path) -> nn.Module:
+    """The saved network with its weights, in torch's default dtype; a run that would edit it is a ValueError."""
+    saved, requested = applied_scheme(config), config.scheme_text
+    default = next(field.default for field in fields(config) if field.name == "scheme")
+    if requested != default and parse_scheme(requested).edits != parse_scheme(saved).edits:
+        raise ValueError(
+            f"The network saved in {config.model} was converted by {saved!r} and the run asks for {requested!r}: a "
+            "second scheme would edit edits. Leave the scheme out to train it as it is, or name the network it was "
+            "before."
+        )
+    dropout = getattr(config, "dropout", None)
+    if dropout is not None:
+        raise ValueError(
+            f"dropout={dropout} would be an edit of the network saved in {config.model}, which is trained as "
+            "it is; leave it out, or convert and save the network by a scheme with that dropout."
+        )
+    return load(folder).to(torch.get_default_dtype())

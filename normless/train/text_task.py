@@ -14,23 +14,19 @@ from normless.data import (
     SPECIAL_TOKENS,
     BytePairs,
     CheckpointTokens,
-    LabelledText,
     LearnedTokens,
-    SentenceTokens,
     TextData,
     has_tokenizer,
     load_labelled_text,
 )
 from normless.models import SOURCE, TokenNumbers, build_model, checkpoint_folder, text_classifier
+from normless.saving import read_recipe
 from normless.schemes import parse_scheme
 from normless.spec import format_call, parse_call
 from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
-from normless.train.directory import replaced
-from normless.train.pretrained import load_saved, original_model, saved_folder, stored_vocabulary
-from normless.train.result import EpochRow, TextResult
-from normless.train.task import check_logits
-from normless.train.versions import versions_of
+from normless.train.result import EpochRow, TextResult, versions_of
+from normless.train.task import check_logits, load_saved, saved_folder
 
 
 class TextTask(ClassificationTask[TextConfig]):
@@ -41,41 +37,37 @@ class TextTask(ClassificationTask[TextConfig]):
     data: TextData
 
     def load_data(self) -> TextData:
-        """The labelled text that the configuration names, in tokens."""
-        text = load_labelled_text(self.config.data, root=self.config.data_root)
-        return TextData(text, self._tokens(text), longest=self.config.longest)
-
-    def _tokens(self, text: LabelledText) -> SentenceTokens:
-        """The tokens of a checkpoint, else the byte pairs of the run or a saved network, else those of the text."""
-        checkpoint = checkpoint_folder(original_model(self.config.model))
+        """The labelled text, in tokens of a checkpoint, else in byte pairs, stored ones or those of the text."""
+        config, folder = self.config, saved_folder(self.config.model)
+        text = load_labelled_text(config.data, root=config.data_root)
+        original = None if folder is None else read_recipe(folder).model
+        checkpoint = checkpoint_folder(original or config.model)
         if checkpoint is not None and has_tokenizer(checkpoint):
-            return CheckpointTokens(checkpoint)
-        stored = stored_vocabulary(self.config, self.directory)
-        return LearnedTokens(stored or BytePairs.train(text.train.sentences, self.config.vocabulary))
-
-    def save_data(self) -> None:
-        """Write the vocabulary if it was learned."""
-        if isinstance(self.data.tokens, LearnedTokens):
-            with replaced(self.directory.vocabulary) as part:
-                self.data.tokens.pieces.save(part)
+            return TextData(text, CheckpointTokens(checkpoint), longest=config.longest)
+        self.vocabulary = self.stored_vocabulary() or BytePairs.train(text.train.sentences, config.vocabulary)
+        return TextData(text, LearnedTokens(self.vocabulary), longest=config.longest)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tokens [B, S] of the first training batch."""
         return (next(self.train_batches(0)).inputs,)
 
     def build_network(self) -> nn.Module:
-        """See `Task.build_network`; seeds the global generator with the configuration's seed."""
+        """See `Task.build_network`."""
         config, data = self.config, self.data
         torch.manual_seed(config.seed)
-        folder = saved_folder(config.model)
-        if folder is not None:
-            network = load_saved(config, folder)
-            _check(config, network, data, highest=data.tokens.size - 1)
-            return network
+        folder, longest = saved_folder(config.model), data.longest_sentence
         scheme = parse_scheme(config.scheme)
-        network = _original(config, data)
-        _check(config, network, data)
-        return convert(network, scheme, *self.example_inputs())
+        network = _original(config, data) if folder is None else load_saved(config, folder)
+        if folder is not None:
+            # The vocabulary may be larger than the saved network's.
+            longest[0, 1] = data.tokens.size - 1
+        what = f"the longest sentence of {data.text.name}, which has {longest.shape[1]} tokens of {data.tokens.size}"
+        advice = (
+            "Cut sentences by the setting longest, let the network have positions for them, or put the "
+            "vocabulary.json of a saved network into its folder."
+        )
+        check_logits(config, network, (longest,), data.classes, what, advice)
+        return network if folder is not None else convert(network, scheme, *self.example_inputs())
 
     @property
     def warmup(self) -> int:
@@ -110,16 +102,3 @@ def _original(config: TextConfig, data: TextData) -> nn.Module:
     name, arguments = parse_call(call)
     fitted = {"vocabulary": tokens.size, "classes": data.classes, "padding": tokens.padding} | arguments
     return build_model(format_call(f"{source}:{name}", fitted))
-
-
-def _check(config: TextConfig, network: nn.Module, data: TextData, highest: int | None = None) -> None:
-    """Check that the network takes the longest sentence, the highest token in it, and returns a logit per class."""
-    longest = data.longest_sentence
-    if highest is not None:
-        longest[0, 1] = highest
-    what = f"the longest sentence of {data.text.name}, which has {longest.shape[1]} tokens of {data.tokens.size}"
-    advice = (
-        "Cut sentences by the setting longest, let the network have positions for them, or put the vocabulary.json "
-        "of a saved network into its folder."
-    )
-    check_logits(config, network, (longest,), data.classes, what, advice)

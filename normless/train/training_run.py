@@ -15,16 +15,12 @@ from torch import nn
 
 from normless.data import TextData, TranslationData
 from normless.probes import RideAlong
-from normless.train.assembly import Training, assemble, check_measurable, make_fabric
-from normless.train.checkpoint import load_checkpoint, restored, save_checkpoint
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
-from normless.train.curve_files import Curves
-from normless.train.denormals import denormals_flushed
-from normless.train.directory import RunDirectory
+from normless.train.directory import RunDirectory, RunDirectoryError
 from normless.train.image_task import ImageTask
-from normless.train.loop import train_epoch
-from normless.train.outcome import has_plateaued
-from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult
+from normless.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
+from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult, has_plateaued
+from normless.train.run_files import Curves, load_checkpoint, load_weights, save_checkpoint
 from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
 from normless.train.task import EpochTraining, Task
 from normless.train.text_task import TextTask
@@ -35,6 +31,9 @@ TASKS: Mapping[type[RunConfig], type[Task[Any]]] = {
     TextConfig: TextTask,
     TranslationConfig: TranslationTask,
 }
+
+# Below float32's smallest normal number, 2⁻¹²⁶.
+DENORMAL = 1e-40
 
 
 class _Options(TypedDict, total=False):
@@ -122,6 +121,28 @@ def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any],
             torch.set_default_dtype(before)
 
 
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Take denormal numbers as 0 in the body, as most accelerators do; the former setting is restored.
+
+    Processors are a hundred times slower on them. A signal or gradient that shrinks from block to block, as with sums
+    times √½, is denormal in some fifty blocks of a very deep network before it is 0. Without effect where the
+    processor does not support it. A library's threads inherit the setting when they start and keep it: enter before
+    the first operator to reach those of oneDNN's convolutions.
+    """
+    before = are_flushed()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def are_flushed() -> bool:
+    """Whether torch's operators take denormal numbers as 0 in this thread."""
+    return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()
+
+
 def _train_until_plateau(config: TrainConfig, place: RunDirectory[Any, Any], once: Callable[..., Any]) -> RunResult:
     """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
     for doublings in range(config.max_doublings + 1):
@@ -147,7 +168,7 @@ def _train_once(
         training = assemble(_task_type(type(config))(config, place), fabric, ride_along)
         if fabric.is_global_zero:
             place.begin(config)
-            training.task.save_data()
+            training.task.save_vocabulary()
         result = _trained(training, listeners)
         if fabric.is_global_zero:
             place.store_result(result)
@@ -217,8 +238,7 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
 def trained_network(directory: Path | str) -> nn.Module:
     """The network of an image run after its last finished epoch, on the CPU, in evaluation mode.
 
-    Raises:
-        RunDirectoryError: the directory holds no run, or one that finished no epoch.
+    A directory with no run, or with one that finished no epoch, is a RunDirectoryError.
     """
     return _network_and_data(directory, TrainConfig)[0]
 
@@ -236,11 +256,15 @@ def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationDat
 def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tuple[nn.Module, Any]:
     place = _place(directory, config_type)
     config = place.stored_config()
-    place.check_trained()
+    if not place.checkpoint.exists():
+        raise RunDirectoryError(f"The run in {place.path} has no checkpoint: it finished no epoch of its own.")
     with torch.random.fork_rng(devices=[]):
         task = _task_type(config_type)(config, place)
         network = task.build_network()
-    return restored(network, place.checkpoint), task.data
+    weights = load_weights(place.checkpoint)
+    kind = next(weights[name].dtype for name, _ in network.named_parameters())
+    network.to(kind).load_state_dict(weights)
+    return network.eval(), task.data
 
 
 def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:

@@ -19,20 +19,16 @@ from normless.data import (
     joint_vocabulary,
     load_parallel_text,
 )
-from normless.lifting import evaluating
 from normless.models import build_model
 from normless.schemes import parse_scheme
 from normless.spec import format_call, parse_call
 from normless.train.config import TranslationConfig
 from normless.train.decoding import Bleu, bleu, translate
-from normless.train.decoding.bleu import require_sacrebleu
+from normless.train.decoding.translate import require_sacrebleu
 from normless.train.directory import VOCABULARY_FILE, replaced
-from normless.train.objective import Evaluation, count_correct_tokens, share_buffers, token_cross_entropy
-from normless.train.outcome import chance_accuracy, finished_outcome
-from normless.train.pretrained import load_saved, saved_folder, stored_vocabulary
-from normless.train.result import TranslationResult, TranslationRow
-from normless.train.task import EpochTraining, Task, check_logits
-from normless.train.versions import versions_of
+from normless.train.objective import evaluate, token_cross_entropy
+from normless.train.result import TranslationResult, TranslationRow, chance_accuracy, finished_outcome, versions_of
+from normless.train.task import EpochTraining, Task, check_logits, load_saved, saved_folder
 
 
 class TranslationTask(Task[TranslationConfig]):
@@ -46,11 +42,11 @@ class TranslationTask(Task[TranslationConfig]):
         """The parallel text that the configuration names, in a vocabulary."""
         require_sacrebleu()
         config = self.config
-        named = {"source": config.source, "target": config.target}
-        languages: dict[str, Any] = {name: language for name, language in named.items() if language is not None}
+        sides = {"source": config.source, "target": config.target}
+        languages: dict[str, Any] = {side: language for side, language in sides.items() if language is not None}
         text = load_parallel_text(config.data, root=config.data_root, **languages)
-        vocabulary = stored_vocabulary(config, self.directory) or joint_vocabulary(text, config.vocabulary)
-        data = TranslationData(text, vocabulary, longest=config.longest)
+        self.vocabulary = self.stored_vocabulary() or joint_vocabulary(text, config.vocabulary)
+        data = TranslationData(text, self.vocabulary, longest=config.longest)
         total = config.epochs * data.steps_per_epoch(config.batch_tokens)
         if config.warmup_steps >= total:
             raise ValueError(
@@ -59,18 +55,13 @@ class TranslationTask(Task[TranslationConfig]):
             )
         return data
 
-    def save_data(self) -> None:
-        """Write the vocabulary."""
-        with replaced(self.directory.vocabulary) as part:
-            self.data.vocabulary.save(part)
-
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Source [B, S] and target [B, T] of the first training batch."""
         batch = next(self.train_batches(0))
         return batch.source, batch.target
 
     def build_network(self) -> nn.Module:
-        """See `Task.build_network`; seeds the global generator with the configuration's seed."""
+        """See `Task.build_network`."""
         config, size = self.config, self.data.vocabulary.size
         torch.manual_seed(config.seed)
         folder = saved_folder(config.model)
@@ -112,19 +103,19 @@ class TranslationTask(Task[TranslationConfig]):
         return total / self.count(targets).clamp(min=1)
 
     def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The number of tokens with the largest logit."""
-        return count_correct_tokens(logits, targets)
+        """The number of largest logits [B, T, vocabulary] at the labels [B, T]; padding does not count."""
+        return ((logits.argmax(-1) == targets) & (targets != SPECIAL_TOKENS.padding)).sum()
 
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
     ) -> dict[str, Any]:
         """Loss, accuracy and, if due, BLEU on the validation set."""
-        validation = self._evaluated("validation", fabric, network)
+        loss, accuracy = self._evaluated("validation", fabric, network)
         every = self.config.bleu_every
         due = epoch == self.config.epochs or (every is not None and epoch % every == 0)
         return {
-            "validation_loss": validation.loss,
-            "validation_accuracy": validation.accuracy,
+            "validation_loss": loss,
+            "validation_accuracy": accuracy,
             "validation_bleu": self._scored("validation", fabric, network)[0].score if due else None,
         }
 
@@ -132,7 +123,7 @@ class TranslationTask(Task[TranslationConfig]):
         self, rows: Sequence[TranslationRow], diverged: bool, fabric: Fabric, network: nn.Module
     ) -> dict[str, Any]:
         """Loss, accuracy and BLEU on the test set, the outcome, and what identifies the text; write translations."""
-        test = self._evaluated("test", fabric, network)
+        loss, accuracy = self._evaluated("test", fabric, network)
         greedy, _ = self._scored("test", fabric, network)
         beam, translations = self._scored("test", fabric, network, width=self.config.beam_width)
         if fabric.is_global_zero:
@@ -142,12 +133,12 @@ class TranslationTask(Task[TranslationConfig]):
         labels = torch.cat([batch.labels.flatten() for _, batch in batches])
         labels = labels[labels != SPECIAL_TOKENS.padding]
         return {
-            "outcome": "diverged" if diverged else finished_outcome(test.accuracy, labels),
+            "outcome": "diverged" if diverged else finished_outcome(accuracy, labels),
             "test_bleu_greedy": greedy.score,
             "test_bleu_beam": beam.score,
             "bleu_signature": beam.signature,
-            "test_loss": test.loss,
-            "test_accuracy": test.accuracy,
+            "test_loss": loss,
+            "test_accuracy": accuracy,
             "chance_accuracy": chance_accuracy(labels),
             "validation_loss": rows[-1].validation_loss if rows else None,
             "validation_bleu": rows[-1].validation_bleu if rows else None,
@@ -157,37 +148,23 @@ class TranslationTask(Task[TranslationConfig]):
             "versions": versions_of("numpy", "tokenizers", "sacrebleu"),
         }
 
-    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> Evaluation:
+    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> list[float]:
         """Teacher-forced loss and accuracy on a set, some of its batches in each process."""
-        share_buffers(fabric, network)
-        loss, correct, count = 0.0, 0, 0
-        batches = self.data.evaluation_batches(name, self.config.batch_tokens, device=fabric.device)
-        with evaluating(network):
-            for _, batch in islice(batches, fabric.global_rank, None, fabric.world_size):
-                with fabric.autocast():
-                    logits: Tensor = network(batch.source, batch.target)
-                logits = logits.to(torch.get_default_dtype())
-                loss += float(token_cross_entropy(logits, batch.labels, reduction="sum"))
-                correct += int(self.correct(logits, batch.labels))
-                count += int(batch.label_count)
-        totals = torch.tensor([loss, correct, count], dtype=torch.float64, device=fabric.device)
-        loss, right, tokens = fabric.all_reduce(totals, reduce_op="sum").tolist()  # type: ignore[union-attr]
-        return Evaluation(loss / tokens, right / tokens)
+
+        def sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+            loss = token_cross_entropy(logits, labels, reduction="sum")
+            return loss, self.correct(logits, labels), self.count(labels)
+
+        every = self.data.evaluation_batches(name, self.config.batch_tokens, device=fabric.device)
+        batches = (batch for _, batch in islice(every, fabric.global_rank, None, fabric.world_size))
+        return evaluate(fabric, network, batches, sums)
 
     def _scored(self, name: SetName, fabric: Fabric, network: nn.Module, width: int = 1) -> tuple[Bleu, list[str]]:
         """BLEU of the translations of a set, by greedy or by beam search, and these."""
+        config, place = self.config, self.place(fabric)
+        search = {"width": width, "penalty": config.length_penalty, "longer_by": config.longer_by}
         with fabric.autocast():
-            translations = translate(
-                network,
-                self.data,
-                name,
-                width=width,
-                penalty=self.config.length_penalty,
-                longer_by=self.config.longer_by,
-                device=fabric.device,
-                rank=fabric.global_rank,
-                world_size=fabric.world_size,
-            )
+            translations = translate(network, self.data, name, **search, **place)  # type: ignore[arg-type]
         return bleu(translations, self.data.pairs(name).target), translations
 
 

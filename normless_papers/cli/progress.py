@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from normless.plots import VERDICT_INKS
@@ -18,7 +17,7 @@ from normless_papers.reproduction import Reproduction
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class ReproductionProgress(LaboratoryListener, AbstractContextManager["ReproductionProgress"]):
+class ReproductionProgress(LaboratoryListener):
     """Reports when artefacts begin and end, and the training runs in between as the listener of a laboratory."""
 
     def __init__(self, artefacts: int, console: Console | None = None) -> None:
@@ -27,26 +26,22 @@ class ReproductionProgress(LaboratoryListener, AbstractContextManager["Reproduct
         self._place = self._missing = self._finished = 0
         self._name = ""
         self._printed = time.monotonic()
-        self._status = Status("", console=self.console) if self.console.is_terminal else None
+        self._status = Status("", console=self.console)
 
     def __enter__(self) -> ReproductionProgress:
-        if self._status is not None:
+        if self.console.is_terminal:
             self._status.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
 
     def begin(self, name: str) -> None:
         """Report that an artefact begins."""
         self._place += 1
         self._name = f"[{self._place}/{self._artefacts}] {name}"
         self._printed = time.monotonic()
-        if self._status is not None:
-            self._status.update(self._name.replace("[", r"\["))
+        self._status.update(escape(self._name))
 
     def end(self, one: Reproduction) -> None:
         """Report the verdict on an artefact."""
@@ -62,9 +57,8 @@ class ReproductionProgress(LaboratoryListener, AbstractContextManager["Reproduct
         """Report how many of the set are finished."""
         self._finished += len(rows)
         text = f"{self._name}: {self._finished} of {self._missing} training runs"
-        if self._status is not None:
-            self._status.update(text.replace("[", r"\["))
-        elif time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
+        self._status.update(escape(text))
+        if not self.console.is_terminal and time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
             self._print(text)
 

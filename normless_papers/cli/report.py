@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.output import add_json_flag, print_json
+from normless.output import add_json_flag, answer
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,8 +24,4 @@ def run(namespace: Namespace) -> int:
 
     path = write_page_of(namespace.directory, namespace.page)
     size = path.stat().st_size
-    if namespace.json:
-        print_json({"page": str(path), "bytes": size})
-    else:
-        sys.stdout.write(f"wrote {path} ({size / 1e6:.1f} MB)\n")
-    return 0
+    return answer(namespace, {"page": str(path), "bytes": size}, f"wrote {path} ({size / 1e6:.1f} MB)")

@@ -6,17 +6,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.errors import NormlessError
-from normless.output import add_json_flag, print_json
+from normless.output import add_json_flag, answer
 from normless_papers.budgets import Budget
 from normless_papers.published import PAPERS, Published, published
-
-if TYPE_CHECKING:
-    from normless_papers.reproduction import Reproduction
 
 OUT = Path("normless-results")
 
@@ -57,28 +53,9 @@ def run(namespace: Namespace) -> int:
     """List, or carry out and print; 1 if something ended in an error, which a failing claim is not."""
     if namespace.paper is not None and namespace.paper not in PAPERS:
         raise NormlessError(f"There is no paper {namespace.paper!r}; choose among {', '.join(PAPERS)}.")
+    entries = [entry for entry in published().values() if namespace.paper in (None, entry.paper)]
     if namespace.list:
-        return _list(namespace)
-    entries = _asked_for(namespace)
-    results = _carry_out(entries, namespace)
-    if namespace.json:
-        rows = [one.to_dict() | {"files": str(_folder(one, namespace.out))} for one in results]
-        print_json({"out": str(namespace.out), "results": rows})
-    else:
-        from normless_papers.cli.text import in_full, summary
-
-        texts = [in_full(one, _folder(one, namespace.out)) for one in results] if namespace.ids else []
-        texts += [summary(results)] if len(results) > 1 else []
-        sys.stdout.write("\n\n".join(texts) + f"\n\nnormless report {namespace.out} makes a page of all results.\n")
-    return int(any(one.error for one in results))
-
-
-def _asked_for(namespace: Namespace) -> list[Published]:
-    """The artefacts to carry out.
-
-    Raises:
-        NormlessError: none was named, or both some and all.
-    """
+        return _list(entries, namespace)
     if bool(namespace.ids) == namespace.all:
         raise NormlessError(
             "Expected ids of artefacts, such as fixup/table-1, or --all; normless reproduce --list lists them."
@@ -86,53 +63,42 @@ def _asked_for(namespace: Namespace) -> list[Published]:
     if namespace.ids:
         from normless_papers.artefact import published_of
 
-        return [published_of(name) for name in dict.fromkeys(namespace.ids)]
-    return _of_paper(namespace.paper)
-
-
-def _of_paper(paper: str | None) -> list[Published]:
-    return [entry for entry in published().values() if paper in (None, entry.paper)]
-
-
-def _carry_out(entries: Sequence[Published], namespace: Namespace) -> list[Reproduction]:
-    """One after another, with one laboratory for the runs of all."""
+        entries = [published_of(name) for name in dict.fromkeys(namespace.ids)]
     from normless_papers.cli.progress import ReproductionProgress
+    from normless_papers.cli.text import in_full, summary
     from normless_papers.reproduce import laboratory_in, reproduce
+    from normless_papers.storage import folder_of
 
+    results = []
     # What an artefact prints is not part of what is printed here.
     with (
         redirect_stdout(sys.stderr),
         ReproductionProgress(len(entries)) as progress,
         laboratory_in(namespace.out, namespace.workers, progress) as laboratory,
     ):
-        results = []
         for entry in entries:
             progress.begin(entry.id)
             options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "again")}
             results.append(reproduce(entry.id, namespace.budget, laboratory=laboratory, **options))
             progress.end(results[-1])
-    return results
+    folders = [folder_of(namespace.out, one.id, one.budget) for one in results]
+    rows = [one.to_dict() | {"files": str(folder)} for one, folder in zip(results, folders, strict=True)]
+    texts = list(map(in_full, results, folders)) if namespace.ids else []
+    texts += [summary(results)] if len(results) > 1 else []
+    text = "\n\n".join([*texts, f"normless report {namespace.out} makes a page of all results."])
+    answer(namespace, {"out": str(namespace.out), "results": rows}, text)
+    return int(any(one.error for one in results))
 
 
-def _list(namespace: Namespace) -> int:
+def _list(entries: Sequence[Published], namespace: Namespace) -> int:
     """Every artefact with its verdict at each budget, as far as there is one."""
     from normless_papers.budgets import BUDGETS
     from normless_papers.cli.text import listing
     from normless_papers.storage import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []
-    for entry in _of_paper(namespace.paper):
+    for entry in entries:
         results = {budget: load(namespace.out, entry.id, budget) for budget in BUDGETS}
         rows.append((entry, {budget: one.verdict if one else "not run" for budget, one in results.items()}))
-    if namespace.json:
-        listed = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
-        print_json({"out": str(namespace.out), "artefacts": listed})
-    else:
-        sys.stdout.write(listing(rows) + "\n")
-    return 0
-
-
-def _folder(one: Reproduction, out: Path) -> Path:
-    from normless_papers.storage import folder_of
-
-    return folder_of(out, one.id, one.budget)
+    listed = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
+    return answer(namespace, {"out": str(namespace.out), "artefacts": listed}, listing(rows))

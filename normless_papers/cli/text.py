@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from normless.cli import as_text, table, terminal_width
-from normless.plots import VERDICT_INKS
+from normless.cli import GAP, as_text, table, terminal_width
+from normless.plots import VERDICT_INKS, Table
 from normless_papers.claims import BASES
-from normless_papers.cli.wide_tables import tabular
-from normless_papers.formatting import spoken, table_of, text_of
+from normless_papers.formatting import NOTHING, is_published, spoken, table_of, text_of
 from normless_papers.published import Published
 from normless_papers.reproduction import Reproduction
 from normless_papers.storage import PICTURE, TABLE
@@ -43,8 +42,11 @@ def in_full(one: Reproduction, folder: Path) -> str:
 
 def summary(results: Sequence[Reproduction]) -> str:
     """A line for each result, and how many there are of each verdict, by what they rest on too."""
-    rows = [(one.id, one.verdict, f"{one.seconds:.1f}", one.error or _deciding(one)) for one in results]
-    text = as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,)), terminal_width())
+    # The first claim that has the verdict of the whole, where that is not that all hold.
+    claims = [next((c.claim for c in one.checks if c.verdict == one.verdict != "holds"), "") for one in results]
+    cells = zip(results, claims, strict=True)
+    rows = [(one.id, one.verdict, f"{one.seconds:.1f}", one.error or claim) for one, claim in cells]
+    text = as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,)))
     lines = [f"{len(results)} artefacts in {sum(one.seconds for one in results):.0f} s: {_counted(results)}"]
     classes = {basis: [one for one in results if one.basis == basis] for basis in BASES}
     lines += [f"  {basis}: {_counted(members)}" for basis, members in classes.items() if members]
@@ -55,7 +57,7 @@ def listing(rows: Sequence[tuple[Published, Mapping[str, str]]]) -> str:
     """Id, kind, the state at each budget, and title."""
     budgets = list(rows[0][1]) if rows else []
     cells = [(one.id, one.kind, *states.values(), one.title) for one, states in rows]
-    return as_text(table(("artefact", "kind", *budgets, "title"), cells), terminal_width())
+    return as_text(table(("artefact", "kind", *budgets, "title"), cells))
 
 
 def _counted(results: Sequence[Reproduction]) -> str:
@@ -64,12 +66,35 @@ def _counted(results: Sequence[Reproduction]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
 
 
-def _deciding(one: Reproduction) -> str:
-    """The first claim that has the verdict of the whole, where that is not that all hold."""
-    if one.verdict == "holds":
-        return ""
-    return next((check.claim for check in one.checks if check.verdict == one.verdict), "")
-
-
 def _wrapped(text: str, width: int, indent: str) -> str:
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, drop_whitespace=True)
+
+
+def tabular(shown: Table, width: int) -> str:
+    """The table as text; turned where its words have no room side by side.
+
+    Turned, every row with a measured number is a column, and there are as many such tables below each other as the
+    width asks for; rows that only are published are counted.
+    """
+    titles, headers = [column.name for column in shown.columns], shown.row_headers
+    # With lines broken between words alone.
+    widths = [max(map(len, " ".join(column).split())) for column in zip(titles, *shown.rows, strict=True)]
+    if sum(widths) + GAP * (len(widths) - 1) <= width:
+        right = tuple(place for place, column in enumerate(shown.columns) if column.numeric)
+        return as_text(table(titles, shown.rows, right=right), width)
+    # More than what names a row and what is published.
+    own = [place for place, title in enumerate(titles) if place >= headers and not is_published(title)]
+    measured = [row for row in shown.rows if any(row[place] != NOTHING for place in own)] or shown.rows
+    # The name of each row, and then its numbers.
+    turned = [(", ".join(row[:headers]), *row[headers:]) for row in measured]
+    names = ["", *titles[headers:]]
+    widest = max(len(text) for row, named in zip(measured, turned, strict=True) for text in (named[0], *row)) + GAP
+    at_once = max(1, (width - max(map(len, names))) // widest)
+    parts = []
+    for start in range(0, len(turned), at_once):
+        heading, *lines = zip(names, *turned[start : start + at_once], strict=True)
+        # A line for every quantity that any of the rows has.
+        lines = [line for line in lines if any(cell != NOTHING for cell in line[1:])]
+        parts.append(as_text(table(heading, lines, right=tuple(range(1, len(heading)))), width))
+    left = len(shown.rows) - len(measured)
+    return "\n\n".join([*parts, f"Published and not measured: {left} more."] if left else parts)

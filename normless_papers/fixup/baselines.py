@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -26,24 +25,16 @@ from normless_papers.runs import Runs
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """Sums times √½: every sum by the formula, moments over draws, and the training."""
-
-    sums: Agreement
-    per_block: Estimate  # the factor of the second moment from block to block
-    ratio: Estimate  # of the second moments of branch and skip path
-    runs: Runs
-
-
-def _sqrt2_scaling(scaled: Scaled) -> list[Check]:
+def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Check]:
+    """Of every sum, the second moment's factor from block to block, its ratio of branch and skip path, and runs."""
+    sums, per_block, ratio, runs = facts
     constant = "The second moment stays constant: from block to block its factor is 1, to 2 %."
     equal = "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %."
     return [
-        scaled.sums.check(),
-        near(constant, scaled.per_block, 1, 0.02),
-        near(equal, scaled.ratio, 1, 0.05),
-        *_trainable(scaled.runs, "sqrt(1/2)", "With sums times √½"),
+        sums.check(),
+        near(constant, per_block, 1, 0.02),
+        near(equal, ratio, 1, 0.05),
+        *_trainable(runs, "sqrt(1/2)", "With sums times √½"),
     ]
 
 
@@ -83,7 +74,7 @@ def sqrt2_scaling(
     return runs.evidence(
         _with_accuracies(grown, runs),
         lambda: GROWTH(grown),
-        facts=Scaled(sums, over_draws(np.exp(logs[:, -1] / blocks)), over_draws(ratios), runs),
+        facts=(sums, over_draws(np.exp(logs[:, -1] / blocks)), over_draws(ratios), runs),
         setup=setup | setup_of(runs, efforts),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
@@ -92,17 +83,9 @@ def sqrt2_scaling(
     )
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """Layer-sequential unit variance: variances of outputs on the calibration batch, weights, and the training."""
-
-    branches: Sequence[float]
-    layers: Sequence[float]
-    rows: Agreement  # every weight, as a matrix, with orthogonal ones
-    runs: Runs
-
-
-def _lsuv(calibrated: Calibrated) -> list[Check]:
+def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Check]:
+    """Of the outputs' variances on the calibration batch, of the weights, and of the training."""
+    outputs, rows, runs = facts
     return [
         *(
             check(
@@ -112,10 +95,10 @@ def _lsuv(calibrated: Calibrated) -> list[Check]:
                 largest=max(variances),
                 count=len(variances),
             )
-            for name, variances in (("branch", calibrated.branches), ("weight layer", calibrated.layers))
+            for name, variances in outputs.items()
         ),
-        calibrated.rows.check(),
-        *_trainable(calibrated.runs, "LSUV", "With LSUV"),
+        rows.check(),
+        *_trainable(runs, "LSUV", "With LSUV"),
     ]
 
 
@@ -136,7 +119,7 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
     return runs.evidence(
         _with_accuracies(variances, runs),
         lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
-        facts=Calibrated(table["branch_variance"].tolist(), layers, _orthogonality(network), runs),
+        facts=({"branch": table["branch_variance"], "weight layer": layers}, _orthogonality(network), runs),
         setup={"calibrated": calibration, **setup_of(runs, efforts)},
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 from typing import Any
@@ -27,46 +26,48 @@ from normless_papers.theory.parameter_sets import candidate_sets
 ROUNDING = 1e-3
 
 
-def _homogeneous(depth: int, batch: MeasuredBatch, scheme: str) -> nn.Module:
+def _homogeneous(depth: int, batch: MeasuredBatch) -> nn.Module:
     """A CIFAR ResNet without normalization whose classifier has a zero bias, as homogeneity wants."""
-    network = convert(resnet_cifar(depth, batch.classes, batch.inputs.shape[1]), scheme)
+    network = convert(resnet_cifar(depth, batch.classes, batch.inputs.shape[1]), "xavier")
     nn.init.zeros_(network.get_submodule("classifier").get_parameter("bias"))
     return network
 
 
-@dataclass(frozen=True)
-class InputBounds:
-    """What theorem 1 compares: `InputGradientBounds.table` of every draw, and at Fixup's initialization."""
-
-    rows: pd.DataFrame
-    start: pd.DataFrame
-    classes: int
-
-    @property
-    def deviation(self) -> float:
-        """Of the identity; rounding is that of the logits: of two large terms the difference is not exact."""
-        size = self.rows["loss"] + self.rows["entropy"] + 1
-        return float(((self.rows["inner_product"] - self.rows["loss"] + self.rows["entropy"]).abs() / size).max())
-
-    @property
-    def violated(self) -> pd.Series:
-        """Whether a gradient is smaller than its bound, where that is above 0 and says something."""
-        rows = self.rows[self.rows["bound"] > 0]
-        slack = ROUNDING * (rows["loss"] + rows["entropy"] + 1) / rows["input_norm"]
-        return rows["gradient_norm"] < rows["bound"] - slack
+def _violated(rows: pd.DataFrame, least: pd.Series) -> pd.Series:
+    """Whether a gradient is smaller than its bound less rounding, where the bound is above 0 and says something."""
+    return (rows["gradient_norm"] < least)[rows["bound"] > 0]
 
 
-def _theorem_1(bounds: InputBounds) -> list[Check]:
-    start = bounds.start
-    at_start = (start[["loss", "entropy"]] - log(bounds.classes)).abs().max().max()
+def _below_input_bounds(rows: pd.DataFrame) -> pd.Series:
+    slack = ROUNDING * (rows["loss"] + rows["entropy"] + 1) / rows["input_norm"]
+    return _violated(rows, rows["bound"] - slack)
+
+
+def _below_set_bounds(rows: pd.DataFrame) -> pd.Series:
+    return _violated(rows, rows["bound"] * (1 - ROUNDING))
+
+
+def _deviation(rows: pd.DataFrame) -> float:
+    """Of the identity; rounding is that of the logits: of two large terms the difference is not exact."""
+    size = rows["loss"] + rows["entropy"] + 1
+    return float(((rows["inner_product"] - rows["loss"] + rows["entropy"]).abs() / size).max())
+
+
+def _theorem_1(facts: tuple[pd.DataFrame, pd.DataFrame, int]) -> list[Check]:
+    """Of `InputGradientBounds.table` of every draw and at Fixup's initialization, and the number of classes."""
+    rows, start, classes = facts
+    deviation = _deviation(rows)
+    at_start = (start[["loss", "entropy"]] - log(classes)).abs().max().max()
     return [
         check(
             f"⟨∂l/∂x, x⟩ = l - H(p) for every block, example and draw, to {ROUNDING:g} of l + H(p) + 1.",
-            bounds.deviation <= ROUNDING,
-            largest_deviation=bounds.deviation,
-            cases=len(bounds.rows),
+            deviation <= ROUNDING,
+            largest_deviation=deviation,
+            cases=len(rows),
         ),
-        _without_exception("‖∂l/∂x‖ ≥ (l - H(p))/‖x‖ without exception, where that is above 0.", bounds.violated),
+        _without_exception(
+            "‖∂l/∂x‖ ≥ (l - H(p))/‖x‖ without exception, where that is above 0.", _below_input_bounds(rows)
+        ),
         check(
             "At Fixup's initialization it is 0 = 0: l = H(p) = log c, and no gradient below the classifier.",
             bool((start["gradient_norm"] == 0).all() and at_start < 1e-6),
@@ -88,20 +89,20 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
     batch = training_batch(context, data, images)
     with seeded(context.seed):
         tables = [
-            _table(InputGradientBounds(), _homogeneous(depth, batch, "xavier"), batch).assign(draw=draw)
+            _table(InputGradientBounds(), _homogeneous(depth, batch), batch).assign(draw=draw)
             for draw in range(draws)
         ]
         fixup = convert(resnet_cifar(20, batch.classes, batch.inputs.shape[1]), "fixup")
         start = _table(InputGradientBounds(), fixup, batch)
-    facts = InputBounds(pd.concat(tables, ignore_index=True), start, batch.classes)
-    medians = facts.rows.groupby("block")[["gradient_norm", "bound", "input_norm", "loss", "entropy"]].median()
+    rows = pd.concat(tables, ignore_index=True)
+    medians = rows.groupby("block")[["gradient_norm", "bound", "input_norm", "loss", "entropy"]].median()
     published = {
-        "bound": _violations(facts.violated),
-        "identity": f"relative deviation at most {facts.deviation:.2g}",
+        "bound": _violations(_below_input_bounds(rows)),
+        "identity": f"relative deviation at most {_deviation(rows):.2g}",
     }
     return Evidence(
         measured=with_quantities(published, medians.reset_index().assign(quantity="medians")),
-        facts=facts,
+        facts=(rows, start, batch.classes),
         setup={
             "network": f"ResNet-{depth} for CIFAR without normalization, Xavier weights, classifier without bias",
             "inputs": batch.provenance,
@@ -112,28 +113,17 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
     )
 
 
-@dataclass(frozen=True)
-class SetBounds:
-    """What theorem 2 compares."""
-
-    rows: pd.DataFrame  # of every draw and set, as `SetGradientBounds.table`
-    gap: Estimate  # G(θ) less (max z - log c)/‖θ‖ of the stem, over draws of the classifier
-    grown: pd.DataFrame  # of draws at several depths: `set`, `depth`, `draw` and `gradient_norm`
-
-    @property
-    def violated(self) -> pd.Series:
-        """Whether a set's gradient is smaller than its bound, by more than rounding, where that is above 0."""
-        rows = self.rows[self.rows["bound"] > 0]
-        return rows["gradient_norm"] < rows["bound"] * (1 - ROUNDING)
-
-
-def _theorem_2(bounds: SetBounds) -> list[Check]:
-    rows = bounds.rows
+def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> list[Check]:
+    """Of `SetGradientBounds.table` of every draw, G(θ) less its bound by the logits, and gradients by depth."""
+    rows, gap, grown = facts
     deviation = ((rows["inner_product"] - rows["excess"]).abs() / (rows["excess"].abs() + 1)).max()
+    norms = {
+        key: decades_over_draws(some) for key, some in grown.groupby(["set", "depth"], sort=False)["gradient_norm"]
+    }
     return [
         _without_exception(
             "(3) ‖∂l/∂θ‖ ≥ G(θ) for every draw and every homogeneous set, where G(θ) is above 0.",
-            bounds.violated,
+            _below_set_bounds(rows),
             sets=rows[rows["bound"] > 0]["set"].nunique(),
         ),
         check(
@@ -142,8 +132,17 @@ def _theorem_2(bounds: SetBounds) -> list[Check]:
             largest_deviation=deviation,
             cases=len(rows),
         ),
-        larger("(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.", bounds.gap, Estimate(0.0)),
-        *_growth(bounds.grown),
+        larger("(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.", gap, Estimate(0.0)),
+        *(
+            larger(
+                f"The gradient norm of the {name} grows with depth: log₁₀ of it is larger at {deeper} layers than at "
+                f"{depth}.",
+                norms[name, deeper],
+                norms[name, depth],
+            )
+            for name in ("stem", "classifier")
+            for depth, deeper in pairwise(sorted(grown["depth"].unique()))
+        ),
     ]
 
 
@@ -162,21 +161,20 @@ def theorem_2(
             nn.init.normal_(network.get_submodule("fc").get_parameter("weight"))
             tables.append(_table(SetGradientBounds(), network, batch).assign(draw=draw))
         expected = _over_classifiers(classifiers, images)
-        grown = [_by_depth(layers, batch).assign(draw=draw) for draw in range(draws) for layers in depths]
+        by_depth = [_by_depth(layers, batch).assign(draw=draw) for draw in range(draws) for layers in depths]
     gap = over_draws(expected["bound"] - expected["logit_bound"])
-    facts = SetBounds(pd.concat(tables, ignore_index=True), gap, pd.concat(grown, ignore_index=True))
+    rows, grown = pd.concat(tables, ignore_index=True), pd.concat(by_depth, ignore_index=True)
     columns = ["gradient_norm", "bound", "inner_product", "excess"]
-    medians = facts.rows.groupby(["set", "place"], sort=False)[columns].median().reset_index()
+    medians = rows.groupby(["set", "place"], sort=False)[columns].median().reset_index()
     mean, bound = expected["bound"].mean(), expected["logit_bound"].mean()
     published = {
-        "G(theta_ph)": _violations(facts.violated),
+        "G(theta_ph)": _violations(_below_set_bounds(rows)),
         "expected": f"mean G {mean:.4g}, mean of its bound {bound:.4g}",
     }
-    tidy = (medians.assign(quantity="medians"), facts.grown.assign(quantity="by depth"))
     labels: dict[str, Any] = {"x_label": "set: stem, pairs, classifier", "y_label": "‖gradient‖ by the set"}
     return Evidence(
-        measured=with_quantities(published, *tidy),
-        facts=facts,
+        measured=with_quantities(published, medians.assign(quantity="medians"), grown.assign(quantity="by depth")),
+        facts=(rows, gap, grown),
         setup={
             "network (3)": f"ResNet-{depth} (ImageNet layout), no normalization, He, classifier N(0, 1) without bias",
             "network (4)": f"dense, 8 blocks of width 32, {classifiers} classifiers of N(0, 1/32)",
@@ -186,7 +184,7 @@ def theorem_2(
         },
         on=("quantity",),
         # A number for every set in place of a block.
-        draw=lambda: BOUNDS(facts.rows.assign(block=pd.factorize(facts.rows["set"])[0] + 1), **labels),
+        draw=lambda: BOUNDS(rows.assign(block=pd.factorize(rows["set"])[0] + 1), **labels),
     )
 
 
@@ -233,24 +231,6 @@ def _over_classifiers(count: int, images: int) -> pd.DataFrame:
 
 
 def _by_depth(depth: int, batch: MeasuredBatch) -> pd.DataFrame:
-    table = _table(SetGradientBounds(), _homogeneous(depth, batch, "xavier"), batch)
+    table = _table(SetGradientBounds(), _homogeneous(depth, batch), batch)
     ends = table[table["set"].isin(["stem", "classifier"])]
     return ends[["set", "place", "gradient_norm", "bound", "excess"]].assign(depth=depth)
-
-
-def _growth(grown: pd.DataFrame) -> list[Check]:
-    depths = sorted(grown["depth"].unique())
-    norms = {
-        (name, depth): decades_over_draws(rows["gradient_norm"])
-        for (name, depth), rows in grown.groupby(["set", "depth"], sort=False)
-    }
-    return [
-        larger(
-            f"The gradient norm of the {name} grows with depth: log₁₀ of it is larger at {deeper} layers than at "
-            f"{depth}.",
-            norms[name, deeper],
-            norms[name, depth],
-        )
-        for name in ("stem", "classifier")
-        for depth, deeper in pairwise(depths)
-    ]

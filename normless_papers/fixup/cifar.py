@@ -120,16 +120,32 @@ def ablation(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-REGULARIZED: Mapping[str, Mapping[str, Any]] = {
+Axis = Mapping[str, Mapping[str, Any]]
+REGULARIZED: Axis = {
     "batch_norm + mixup + cutout": {"scheme": "batch_norm"},
     "fixup + mixup + cutout": {"scheme": "fixup", "scalar_rate_scale": 0.1},
 }
 
 
-def _table_4(by_data: Mapping[str, Runs]) -> list[Check]:
+def by_data(
+    context: Context, efforts: Mapping[str, Effort], sweep: str, axis: Axis, metric: str = "test_accuracy"
+) -> dict[str, Runs]:
+    """The runs of some methods on several data sets; the name of a sweep has a place for that of its data."""
+    return {
+        data: carry_out(
+            context,
+            effort.sweep(context, sweep.format(data), {"method": axis}),
+            metrics=(metric,),
+            reduction=effort.reduction(context),
+        )
+        for data, effort in efforts.items()
+    }
+
+
+def _table_4(runs_by_data: Mapping[str, Runs]) -> list[Check]:
     norm, fixup = REGULARIZED
     checks = []
-    for data, runs in by_data.items():
+    for data, runs in runs_by_data.items():
         errors: dict[str, Estimate] = runs.finals("test_error", "method")
         trains = f"On {data} Fixup trains with Mixup and Cutout at the rate of batch norm."
         # The paper has Fixup 0.2 points below, and equal.
@@ -144,21 +160,13 @@ def _table_4(by_data: Mapping[str, Runs]) -> list[Check]:
 @artefact("fixup/table-4", basis="training", checks=_table_4)
 def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
     """Table 4: with Mixup and Cutout Fixup is at least as good as batch norm."""
-    by_data = {
-        data: carry_out(
-            context,
-            effort.sweep(context, f"regularized, {data}", {"method": REGULARIZED}),
-            reduction=effort.reduction(context),
-        )
-        for data, effort in efforts.items()
-    }
-    columns = ("data", "method")
-    tables = [runs.summary(("method",), ("test_error", "training_accuracy")) for runs in by_data.values()]
-    measured = pd.concat(tables, keys=by_data, names=["data"]).reset_index("data").reset_index(drop=True)
+    runs_by_data, columns = by_data(context, efforts, "regularized, {}", REGULARIZED), ("data", "method")
+    tables = [runs.summary(("method",), ("test_error", "training_accuracy")) for runs in runs_by_data.values()]
+    measured = pd.concat(tables, keys=runs_by_data, names=["data"]).reset_index("data").reset_index(drop=True)
     measured.insert(2, "normalization", measured["method"].str.startswith("batch_norm"))
     trained = [(data, effort.data_in(context)) for data, effort in efforts.items()]
     return evidence_of(
-        by_data,
+        runs_by_data,
         measured,
         partial(draw_errors, "fixup/table-4", measured, columns, "With Mixup and Cutout"),
         on=columns,

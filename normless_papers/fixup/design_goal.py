@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -17,10 +16,11 @@ from normless.models import dense, resnet
 from normless.plots import Plot
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, difference, larger, near, over_draws
+from normless_papers.claims import Estimate, difference, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.probes import function_update_table
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Test, Tests, decided, exceeds, lies_within
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
 BOUNDED = {"fixup": "With Fixup", "fixup(zero=False)": "With Fixup without rule 1"}
@@ -31,42 +31,25 @@ SHORTCUT = {"convolutions": 5, "fully_connected": 1}
 FACTOR = 1.5
 
 
-@dataclass(frozen=True)
-class Updates:
-    """Sizes of updates, and weight layers on the shortcut of ResNets for ImageNet, by depth."""
-
-    # log ‖∆f‖/η by scheme, steps before and number of blocks; infinite where any draw overflowed.
-    sizes: Mapping[tuple[str, int, int], Estimate]
-    shortcuts: Mapping[int, Mapping[str, int]]
-
-
-def _checks(updates: Updates) -> list[Check]:
-    sizes = updates.sizes
+def _checks(facts: tuple[Mapping[tuple[str, int, int], Estimate], Mapping[int, Mapping[str, int]]]) -> Tests:
+    """Of log ‖∆f‖/η by scheme, steps before and number of blocks, and of the layers on the shortcut by depth."""
+    sizes, shortcuts = facts
     depths = sorted({depth for _, _, depth in sizes})
     low, high = depths[0], depths[-1]
-    bounded = [(scheme, steps) for scheme, steps, depth in sizes if scheme in BOUNDED and depth == high]
     level = f"differs by less than a factor of {FACTOR:g} between L = {low} and {high}."
     grows = f"‖∆f‖/η grows with depth: it is larger at L = {high} than at L = {low}."
-    return [
-        *(
-            near(
-                f"{BOUNDED[scheme]} ‖∆f‖/η {f'after {steps} steps' if steps else 'at once'} {level}",
-                difference(sizes[scheme, steps, high], sizes[scheme, steps, low]),
-                0,
-                log(FACTOR),
-            )
-            for scheme, steps in bounded
-        ),
-        *(
-            larger(f"{words} {grows}", sizes[scheme, 0, high], sizes[scheme, 0, low])
-            for scheme, words in WITH_DEPTH.items()
-        ),
-        check(
-            "The shortcut of ResNet-50, 101 and 152 has five convolutions and one fully connected layer.",
-            all(counts == SHORTCUT for counts in updates.shortcuts.values()),
-            **{f"convolutions_{depth}": counts["convolutions"] for depth, counts in updates.shortcuts.items()},
-        ),
-    ]
+    tests: dict[str, Test] = {}
+    for scheme, steps, depth in sizes:
+        if scheme in BOUNDED and depth == high:
+            claim = f"{BOUNDED[scheme]} ‖∆f‖/η {f'after {steps} steps' if steps else 'at once'} {level}"
+            change = difference(sizes[scheme, steps, high], sizes[scheme, steps, low])
+            tests[claim] = lies_within(change, -log(FACTOR), log(FACTOR))
+    for scheme, words in WITH_DEPTH.items():
+        tests[f"{words} {grows}"] = exceeds(sizes[scheme, 0, high], sizes[scheme, 0, low])
+    same = all(counts == SHORTCUT for counts in shortcuts.values())
+    convolutions = {f"convolutions_{depth}": counts["convolutions"] for depth, counts in shortcuts.items()}
+    shortcut = "The shortcut of ResNet-50, 101 and 152 has five convolutions and one fully connected layer."
+    return {**tests, shortcut: decided(same, **convolutions)}
 
 
 @artefact("fixup/design-goal", basis="measurement", checks=_checks)
@@ -90,7 +73,7 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
     counts = ", ".join(f"{name} {count}" for name, count in shortcuts[50].items())
     return Evidence(
         measured=with_quantities({"shortcut_layers_imagenet": counts}, means),
-        facts=Updates(sizes, shortcuts),
+        facts=(sizes, shortcuts),
         setup={
             "networks": f"dense, two ReLU → linear on every branch, width {width}, L = {', '.join(map(str, depths))}",
             "measured": f"one random example of one class, η = {RATE:g}; logits' change over η, float32",
@@ -110,16 +93,14 @@ def _estimate(logs: pd.Series) -> Estimate:
 
 def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
     """A row per scheme, draw and number of steps before."""
-    tables = []
+    tables, target = [], torch.tensor([3])
     for draw in range(draws):
         original, inputs = dense(depth, width, in_features=64, branch_layers=2), torch.randn(32, 64)
         for scheme in (*BOUNDED, *WITH_DEPTH):
-            after = (0, steps) if scheme in BOUNDED else (0,)
             network = convert(original, scheme, *([inputs] if scheme == "lsuv" else []))
-            target = torch.tensor([3])
-            table = function_update_table(
-                network, inputs[:1], target, rates=(RATE,), steps=after, step_rate=STEP_RATE
-            )
+            after = (0, steps) if scheme in BOUNDED else (0,)
+            x, rates = inputs[:1], (RATE,)
+            table = function_update_table(network, x, target, rates=rates, steps=after, step_rate=STEP_RATE)
             tables.append(table.assign(scheme=scheme, depth=depth, draw=draw))
     return pd.concat(tables, ignore_index=True)
 

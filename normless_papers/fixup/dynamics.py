@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,30 +23,14 @@ from normless_papers.stated_claims import Tests, exceeds
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
 
-@dataclass(frozen=True)
-class Dynamics:
-    """Weights on branches, by draw, scheme, weight and recorded step; after step `drop` the rate is a tenth."""
-
-    branch: pd.DataFrame
-    drop: int
-    steps: int
-
-    def change(self, column: str, start: int, end: int, scheme: str = WITH) -> Estimate:
-        """Of a number's mean over weights, from one step to another, over draws."""
-        rows = self.branch[self.branch["scheme"] == scheme]
-        by_step = rows.groupby(["draw", "step"])[column].mean().unstack("step")
-        return replicates(by_step[end] - by_step[start])
-
-
-def _checks(dynamics: Dynamics) -> Tests:
-    drop, steps = dynamics.drop, dynamics.steps
-    own = dynamics.branch[dynamics.branch["scheme"] == WITH]
+def _checks(facts: tuple[pd.DataFrame, int, int]) -> Tests:
+    """Of weights on branches by draw, scheme, weight and recorded step, the step of the drop, and the last step."""
+    branch, drop, steps = facts
+    own, other = (branch[branch["scheme"] == scheme] for scheme in (WITH, WITHOUT))
     cosine = over_draws(own["cosine"].abs().groupby(own["draw"]).mean())
-    norm, multiplier, rate = (
-        dynamics.change(name, drop, steps) for name in ("weight_norm", "multiplier", "log_rate")
-    )
-    earlier = dynamics.change("multiplier", max(10, 2 * drop - steps), drop)
-    without = dynamics.change("log_rate", drop, steps, WITHOUT)
+    norm, multiplier, rate = (_change(own, name, drop, steps) for name in ("weight_norm", "multiplier", "log_rate"))
+    earlier = _change(own, "multiplier", max(10, 2 * drop - steps), drop)
+    without = _change(other, "log_rate", drop, steps)
     effective = "the effective rate of a branch's weights over η, rises (log of it)."
     return {
         "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.": exceeds(0.2, cosine),
@@ -57,6 +40,12 @@ def _checks(dynamics: Dynamics) -> Tests:
         f"After the drop α²/‖W‖², {effective}": exceeds(rate, 0.0),
         "It rises more with the multiplier than without.": exceeds(rate, without),
     }
+
+
+def _change(rows: pd.DataFrame, column: str, start: int, end: int) -> Estimate:
+    """Of a number's mean over weights, from one step to another, over draws."""
+    by_step = rows.groupby(["draw", "step"])[column].mean().unstack("step")
+    return replicates(by_step[end] - by_step[start])
 
 
 @artefact("fixup/multiplier-dynamics", basis="training", checks=_checks)
@@ -74,7 +63,7 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
     rows = branch[branch["step"].isin(marks)].groupby(["scheme", "step"], sort=False)[columns].mean().reset_index()
     return Evidence(
         measured=rows,
-        facts=Dynamics(branch, drop, steps),
+        facts=(branch, drop, steps),
         setup={
             "network": f"dense, 3 blocks of width {width}, two ReLU → linear on each branch, by {WITH} and {WITHOUT}",
             "data": "prototypes of 10 classes and N(0, 1) noise in 16 dimensions, half of the labels drawn anew",
@@ -104,8 +93,7 @@ def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd
                     group["lr"] /= 10
             optimizer.step()
     table = recorder.table()
-    scale = table["multiplier"].fillna(1.0)
-    rate = scale**2 / table["weight_norm"] ** 2
+    rate = table["multiplier"].fillna(1.0) ** 2 / table["weight_norm"] ** 2
     return table.assign(relative_rate=rate, log_rate=np.log(rate))
 
 

@@ -70,11 +70,9 @@ def _figure_2(table: pd.DataFrame) -> Tests:
     tests: dict[str, Test] = {}
     for place, name in names.items():
         rows = table[table["place"] == place]
-        homogeneous = len(rows) > 0 and rows["homogeneous"].all()
         numbers = {"largest_error": rows["relative_error"].max(), "sets": len(rows)}
-        tests[f"{name} is a positively homogeneous set: f(aθ) = a·f(θ) to rounding."] = decided(
-            homogeneous, **numbers
-        )
+        claim = f"{name} is a positively homogeneous set: f(aθ) = a·f(θ) to rounding."
+        tests[claim] = decided(len(rows) > 0 and rows["homogeneous"].all(), **numbers)
     errors = table[table["place"] == "branch"]["relative_error"]
     above = len(errors) > 0 and (errors > NOT_ROUNDING).all()
     return {**tests, alone: decided(above, smallest_error=errors.min(), sets=len(errors))}

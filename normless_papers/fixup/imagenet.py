@@ -11,50 +11,41 @@ import pandas as pd
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, difference, larger, near, quantity_table, single_run
 from normless_papers.effort import Effort
-from normless_papers.fixup.cifar import ERROR, best_rate, draw_curves, draw_errors
+from normless_papers.fixup.cifar import ERROR, Axis, best_rate, draw_curves, draw_errors
 from normless_papers.runs import Runs, carry_out, evidence_of, summary
 from normless_papers.trained import chance_of, trains
 
-Settings = Mapping[str, Any]
-Methods = Mapping[str, Settings]
-
 # The settings of each method, with the α of Mixup that the paper has for it.
-BATCH_NORM: Settings = {"scheme": "batch_norm", "mixup": 0.0}
-BATCH_NORM_MIXUP: Settings = {"scheme": "batch_norm", "mixup": 0.2}
-GROUP_NORM: Settings = {"scheme": "group_norm", "mixup": 0.0}
-GROUP_NORM_MIXUP: Settings = {"scheme": "group_norm", "mixup": 0.1}
-XAVIER: Settings = {"scheme": "xavier", "mixup": 0.0}
-FIXUP: Settings = {"scheme": "fixup", "mixup": 0.0}
-FIXUP_MIXUP_EQUAL: Settings = {"scheme": "fixup", "mixup": 0.7}
-FIXUP_MIXUP: Settings = {**FIXUP_MIXUP_EQUAL, "scalar_rate_scale": 0.1}
-_MIXED: Methods = {
-    "batch_norm + mixup (Zhang et al. 2017)": BATCH_NORM_MIXUP,
-    "group_norm + mixup": GROUP_NORM_MIXUP,
-    "fixup + mixup": FIXUP_MIXUP,
+PLAIN: Axis = {name: {"scheme": name, "mixup": 0.0} for name in ("batch_norm", "group_norm", "xavier", "fixup")}
+EQUAL_RATES: Mapping[str, Any] = {"scheme": "fixup", "mixup": 0.7}
+_MIXED: Axis = {
+    "batch_norm + mixup (Zhang et al. 2017)": {"scheme": "batch_norm", "mixup": 0.2},
+    "group_norm + mixup": {"scheme": "group_norm", "mixup": 0.1},
+    "fixup + mixup": {**EQUAL_RATES, "scalar_rate_scale": 0.1},
 }
-METHODS: Mapping[str, Methods] = {
-    "resnet_50": {"batch_norm (Goyal et al. 2017)": BATCH_NORM, **_MIXED, "fixup": FIXUP},
-    "resnet_101": {"batch_norm (Zhang et al. 2017)": BATCH_NORM, **_MIXED},
+METHODS: Mapping[str, Axis] = {
+    "resnet_50": {"batch_norm (Goyal et al. 2017)": PLAIN["batch_norm"], **_MIXED, "fixup": PLAIN["fixup"]},
+    "resnet_101": {"batch_norm (Zhang et al. 2017)": PLAIN["batch_norm"], **_MIXED},
 }
 XAVIER_WEIGHTS = "Xavier's weights"
 XAVIER_INIT = "xavier_init (Shang et al. 2017)"
 EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 
 
-def _trained(context: Context, effort: Effort, methods: Methods, rates: tuple[float, ...] | None = None) -> Runs:
+def _trained(context: Context, effort: Effort, methods: Axis, rates: tuple[float, ...] | None = None) -> Runs:
     """One network by some methods."""
     sweep = effort.sweep(context, "ImageNet", {"method": methods}, rates=rates)
     return carry_out(context, sweep, reduction=effort.reduction(context))
 
 
-def _known_error(estimate: Estimate, runs: Runs) -> Estimate:
+def _known_error(estimate: Estimate, runs: Runs, name: str) -> Estimate:
     """A single run of the paper's own set-up has the known deviation of runs on ImageNet."""
     known = not runs.reduction and estimate.n == 1
-    return replace(single_run(estimate.mean), name=estimate.name) if known else estimate
+    return replace(single_run(estimate.mean) if known else estimate, name=name)
 
 
 def _final(runs: Runs, column: str, method: str, **labels: Any) -> Estimate:
-    return replace(_known_error(runs.final(column, method=method, **labels), runs), name=method)
+    return _known_error(runs.final(column, method=method, **labels), runs, method)
 
 
 def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
@@ -92,7 +83,7 @@ def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
 def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]) -> Evidence:
     """Table 2: Fixup improves on Xavier's weights; with Mixup it reaches group norm with Mixup."""
     runs = {name: _trained(context, effort, METHODS[name]) for name, effort in efforts.items()}
-    xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: XAVIER}, xavier_rates)
+    xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: PLAIN["xavier"]}, xavier_rates)
     best = xavier.chosen(rate=best_rate(xavier, XAVIER_INIT)).assign(model="resnet_50")
     tables = [one.table.assign(model=name) for name, one in runs.items()]
     columns = ("model", "method")
@@ -114,7 +105,7 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
 def _curves(
     context: Context,
     effort: Effort,
-    methods: Methods,
+    methods: Axis,
     title: str,
     measured: Sequence[str],
     columns: Sequence[str] = ("test_accuracy",),
@@ -141,14 +132,14 @@ def _figure_5(runs: Runs) -> list[Check]:
 @artefact("fixup/figure-5", basis="training", checks=_figure_5)
 def overfitting(context: Context, *, effort: Effort) -> Evidence:
     """Figure 5: without Mixup Fixup ends with a lower training error and a higher test error than norms."""
-    methods = {"BatchNorm": BATCH_NORM, "GroupNorm": GROUP_NORM, "Fixup": FIXUP}
+    methods = {"BatchNorm": PLAIN["batch_norm"], "GroupNorm": PLAIN["group_norm"], "Fixup": PLAIN["fixup"]}
     columns = ("test_accuracy", "training_accuracy")
     return _curves(context, effort, methods, "Without Mixup", ("training_accuracy", "test_error", "gap"), columns)
 
 
 def _figure_6(runs: Runs) -> list[Check]:
     accuracy, control = (
-        _known_error(runs.accuracy(method=name), runs) for name in ("Fixup + Mixup", "BatchNorm + Mixup")
+        _known_error(runs.accuracy(method=name), runs, name) for name in ("Fixup + Mixup", "BatchNorm + Mixup")
     )
     group, fixup = (_final(runs, "test_error", name) for name in ("GroupNorm + Mixup", "Fixup + Mixup"))
     # The paper has them 0.1 points apart.
@@ -175,8 +166,8 @@ def _scalar_rate(runs: Runs) -> list[Check]:
 @artefact("fixup/scalar-lr", basis="training", checks=_scalar_rate)
 def scalar_rate(context: Context, *, effort: Effort) -> Evidence:
     """Section 4.2: with Mixup, Fixup generalizes better with a tenth of the rate for its multipliers and biases."""
-    methods = {EQUAL: FIXUP_MIXUP_EQUAL, TENTH: FIXUP_MIXUP}
+    methods = {EQUAL: EQUAL_RATES, TENTH: _MIXED["fixup + mixup"]}
     evidence = _curves(context, effort, methods, "The rate of scalars", ("test_error",))
-    quantities: dict[str, Estimate | float] = {"lr_factor": FIXUP_MIXUP["scalar_rate_scale"]}
+    quantities: dict[str, Estimate | float] = {"lr_factor": methods[TENTH]["scalar_rate_scale"]}
     quantities |= {f"test error, {name}": _final(evidence.facts, "test_error", name) for name in methods}
     return replace(evidence, measured=quantity_table(quantities), on=("quantity",))

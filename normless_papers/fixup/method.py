@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from math import log, sqrt
 
 import pandas as pd
@@ -26,67 +25,36 @@ from normless_papers.seeded_inputs import seeded
 MULTIPLIERS, BIASES = 54, 4 * 54 + 2
 # Measured, expected, tolerance.
 Compared = tuple[Tensor, Tensor, float]
+# What the rules made of one network, by name.
+Numbers = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What rules 1 to 3 made of one network of L blocks."""
-
-    blocks: int
-    factor: float  # of inner weights, to what they were before
-    deviation: float  # of the standard initialization of the first weight on a branch
-    he: float  # √(2/fan-out) of that weight
-    error: float  # five standard errors of that deviation
-    multiplier: float  # mean over multipliers
-    bias: float  # the largest absolute scalar bias
-    multipliers: int
-    biases: int
-    convolutions: int
-    with_bias: int  # convolutions with a bias of their own
-    agreements: tuple[Agreement, ...]
-
-    def checks(self) -> list[Check]:
-        """Of the standard initialization, and of convolutions without biases."""
-        he = f"L = {self.blocks}: the standard initialization is He's, √(2/fan-out), within five standard errors."
-        return [
-            close(he, self.deviation, self.he, absolute=self.error),
-            check(
-                f"L = {self.blocks}: no convolution has a bias of its own.",
-                self.convolutions > 0 and self.with_bias == 0,
-                convolutions=self.convolutions,
-                with_bias=self.with_bias,
-            ),
-        ]
-
-
-@dataclass(frozen=True)
-class Method:
-    """The rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and figure 1's block by its formula."""
-
-    basic: Rules
-    bottleneck: Rules
-    formula: tuple[Agreement, ...]
-
-    @property
-    def agreements(self) -> list[Agreement]:
-        """Of both networks and of the formula."""
-        return [*self.basic.agreements, *self.bottleneck.agreements, *self.formula]
-
-
-def _checks(method: Method) -> list[Check]:
-    basic, bottleneck = method.basic, method.bottleneck
+def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Check]:
+    """Of the rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and all agreements."""
+    basic, bottleneck, agreements = facts
     return [
-        close("ResNet-110: inner weights are He's times 54^(-1/2).", basic.factor, 54**-0.5, relative=1e-6),
-        close("ResNet-50: inner weights are He's times 16^(-1/4).", bottleneck.factor, 16**-0.25, relative=1e-6),
-        *basic.checks(),
-        *bottleneck.checks(),
+        close("ResNet-110: inner weights are He's times 54^(-1/2).", basic["factor"], 54**-0.5, relative=1e-6),
+        close("ResNet-50: inner weights are He's times 16^(-1/4).", bottleneck["factor"], 16**-0.25, relative=1e-6),
+        *_standard(basic),
+        *_standard(bottleneck),
         check(
             f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each.",
-            (basic.multipliers, basic.biases) == (MULTIPLIERS, BIASES),
-            multipliers=basic.multipliers,
-            biases=basic.biases,
+            (basic["multipliers"], basic["biases"]) == (MULTIPLIERS, BIASES),
+            multipliers=basic["multipliers"],
+            biases=basic["biases"],
         ),
-        *(one.check() for one in method.agreements),
+        *(one.check() for one in agreements),
+    ]
+
+
+def _standard(rules: Numbers) -> list[Check]:
+    """Of the standard initialization, and of convolutions without biases."""
+    he = f"L = {rules['blocks']}: the standard initialization is He's, √(2/fan-out), within five standard errors."
+    counts = {name: rules[name] for name in ("convolutions", "with_bias")}
+    own = rules["convolutions"] > 0 and rules["with_bias"] == 0
+    return [
+        close(he, rules["deviation"], rules["he"], absolute=rules["error"]),
+        check(f"L = {rules['blocks']}: no convolution has a bias of its own.", own, **counts),
     ]
 
 
@@ -94,23 +62,24 @@ def _checks(method: Method) -> list[Check]:
 def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
     """Zero branches and logits; inner weights He's times L^(-1/(2m-2)); scalar multipliers at 1 and biases at 0."""
     with seeded(context.seed):
-        basic, bottleneck = _rules(resnet_cifar(110), side, images), _rules(resnet(50), 2 * side, 1)
+        basic, of_basic = _rules(resnet_cifar(110), side, images)
+        bottleneck, of_bottleneck = _rules(resnet(50), 2 * side, 1)
         formula = _written_out(convert(resnet_cifar(written_out), "fixup"), torch.randn(images, 3, side, side))
-    examples = f"m=2 {basic.factor:.6g}, m=3 {bottleneck.factor:.6g}"
+    agreements = [*of_basic, *of_bottleneck, *formula]
+    examples = f"m=2 {basic['factor']:.6g}, m=3 {bottleneck['factor']:.6g}"
     quantities = pd.DataFrame(
         [
             ("scale_of_inner_weights", examples, "54^(-1/2), 16^(-1/4)"),
             ("examples", examples, f"{54**-0.5:.6g}, {16**-0.25:.6g}"),
-            ("multiplier_init", basic.multiplier, 1),
-            ("bias_init", basic.bias, 0),
+            ("multiplier_init", basic["multiplier"], 1),
+            ("bias_init", basic["bias"], 0),
         ],
         columns=["quantity", "value", "theory"],
     )
-    facts = Method(basic, bottleneck, formula)
-    table = agreement_table(facts.agreements)
+    table = agreement_table(agreements)
     return Evidence(
         measured=pd.concat([quantities, table], ignore_index=True),
-        facts=facts,
+        facts=(basic, bottleneck, agreements),
         setup={
             "networks": "ResNet-110 for CIFAR (m = 2, L = 54) and ResNet-50 (m = 3, L = 16), converted by fixup",
             "written out": f"ResNet-{written_out}, {images} random images of {side}×{side}, float64",
@@ -120,7 +89,7 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
     )
 
 
-def _rules(original: nn.Module, side: int, images: int) -> Rules:
+def _rules(original: nn.Module, side: int, images: int) -> tuple[Numbers, list[Agreement]]:
     before = residual_map(original)
     network = convert(original, "fixup").train()
     inputs = torch.randn(images, 3, side, side)
@@ -138,20 +107,20 @@ def _rules(original: nn.Module, side: int, images: int) -> Rules:
         "multipliers start at 1": (multipliers, torch.ones_like(multipliers), 0.0),
         "scalar biases start at 0": (biases, torch.zeros_like(biases), 0.0),
     }
-    return Rules(
-        blocks=before.depth,
-        factor=factor,
-        deviation=float(first.std()),
-        he=he,
-        error=5 * he / sqrt(2 * first.numel()),
-        multiplier=float(multipliers.mean()),
-        bias=float(biases.abs().max()),
-        multipliers=len(multipliers),
-        biases=len(biases),
-        convolutions=len(convolutions),
-        with_bias=sum(one.bias is not None for one in convolutions),
-        agreements=tuple(agreement(f"L = {before.depth}: {words}", *values) for words, values in same.items()),
-    )
+    numbers = {
+        "blocks": before.depth,
+        "factor": factor,
+        "deviation": float(first.std()),
+        "he": he,
+        "error": 5 * he / sqrt(2 * first.numel()),
+        "multiplier": float(multipliers.mean()),
+        "bias": float(biases.abs().max()),
+        "multipliers": len(multipliers),
+        "biases": len(biases),
+        "convolutions": len(convolutions),
+        "with_bias": sum(one.bias is not None for one in convolutions),
+    }
+    return numbers, [agreement(f"L = {before.depth}: {words}", *values) for words, values in same.items()]
 
 
 def _scalars(network: nn.Module, *ends: str) -> Tensor:
@@ -169,10 +138,11 @@ def _zeros(before: ResidualMap, network: nn.Module, inputs: Tensor) -> dict[str,
     classifier = before.classifier or ""
     ends = [*(block.branch[-1] for block in before.blocks), classifier]
     bias = network.get_submodule(classifier).get_parameter("bias").detach()
-    branches, logits = _branches_and_logits(network, inputs)
+    sums = [network.get_submodule(block.sum or "") for block in residual_map(network).blocks]
+    calls, logits = observed(network, sums, inputs)
     zeros = {
         "the last layer of each branch and the classifier start at 0": torch.cat([_weights(network, ends), bias]),
-        "all branches put out 0": branches,
+        "all branches put out 0": torch.cat([sides[1].flatten() for sides, _ in calls]),
         "all logits are 0": logits,
     }
     loss = F.cross_entropy(logits, torch.arange(len(logits)) % logits.shape[1])
@@ -187,13 +157,6 @@ def _outside(before: ResidualMap, original: nn.Module, network: nn.Module) -> Co
     layers = [*before.stem_layers, *(layer for block in before.blocks for layer in block.skip_layers)]
     paths = [layer.path for layer in layers if layer.kind == "weight"]
     return _weights(network, paths), _weights(original, paths), 0.0
-
-
-def _branches_and_logits(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """What every branch adds, flattened one after the other, and the logits."""
-    sums = [network.get_submodule(block.sum or "") for block in residual_map(network).blocks]
-    calls, logits = observed(network, sums, inputs)
-    return torch.cat([sides[1].flatten() for sides, _ in calls]), logits
 
 
 def _written_out(network: nn.Module, images: Tensor) -> tuple[Agreement, ...]:

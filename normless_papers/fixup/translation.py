@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import pandas as pd
@@ -19,6 +19,7 @@ from normless_papers.agreement import Agreement, agreement, agreement_table, obs
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, at_scale, check, in_every, larger
 from normless_papers.effort import Effort
+from normless_papers.fixup.cifar import by_data
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
 from normless_papers.runs import Runs, carry_out, chosen, evidence_of
@@ -66,23 +67,20 @@ def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
 @artefact("fixup/table-3", basis="training", checks=_checks)
 def translation(context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]) -> Evidence:
     """BLEU on the test set with layer normalization and with Fixup: Fixup matches it."""
-    axes = {"method": {method: {"scheme": method} for method in methods}}
-    by_text = {
-        name: carry_out(
-            context,
-            effort.sweep(context, f"fixup/table-3 on {name}", axes),
-            metrics=("bleu",),
-            reduction=effort.reduction(context),
-        )
-        for name, effort in texts.items()
-    }
-    first = next(iter(by_text))
+    axis = {method: {"scheme": method} for method in methods}
+    by_text = by_data(context, texts, "fixup/table-3 on {}", axis, metric="bleu")
+    first, runs = next(iter(by_text.items()))
+    remarks = []
+    if not {row["data"] for row in published_as("fixup/table-3").rows} & set(by_text):
+        remarks.append(f"Not the paper's setup: {runs.reduction}")
+    if runs.sweeps[0].replicates == 1:
+        remarks.append("A single run of each: its error is not known, so that BLEU cannot be compared.")
     return evidence_of(
         by_text,
-        pd.concat([_by_method(name, runs) for name, runs in by_text.items()], ignore_index=True),
-        lambda: _draw(first, by_text[first]),
+        pd.concat([_by_method(name, one) for name, one in by_text.items()], ignore_index=True),
+        lambda: _draw(first, runs),
         on=("data", "method"),
-        remarks=_remarks(by_text),
+        remarks=remarks,
     )
 
 
@@ -110,16 +108,6 @@ def _draw(name: str, runs: Runs) -> Axes:
     )
 
 
-def _remarks(by_text: Mapping[str, Runs]) -> tuple[str, ...]:
-    runs = next(iter(by_text.values()))
-    remarks = []
-    if not {row["data"] for row in published_as("fixup/table-3").rows} & set(by_text):
-        remarks.append(f"Not the paper's setup: {runs.reduction}")
-    if runs.sweeps[0].replicates == 1:
-        remarks.append("A single run of each: its error is not known, so that BLEU cannot be compared.")
-    return tuple(remarks)
-
-
 # Of an attention, its value and output projections; of a feed-forward branch, its two layers.
 WEIGHT_LAYERS = 2
 ENDS = ("attention.output", "linear2")
@@ -127,10 +115,8 @@ SCALED = ("attention.value", "linear1")
 KEPT = ("attention.query", "attention.key")
 # Before query, key, value and output; before the first layer, its activation and the second layer.
 BIASES_OF_ATTENTION, BIASES_OF_FEED_FORWARD = 4, 3
-VOCABULARY = 100
 # What is trained, and what it is compared with.
 SCHEMES = ("fixup", "layer_norm")
-_COUNTS = ("count", "by_template")
 _COUNTED = {
     "layer norms": "No layer norm is left.",
     "scalar multipliers": "Every branch ends in one scalar multiplier.",
@@ -139,29 +125,20 @@ _COUNTED = {
 }
 
 
-@dataclass(frozen=True)
-class Template:
-    """The Transformer after the conversion, and its training."""
-
-    agreements: tuple[Agreement, ...]  # of weights and branches
-    counts: pd.DataFrame  # of norms, multipliers and biases: `quantity`, `count` and `by_template`
-    runs: pd.DataFrame  # as `Runs.table`, with the training losses of the first and last epoch
-
-
-def _template_checks(template: Template) -> list[Check]:
-    fixup, norm = (chosen(template.runs, scheme=name) for name in SCHEMES)
+def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFrame]) -> list[Check]:
+    """Of weights and branches, of the numbers of norms, multipliers and biases, and of the runs with their losses."""
+    agreements, counts, runs = facts
+    fixup, norm = (chosen(runs, scheme=name) for name in SCHEMES)
     falls = (fixup["outcome"] != "diverged") & (fixup["last_loss"] < fixup["first_loss"])
     stably = (
         "Without normalization it trains stably: no run diverges, and the training loss of the last epoch is below "
         "that of the first in each."
     )
     return [
-        *(one.check() for one in template.agreements),
+        *(one.check() for one in agreements),
         *(
-            check(
-                _COUNTED[row["quantity"]], row["count"] == row["by_template"], **{name: row[name] for name in _COUNTS}
-            )
-            for row in template.counts.to_dict("records")
+            check(_COUNTED[name], count == expected, count=count, by_template=expected)
+            for name, count, expected in counts.itertuples(index=False, name=None)
         ),
         stable(stably, fixup, falls),
         runs_train("Without normalization it trains at the rate of layer normalization.", fixup, norm),
@@ -174,7 +151,7 @@ def template(context: Context, *, effort: Effort) -> Evidence:
     options = {**parse_call(effort.model.partition(":")[2])[1], "norm": "post", "dropout": 0.0}
     layers = int(options["layers"])
     with seeded(context.seed):
-        original = transformer(VOCABULARY, **options)
+        original = transformer(100, **options)
         converted = convert(original, "fixup", *original.example_inputs())
         agreements = (*_initialization(original, converted, layers), _branches(converted))
     axes = {"scheme": {name: {"scheme": name} for name in SCHEMES}}
@@ -184,7 +161,7 @@ def template(context: Context, *, effort: Effort) -> Evidence:
     by_scheme = trained.assign(quantity="training by " + trained["scheme"])
     return Evidence(
         measured=pd.concat([table, counts, by_scheme], ignore_index=True),
-        facts=Template(agreements, counts, trained),
+        facts=(agreements, counts, trained),
         setup={"network": f"{effort.model}, converted by fixup", "L": 5 * layers, "m": WEIGHT_LAYERS, **runs.setup},
         draw=lambda: AGREEMENT(table),
     )
@@ -192,12 +169,10 @@ def template(context: Context, *, effort: Effort) -> Evidence:
 
 def _with_losses(runs: Runs) -> pd.DataFrame:
     """The runs with the training losses of the first and the last epoch."""
-    losses = runs.epochs.sort_values("epoch").groupby("hash")["training_loss"]
+    losses = runs.epochs.sort_values("epoch").groupby("hash")["training_loss"].agg(["first", "last"]).astype(float)
     columns = ["scheme", "rate", "seed", "outcome", "bleu", "test_accuracy", "chance_accuracy", "steps", "error"]
-    by_run = runs.table["hash"]
-    return runs.table[columns].assign(
-        first_loss=by_run.map(losses.first()).astype(float), last_loss=by_run.map(losses.last()).astype(float)
-    )
+    joined = runs.table.join(losses.add_suffix("_loss"), on="hash")
+    return joined[[*columns, "first_loss", "last_loss"]]
 
 
 def _initialization(original: Transformer, converted: Transformer, layers: int) -> Iterator[Agreement]:
@@ -227,12 +202,12 @@ def _branches(converted: Transformer) -> Agreement:
 
 def _counts(converted: Transformer, layers: int) -> pd.DataFrame:
     """Norms, multipliers and scalar biases, and how many the template has."""
-    named = dict(converted.named_parameters())
+    names = [name for name, _ in converted.named_parameters()]
     branches, attentions = 5 * layers, 3 * layers
     biases = BIASES_OF_ATTENTION * attentions + BIASES_OF_FEED_FORWARD * (branches - attentions) + 1
-    counts = {
-        "layer norms": (sum(isinstance(one, nn.LayerNorm) for one in converted.modules()), 0),
-        "scalar multipliers": (sum(name.endswith("multiplier") for name in named), branches),
-        "scalar biases": (sum(name.endswith(("input_bias", "output_bias")) for name in named), biases),
-    }
-    return pd.DataFrame([(name, *pair) for name, pair in counts.items()], columns=["quantity", *_COUNTS])
+    counts = [
+        ("layer norms", sum(isinstance(one, nn.LayerNorm) for one in converted.modules()), 0),
+        ("scalar multipliers", sum(name.endswith("multiplier") for name in names), branches),
+        ("scalar biases", sum(name.endswith(("input_bias", "output_bias")) for name in names), biases),
+    ]
+    return pd.DataFrame(counts, columns=["quantity", "count", "by_template"])

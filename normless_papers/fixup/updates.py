@@ -4,56 +4,104 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from normless.models import resnet_cifar
 from normless.plots import Plot, series_ink
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, close, over_draws
+from normless_papers.claims import Check, Estimate, over_draws
 from normless_papers.evidence import with_quantities
-from normless_papers.fixup.rectified_network import RectifiedNetwork, closed_form
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
 from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import decided, equals, lies_within, stated
+from normless_papers.stated_claims import Test, Tests, decided, equals, lies_within, stated
 
 RATES = (1e-4, 5e-5, 2.5e-5)
 # Of the steps that measure a term, and what is left of them to first order.
 STEP, _OF_A_STEP = 1e-6, 1e-3
+# The terms by autograd against the paper's J_l^i; ‖∆f + η Σ J ∂l/∂z‖ of a step, by η; of the terms measured by steps
+# the largest |J - Jᵀ|, relative to the largest |J|, and the smallest eigenvalue, relative to the largest of each.
+_Terms = tuple[Agreement, Mapping[float, float], float, float]
 
 
-@dataclass(frozen=True)
-class UpdateTerms:
-    """What theorem 3 compares."""
+class RectifiedBlock(nn.Module):
+    """f(x) = x + relu(W_m … relu(W_1 x)); weights He normal times a gain. Shapes: (B, width) to the same."""
 
-    same: Agreement  # the terms by automatic differentiation with the paper's J_l^i
-    remainders: Mapping[float, float]  # ‖∆f + η Σ J ∂l/∂z‖ of a step, by η
-    asymmetry: float  # the largest |J - Jᵀ| of the terms measured by steps, relative to the largest |J|
-    eigenvalue: float  # the smallest of their symmetric parts, relative to the largest of each
-    slopes: Estimate  # of log trace against log L
+    def __init__(self, width: int, layers: int, gain: float) -> None:
+        super().__init__()
+        self.weights = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+        for weight in self.weights.parameters():
+            nn.init.normal_(weight, std=gain * (2 / width) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One residual block."""
+        h = x
+        for weight in self.weights:
+            h = torch.relu(weight(h))
+        return x + h
 
 
-def _theorem_3(terms: UpdateTerms) -> list[Check]:
+class RectifiedNetwork(nn.Module):
+    """L blocks and a linear head without biases (Fixup, appendix B.1). Shapes: (B, width) to (B, classes)."""
+
+    def __init__(self, blocks: int, width: int, layers: int, *, classes: int = 4, gain: float = 1.0) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(RectifiedBlock(width, layers, gain) for _ in range(blocks)))
+        self.head = nn.Linear(width, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.head(self.blocks(x))
+        return logits
+
+
+@torch.no_grad()
+def closed_form(network: RectifiedNetwork, x: Tensor) -> dict[str, Tensor]:
+    """J_l^i = ‖F_l^(i-)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l) by the weights' names; x: (width,)."""
+    stream = [x]
+    for block in network.blocks:
+        stream.append(block(stream[-1]))
+    later = network.head.weight.T
+    terms = {"head.weight": stream[-1].square().sum() * torch.eye(len(network.head.weight)).to(x)}
+    for index in reversed(range(len(network.blocks))):
+        weights = [one.detach() for one in network.blocks[index].parameters()]
+        before, masks = [stream[index]], []
+        for weight in weights:
+            h = weight @ before[-1]
+            masks.append(torch.diag((h > 0).to(x)))
+            before.append(torch.relu(h))
+        after = masks[-1]
+        for place in reversed(range(len(weights))):
+            gram = later.T @ after @ after.T @ later
+            terms[f"blocks.{index}.weights.{place}.weight"] = before[place].square().sum() * gram
+            after = after @ weights[place]
+            if place:
+                after = after @ masks[place - 1]
+        later = later + after.T @ later
+    return terms
+
+
+def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Check]:
+    """Of a small network's terms, and of the slope of log trace against log L."""
+    (same, left, asymmetry, eigenvalue), slope = facts
     quarters = "Halving η from {:g} quarters what the first-order formula leaves, to 10 %."
     symmetric = f"A step along one weight's gradient of each logit gives a symmetric J, to {_OF_A_STEP:g}."
     positive = f"It has no negative eigenvalue, to {_OF_A_STEP:g} of its largest."
     linear = "The trace of Σ J grows linearly with L: slope 1 of logarithms, to 0.25."
-    left, eigenvalue = terms.remainders, terms.eigenvalue
     tests = {
         **{quarters.format(rate): equals(left[rate] / left[half], 4, relative=0.1) for rate, half in pairwise(RATES)},
-        symmetric: decided(terms.asymmetry <= _OF_A_STEP, asymmetry=terms.asymmetry),
+        symmetric: decided(asymmetry <= _OF_A_STEP, asymmetry=asymmetry),
         positive: decided(eigenvalue >= -_OF_A_STEP, smallest_relative_eigenvalue=eigenvalue),
-        linear: lies_within(terms.slopes, 0.75, 1.25),
+        linear: lies_within(slope, 0.75, 1.25),
     }
-    return [terms.same.check(), *stated(tests)]
+    return [same.check(), *stated(tests)]
 
 
 @artefact("fixup/theorem-3", basis="measurement", checks=_theorem_3)
@@ -62,21 +110,22 @@ def theorem_3(
 ) -> Evidence:
     """∆f = -η Σ J ∂l/∂z + O(η²), every J positive semi-definite, and the trace of their sum proportional to L."""
     with seeded(context.seed):
-        facts = _by_formula(layers)
+        terms = _by_formula(layers)
         trace = update_trace_table(convert(resnet_cifar(depth), "xavier"), torch.randn(1, 3, 8, 8), torch.tensor([3]))
         traces = pd.DataFrame(
             [(count, draw, _trace(count, width, layers)) for count in depths for draw in range(draws)],
             columns=["blocks", "draw", "value"],
         )
-    facts = replace(facts, slopes=over_draws(_slope(rows) for _, rows in traces.groupby("draw")))
-    scaled = ", ".join(f"{left / rate**2:.4g}" for rate, left in facts.remainders.items())
+    logs = np.log(traces.pivot(index="blocks", columns="draw", values="value"))
+    slope = over_draws(np.polyfit(np.log(depths), logs, 1)[0])
+    scaled = ", ".join(f"{left / rate**2:.4g}" for rate, left in terms[1].items())
     published = {
         "Delta_f(x0)": f"remainder / η²: {scaled}",
-        "consequence": f"slope of log trace against log L {facts.slopes.mean:.3f}",
+        "consequence": f"slope of log trace against log L {slope.mean:.3f}",
     }
     return Evidence(
         measured=with_quantities(published, traces.assign(quantity="trace of Σ J over the branches")),
-        facts=facts,
+        facts=(terms, slope),
         setup={
             "formula": f"5 blocks of width 16, {layers} layers of linear → ReLU on each, float64, one example",
             "J by steps": f"of that network, η = {STEP:g}, one weight and one logit at a time",
@@ -88,13 +137,7 @@ def theorem_3(
     )
 
 
-def _slope(traces: pd.DataFrame) -> float:
-    """Of log trace against log L, by least squares."""
-    across, up = (np.log(traces[name].to_numpy(float)) for name in ("blocks", "value"))
-    return float(np.polyfit(across, up, 1)[0])
-
-
-def _by_formula(layers: int) -> UpdateTerms:
+def _by_formula(layers: int) -> _Terms:
     """A small network's terms against the paper's formula, what they leave of a step, and the terms of real steps."""
     network = RectifiedNetwork(5, 16, layers, gain=0.5).double()
     x = torch.randn(1, 16, dtype=torch.float64)
@@ -103,12 +146,11 @@ def _by_formula(layers: int) -> UpdateTerms:
     worst = max(deviation(terms[name], one) for name, one in formula.items()) if set(terms) == set(formula) else 1.0
     measured = [_by_steps(network, x, name) for name in terms]
     eigenvalues = [torch.linalg.eigvalsh((one + one.T) / 2) for one in measured]
-    return UpdateTerms(
-        same=Agreement("The terms are the paper's J_l^i", worst, ROUNDING),
-        remainders=_remainders(network, x, torch.stack(list(terms.values())).sum(0)),
-        asymmetry=max(float((one - one.T).abs().max() / one.abs().max()) for one in measured),
-        eigenvalue=min(float(one[0] / one[-1]) for one in eigenvalues),
-        slopes=Estimate(math.nan, math.nan),
+    return (
+        Agreement("The terms are the paper's J_l^i", worst, ROUNDING),
+        _remainders(network, x, torch.stack(list(terms.values())).sum(0)),
+        max(float((one - one.T).abs().max() / one.abs().max()) for one in measured),
+        min(float(one[0] / one[-1]) for one in eigenvalues),
     )
 
 
@@ -145,27 +187,30 @@ def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> dict[flo
     return remainders
 
 
-@dataclass(frozen=True)
-class ScalarBranch:
-    """One step of scalar branches, as `scalar_branch_table` and `update_slopes` have them."""
-
-    table: pd.DataFrame
-    slopes: pd.DataFrame
-
-
-def _theorem_4(branch: ScalarBranch) -> list[Check]:
-    table = branch.table
+def _theorem_4(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
+    """Of the tables `scalar_branch_table` and `update_slopes`."""
+    table, slopes = facts
+    names = {"equal": "all a_i = L^(-1/(2m-2))", "zero_last": "the same and a_m = 0", "ones": "all a_i = 1"}
+    tests: dict[str, Test] = {}
+    for option, rows in slopes.groupby("option", sort=False)["slope"]:
+        expected = 0.0 if option == "ones" else -1.0
+        claim = f"With {names[str(option)]} the slope of log|ΔF| against log L is {expected:g}, to 0.01 for every m."
+        tests[claim] = equals(_farthest(rows, rows - expected), expected, absolute=0.01)
     condition = table["update"].abs() * table["blocks"] / table["learning_rate"]
     zero, equal = table["option"] == "zero_last", table["option"] == "equal"
+    first_order = {"zero_last": ("η/L", condition[zero]), "equal": ("m·η/L", (condition / table["layers"])[equal])}
+    for name, (law, ratio) in first_order.items():
+        worst = _farthest(ratio, np.log(ratio.where(ratio > 0)).fillna(math.inf))
+        tests[f"With {name} the step is {law}, to 2 % for every m and L."] = equals(worst, 1, relative=0.02)
     outputs = table["output"]
     start = "With the last scalar at 0 the branch starts at F = 0, and with all equal it does not."
     numbers = {"largest_with_zero": outputs[zero].abs().max(), "smallest_with_equal": outputs[equal].min()}
-    return [
-        *_slopes(branch.slopes),
-        _at_first_order("zero_last", "η/L", condition[zero]),
-        _at_first_order("equal", "m·η/L", (condition / table["layers"])[equal]),
-        check(start, bool((outputs[zero] == 0).all() and (outputs[equal] > 0).all()), **numbers),
-    ]
+    return {**tests, start: decided((outputs[zero] == 0).all() and (outputs[equal] > 0).all(), **numbers)}
+
+
+def _farthest(values: pd.Series, distances: pd.Series) -> float:
+    """The value with the largest distance."""
+    return float(values.iloc[int(distances.abs().argmax())])
 
 
 @artefact("fixup/theorem-4", basis="formula", checks=_theorem_4)
@@ -180,28 +225,11 @@ def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, .
     counts = {"L": ", ".join(map(str, blocks)), "m": ", ".join(map(str, layers))}
     return Evidence(
         measured=with_quantities(published, slopes.assign(quantity="slope of log|ΔF|"), steps),
-        facts=ScalarBranch(table, slopes),
+        facts=(table, slopes),
         setup={"x and ∂l/∂F": "1", "η": f"{rate:g}", **counts},
         on=("quantity",),
         draw=lambda: SCALAR_STEPS(table),
     )
-
-
-def _slopes(slopes: pd.DataFrame) -> list[Check]:
-    names = {"equal": "all a_i = L^(-1/(2m-2))", "zero_last": "the same and a_m = 0", "ones": "all a_i = 1"}
-    checks = []
-    for option, rows in slopes.groupby("option", sort=False)["slope"]:
-        expected = 0.0 if option == "ones" else -1.0
-        worst = float(rows.iloc[int((rows - expected).abs().argmax())])
-        claim = f"With {names[str(option)]} the slope of log|ΔF| against log L is {expected:g}, to 0.01 for every m."
-        checks.append(close(claim, worst, expected, absolute=0.01))
-    return checks
-
-
-def _at_first_order(option: str, law: str, ratio: pd.Series) -> Check:
-    distances = [abs(math.log(value)) if value > 0 else math.inf for value in ratio]
-    worst = float(ratio.iloc[int(np.argmax(distances))])
-    return close(f"With {option} the step is {law}, to 2 % for every m and L.", worst, 1, relative=0.02)
 
 
 TRACES = Plot(

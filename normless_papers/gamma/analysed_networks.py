@@ -1,20 +1,25 @@
-"""Networks as the variance analysis of Kim et al. assumes them, with γ at drawn or chosen sizes."""
+"""Networks as the variance analysis of Kim et al. assumes them, and the stream of trained ones (figure 5)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
-from torch import nn
+from torch import Tensor, nn
 
+from normless.data import load_data
+from normless.models import build_model
 from normless.plots import PLOTS
 from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
-from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import Estimate, over_draws
+from normless.sweeps import trained_threshold
+from normless.train import TrainConfig, trained_network
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, in_every, over_draws
 from normless_papers.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
@@ -37,49 +42,47 @@ def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, Resid
             module.padding_mode = "circular"
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
-    found = residual_map(network, batch.inputs)
-    for path in found.norms:
-        nn.init.uniform_(gamma_of(network, found, path), LOW, HIGH)
-    return network.train(), found
+    structure = residual_map(network, batch.inputs)
+    for path in structure.norms:
+        nn.init.uniform_(_gamma_of(network, structure, path), LOW, HIGH)
+    return network.train(), structure
 
 
-def drawn_networks(
-    context: Context, model: str, batch: MeasuredBatch, draws: int
-) -> Iterator[tuple[int, nn.Module, ResidualMap]]:
-    """Number, network and map of each draw of `analysed_network`, seeded by its number in the body too."""
+def over_drawn_networks(
+    context: Context,
+    model: str,
+    batch: MeasuredBatch,
+    draws: int,
+    measure: Callable[[nn.Module, ResidualMap], Sequence[pd.DataFrame]],
+) -> list[pd.DataFrame]:
+    """The tables that a function makes of each draw of `analysed_network`, of all draws, with the column `draw`."""
+    tables = []
     for draw in range(draws):
         with seeded(context.seed + draw):
-            yield draw, *analysed_network(model, batch)
+            tables.append([table.assign(draw=draw) for table in measure(*analysed_network(model, batch))])
+    return [pd.concat(drawn, ignore_index=True) for drawn in zip(*tables, strict=True)]
 
 
-def measured_moments(network: nn.Module, batch: MeasuredBatch, found: ResidualMap, draw: int) -> pd.DataFrame:
-    """The table of the probe `stream`, with the number of the draw."""
-    return probe(network, batch.inputs, ["stream"], residual_map=found).stream.assign(draw=draw)
+def stream_of(network: nn.Module, structure: ResidualMap, inputs: Tensor) -> pd.DataFrame:
+    """The table of the probe `stream`."""
+    return probe(network, inputs, ["stream"], residual_map=structure).stream
 
 
-def gamma_of(network: nn.Module, found: ResidualMap, path: str) -> nn.Parameter:
-    """The γ of a norm."""
-    name = found.by_path[path].gamma
+def _gamma_of(network: nn.Module, structure: ResidualMap, path: str) -> nn.Parameter:
+    name = structure.by_path[path].gamma
     assert name is not None
     return network.get_parameter(name)
 
 
-def gammas_of(network: nn.Module, found: ResidualMap, role: str) -> list[nn.Parameter]:
+def gammas_of(network: nn.Module, structure: ResidualMap, role: str) -> list[nn.Parameter]:
     """The γ of all norms of a role, in execution order."""
-    return [gamma_of(network, found, path) for path, its_role in found.norms.items() if its_role == role]
+    return [_gamma_of(network, structure, path) for path, its_role in structure.norms.items() if its_role == role]
 
 
 def set_gammas(gammas: Iterable[nn.Parameter], values: Iterable[float]) -> None:
     """Give every γ one value for all of its channels; as many values as γ."""
     for gamma, value in zip(gammas, values, strict=True):
         nn.init.constant_(gamma, value)
-
-
-@torch.no_grad()
-def multiply(parameters: Iterable[nn.Parameter], factor: float) -> None:
-    """Multiply parameters in place."""
-    for parameter in parameters:
-        parameter.mul_(factor)
 
 
 def beside_formula(
@@ -114,13 +117,15 @@ def analysis(
     batch: MeasuredBatch,
     rows: pd.DataFrame,
     facts: Mapping[str, Any],
-    streams: Sequence[pd.DataFrame],
+    blocks: pd.DataFrame,
     **setup: Any,
 ) -> Evidence:
-    """The rows of `beside_formula` as evidence, with the probe `stream` of every draw; `setup` names the network."""
-    seeds = f"{context.seed} to {context.seed + len(streams) - 1}"
-    shared = {"assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": len(streams), "seeds": seeds}
-    return Evidence(averaged(rows), facts, setup | shared, ("quantity",), lambda: draw_stream(streams[0]))
+    """The rows of `beside_formula` as evidence, with the probe `stream` of all draws; `setup` names the network."""
+    draws = int(blocks["draw"].nunique())
+    seeds = f"{context.seed} to {context.seed + draws - 1}"
+    shared = {"assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": draws, "seeds": seeds}
+    first = blocks[blocks["draw"] == 0]
+    return Evidence(averaged(rows), facts, setup | shared, ("quantity",), lambda: draw_stream(first))
 
 
 def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -132,3 +137,90 @@ def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     axes = PLOTS["stream"](table, ax, title=title, x_marks=list(resets["block"]), x_ticks=ticks, x_label="")
     axes.tick_params(axis="x", labelrotation=45)
     return axes
+
+
+def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list[Check]:
+    """Of a table of `_by_stage` for each network, their least accuracy on the images, and that of chance.
+
+    Nothing is decided unless each network has at least half of the gain over chance that there is.
+    """
+    tables, least_accuracy, chance = facts
+    later = [stage for stage in sorted(tables[0]["stage"].unique()) if stage > 2]
+    claims: dict[str, Callable[[pd.DataFrame], bool]] = {
+        "The variance falls from block 1-0 to 1-1.": lambda table: _falls(table, 1, first=0, last=1),
+        "At 2-0 it is set to a larger value than at the end of stage 1.": lambda table: _jumps(table, 2),
+        "From 2-1 on it decreases to the end of stage 2.": lambda table: _falls(table, 2),
+        "Later stages start with a larger value than the stage before them ends with, too.": lambda table: all(
+            _jumps(table, stage) for stage in later
+        ),
+        "From their second block on it decreases there, too.": lambda table: all(
+            _falls(table, stage) for stage in later
+        ),
+    }
+    checks = [in_every(claim, map(holds, tables), least_accuracy=least_accuracy) for claim, holds in claims.items()]
+    if least_accuracy >= trained_threshold(1.0, chance):
+        return checks
+    return [replace(one, verdict="inconclusive") for one in checks]
+
+
+@artefact("gamma/figure-5", basis="measurement", checks=_figure_5_checks)
+def variance_of_feature_maps(
+    context: Context, *, model: str, data: str, examples: int, replicates: int, training: dict[str, Any] | None
+) -> Evidence:
+    """The variance is set at the first block of every stage, larger than it was, and falls within the stage."""
+    name = context.data_or(data)
+    images = load_data(name, root=context.data_root)
+    batch = next(iter(images.test_batches(min(examples, images.test_size))))
+    seeds = range(context.seed, context.seed + replicates)
+    shared: dict[str, Any] = {"model": model, "data": name, "data_root": context.data_root}
+    configs = [] if training is None else [TrainConfig(**shared, seed=seed, **training) for seed in seeds]
+    networks = [trained_network(folder) for folder in context.lab.weights(configs)] or [build_model(model)]
+    # Those of pretrained weights are not measured.
+    with torch.no_grad():
+        right = [network.eval()(batch.inputs).argmax(1) == batch.targets for network in networks if configs]
+    accuracies = [float(one.double().mean()) for one in right]
+    tables = [probe(network, batch.inputs, ["stream"]).stream for network in networks]
+    streams = [_by_stage(table) for table in tables]
+    chance = float(torch.bincount(batch.targets).max()) / len(batch.targets)
+    weights = f"{len(configs)} networks trained here" if configs else "ImageNet's, from torchvision"
+    return Evidence(
+        measured=pd.concat([table.assign(network=number) for number, table in enumerate(streams)], ignore_index=True),
+        facts=(streams, min(accuracies, default=1.0), chance),
+        setup={
+            "network": model,
+            "weights": weights,
+            **({"training": configs[0].to_dict()} if configs else {}),
+            "accuracies on the images": [round(one, 3) for one in accuracies],
+            "inputs": f"{len(batch.inputs)} test images of {images.provenance}; batch statistics",
+        },
+        draw=lambda: draw_stream(tables[0]),
+        reduction="" if training is None and context.keeps(data) else f"trained here on {name}, not on ImageNet.",
+    )
+
+
+def _by_stage(table: pd.DataFrame) -> pd.DataFrame:
+    """A row per block: `block`, `stage`, `index` in it from 0, the measured variance, and what γ alone says of it."""
+    stage = (table["equation"] == _RESETS[0]).cumsum()
+    index = table.groupby(stage).cumcount()
+    names = {
+        "stream_variance": "variance",
+        "stream_second_moment": "second_moment",
+        "predicted_stream_second_moment": "second_moment_by_gamma",
+        "gamma_last": "gamma_last",
+        "gamma_down": "gamma_down",
+    }
+    block = stage.astype(str) + "-" + index.astype(str)
+    columns = table[list(names)].rename(columns=names)
+    return pd.concat([pd.DataFrame({"block": block, "stage": stage, "index": index}), columns], axis=1)
+
+
+def _jumps(table: pd.DataFrame, stage: int) -> bool:
+    """Whether a stage's first block has more variance than the last one before it."""
+    before, here = (table[table["stage"] == one]["variance"] for one in (stage - 1, stage))
+    return bool(here.iloc[0] > before.iloc[-1])
+
+
+def _falls(table: pd.DataFrame, stage: int, first: int = 1, last: int | None = None) -> bool:
+    """Whether the variance decreases in every step from one block of a stage to another; to its end by default."""
+    values = table[table["stage"] == stage].set_index("index")["variance"].loc[first:last]
+    return bool((values.diff().dropna() < 0).all())

@@ -1,10 +1,10 @@
-"""Guidelines 1 to 4: L2 on the weights of image networks, and on the γ of one role (tables 2, figure 3)."""
+"""Guidelines 1 to 4: what decays besides the weights of image networks, the γ of one role (table 2, figure 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,16 +12,116 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.data import load_data
-from normless.plots import ROLE_INKS
+from normless.plots import ROLE_INKS, Ink
 from normless.probes import probe
+from normless.sweeps import is_minimized
 from normless.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, larger, replicates
+from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.effort import Effort
-from normless_papers.gamma.decay_comparison import BASELINE, L2, POINTS, DecayComparison, compared
 from normless_papers.plots import DIFFERENCES
 from normless_papers.published import published_as
-from normless_papers.runs import chosen
+from normless_papers.runs import Runs, carry_out, chosen, estimate
+from normless_papers.trained import best_accuracy, chance_of, trains
+
+L2 = "l2"
+BASELINE = "W"
+POINTS = "test accuracy less that with L2 on the weights alone, points"
+# Translations of fewer points of BLEU have hardly a phrase right.
+LEAST_BLEU = 10.0
+_COLUMNS = ("mean", "deviation", "n", "rate", "edge", "runs", "diverged", "chance", "failed", "difference", "error")
+
+
+@dataclass(frozen=True)
+class DecayComparison:
+    """Runs with an axis `l2`, compared at their optima by a metric."""
+
+    runs: Runs
+    metric: str
+
+    def estimate(self, **labels: str) -> Estimate:
+        """One combination at its optimal rate, by seed; NaN where it was not run or has no optimum."""
+        return replace(self.runs.optimum(self.metric, **labels), name=labels[L2])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row per combination, as `Runs.optima`; the difference of its mean to the baseline's, and its error."""
+        axes, rows = self.runs.axes, []
+        for row in self.runs.optima(self.metric).to_dict("records"):
+            labels = {axis: row[axis] for axis in axes}
+            one, base = self.estimate(**labels), self.estimate(**(labels | {L2: BASELINE}))
+            difference = {"difference": 0.0, "error": 0.0}
+            if row[L2] != BASELINE:
+                error = larger("It is larger.", one, base).numbers["standard_error"]
+                difference = {"difference": one.mean - base.mean, "error": error}
+            rows.append(row | {"mean": one.mean, "deviation": one.deviation} | difference)
+        return pd.DataFrame(rows)[[*axes, *_COLUMNS]]
+
+    def better(self, claim: str, l2: str, *, wanted: bool = True, by: float = 0.0, **labels: str) -> Check:
+        """Whether a choice does so much better than the baseline with the same other labels, or worse.
+
+        Inconclusive where neither of them trained.
+        """
+        one, other = self.estimate(l2=l2, **labels), self.estimate(l2=BASELINE, **labels)
+        pair = (one, other) if wanted != is_minimized(self.metric) else (other, one)
+        compared = larger(claim, *pair, by=by)
+        enough = self.trained(l2, **labels) or self.trained(BASELINE, **labels)
+        return compared if enough else replace(compared, verdict="inconclusive")
+
+    def trained(self, l2: str, **labels: str) -> bool:
+        """Whether a choice trained at its best rate: translations by their BLEU, others against the baseline."""
+        runs = self.runs.chosen(l2=l2, **labels)
+        if "bleu" in runs and runs["bleu"].notna().any():
+            return float(runs.groupby("rate")["bleu"].mean().max()) >= LEAST_BLEU
+        control = best_accuracy(self.runs.chosen(l2=BASELINE, **labels))
+        return trains("It trained.", best_accuracy(runs), control, chance_of(self.runs.table)).verdict == "holds"
+
+    def draw(
+        self, inks: Mapping[str, Ink], title: str, across: str = POINTS, ax: Axes | None = None, **groups: str
+    ) -> Axes:
+        """The differences to the baseline, with their errors."""
+        rows = self.table[self.table[L2] != BASELINE].reset_index(drop=True)
+        return DIFFERENCES(rows, ax, y=L2, inks=inks, title=title, x_label=across, **groups)
+
+    def printed(self, mean: str) -> pd.DataFrame:
+        """Rows named as the paper's, with its columns `diff` and that of the mean."""
+        table = self.table.rename(columns={"mean": mean, "difference": "diff", "error": "diff_error"})
+        return table.assign(l2=[label if label == BASELINE else f"W, {label}" for label in table[L2]])
+
+    def evidence(
+        self,
+        draw: Callable[[], Axes],
+        *,
+        measured: pd.DataFrame | None = None,
+        on: tuple[str, ...] = (),
+    ) -> Evidence:
+        """The comparison as evidence."""
+        table = self.table if measured is None else measured
+        return self.runs.evidence(table, draw, facts=self, on=on, remarks=self.remarks)
+
+    @property
+    def remarks(self) -> list[str]:
+        """On what is less than the paper's training, and on single runs."""
+        single = "A single run of each: its error is not known, so that comparisons stay undecided."
+        reduced = f"Not the paper's setup: {self.runs.reduction} The paper's numbers are those of full networks."
+        conditions = {reduced: bool(self.runs.reduction), single: self.runs.sweeps[0].replicates == 1}
+        return [sentence for sentence, holds in conditions.items() if holds]
+
+
+def compared(
+    context: Context,
+    effort: Effort,
+    name: str,
+    axes: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    policies: Mapping[str, str],
+    metric: str = "test_accuracy",
+    **settings: Any,
+) -> DecayComparison:
+    """A sweep over some axes and what decays, by the labels of `l2`, compared by a metric."""
+    l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
+    sweep = effort.sweep(context, name, {**axes, L2: l2}, **settings)
+    return DecayComparison(carry_out(context, sweep, metrics=(metric,), reduction=effort.reduction(context)), metric)
+
 
 # The columns of table 2: what decays besides the weights, and the role of γ that it is.
 COLUMNS = MappingProxyType({"gamma_last": "last", "gamma_down": "down", "gamma_0": "stem", "gamma_others": "other"})
@@ -100,27 +200,17 @@ def _of_column(context: Context, effort: Effort, column: str) -> Evidence:
     return comparison.evidence(lambda: _draw(comparison, (column,)), measured=measured)
 
 
-@dataclass(frozen=True)
-class Branches:
-    """The comparison of table 2, and networks trained with L2 on γ_last and without."""
-
-    comparison: DecayComparison
-    shares: pd.DataFrame  # of each network `l2`, `seed`, `gamma_last`, `branch_share`, means over its blocks
-
-    def estimate(self, l2: str, column: str) -> Estimate:
-        """One of the numbers over the seeds."""
-        return replicates(chosen(self.shares, l2=l2).set_index("seed")[column], name=l2)
-
-
-def _guideline_1_checks(branches: Branches) -> list[Check]:
+def _guideline_1_checks(facts: tuple[DecayComparison, pd.DataFrame]) -> list[Check]:
+    """Of the comparison of table 2, and of networks trained with L2 on γ_last and without, see `_shares`."""
+    comparison, shares = facts
     claims = {
         "gamma_last": "With L2 on it γ_last ends smaller than without.",
         "branch_share": "The branches' variance is then a smaller part of their skip paths'.",
     }
     return [
-        *role_checks(branches.comparison, ["gamma_last"]),
+        *role_checks(comparison, ["gamma_last"]),
         *(
-            larger(claim, *(branches.estimate(l2, column) for l2 in (BASELINE, "gamma_last")))
+            larger(claim, *(estimate(chosen(shares, l2=l2), column, l2) for l2 in (BASELINE, "gamma_last")))
             for column, claim in claims.items()
         ),
     ]
@@ -134,7 +224,7 @@ def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
     means = shares.groupby(L2)[["gamma_last", "branch_share"]].mean().add_prefix("trained_").reset_index()
     return replace(
         evidence,
-        facts=Branches(evidence.facts, shares),
+        facts=(evidence.facts, shares),
         measured=evidence.measured.merge(means, how="left", on=L2),
     )
 
@@ -162,12 +252,6 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
     return pd.DataFrame(rows, columns=[L2, "seed", "gamma_last", "branch_share"])
 
 
-@artefact("gamma/guideline-2", basis="training", checks=partial(role_checks, columns=["gamma_down"]))
-def spare_gamma_down(context: Context, *, effort: Effort) -> Evidence:
-    """L2 on γ_down lowers the accuracy."""
-    return _of_column(context, effort, "gamma_down")
-
-
 def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
     """The text itself names networks that gain, so that the claim is about most networks and not each."""
     verdicts = [one.verdict for one in role_checks(comparison, ["gamma_0"])]
@@ -177,16 +261,17 @@ def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
     return [check(claim, most, lowered=lowered, raised=raised, undecided=undecided)]
 
 
-@artefact("gamma/guideline-3", basis="training", checks=_guideline_3_checks)
-def spare_gamma_0(context: Context, *, effort: Effort) -> Evidence:
-    """L2 on γ_0 lowers the accuracy in most networks; in three of eight of the paper it raises it."""
-    return _of_column(context, effort, "gamma_0")
+def _guideline(number: int, column: str, checks: Callable[[DecayComparison], Sequence[Check]]) -> None:
+    """Register guideline 2, 3 or 4, on L2 on the γ of one column of table 2."""
+
+    @artefact(f"gamma/guideline-{number}", basis="training", checks=checks)
+    def measure(context: Context, *, effort: Effort) -> Evidence:
+        return _of_column(context, effort, column)
 
 
-@artefact("gamma/guideline-4", basis="training", checks=partial(role_checks, columns=["gamma_others"]))
-def decay_gamma_others(context: Context, *, effort: Effort) -> Evidence:
-    """L2 on γ_others raises the accuracy."""
-    return _of_column(context, effort, "gamma_others")
+_guideline(2, "gamma_down", partial(role_checks, columns=["gamma_down"]))
+_guideline(3, "gamma_0", _guideline_3_checks)
+_guideline(4, "gamma_others", partial(role_checks, columns=["gamma_others"]))
 
 
 def _figure_3_checks(comparison: DecayComparison) -> list[Check]:

@@ -50,7 +50,9 @@ def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence
     counts = Counter[str]()
     for text in models:
         network, found, images = grouped_network(context, text, side)
-        by_name, members = _groups_by_name(network), grouped_gammas(network, found)
+        norms = [path for path, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)]
+        by_name = {f"{path}.weight": _role_by_name(network, path) for path in norms}
+        members = grouped_gammas(network, found)
         by_map, places = dict(members), Counter(name for name, _ in members)
         counts["ungrouped"] += sum(name not in places for name in by_name)
         counts["repeated"] += sum(count - 1 for count in places.values())
@@ -101,13 +103,8 @@ def grouped_gammas(network: nn.Module, found: ResidualMap) -> list[tuple[str, st
     ]
 
 
-def _groups_by_name(network: nn.Module) -> dict[str, str]:
-    """The role of every γ of a batch norm from what its module is called, as figures 1, 2 and 4 wire the blocks."""
-    norms = [path for path, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    return {f"{path}.weight": _role_by_name(network, path) for path in norms}
-
-
 def _role_by_name(network: nn.Module, path: str) -> str:
+    """The role of γ of a batch norm from what its module is called, as figures 1, 2 and 4 wire the blocks."""
     parent, _, name = path.rpartition(".")
     if not re.search(r"(layer\d|blocks)\.", path):
         return "stem" if name == "bn1" else "other"
@@ -170,11 +167,11 @@ def where_decay_is_applied(context: Context, *, model: str, side: int) -> Eviden
     network, found, _ = grouped_network(context, model, side)
     roles = {name: GAMMAS[role] for name, role in dict(grouped_gammas(network, found)).items()}
     shrunk = {preset: _shrunk(network, found, policy) for preset, policy in POLICIES.items()}
-    names = [name for name, _ in network.named_parameters()]
-    kinds = {name: _kind(network, name, roles) for name in names}
+    parameters = dict(network.named_parameters())
+    kinds = {name: roles.get(name, "W" if one.dim() > 1 else "b, beta") for name, one in parameters.items()}
     rows = []
     for kind in ("W", *GAMMAS.values(), "b, beta"):
-        members = {name for name in names if kinds[name] == kind}
+        members = {name for name in kinds if kinds[name] == kind}
         assert all(members <= one or not members & one for one in shrunk.values())
         applied = {preset: APPLIED[members <= one] for preset, one in shrunk.items()}
         rows.append({"parameter": kind, "tensors": len(members)} | applied)
@@ -193,9 +190,3 @@ def _shrunk(network: nn.Module, found: ResidualMap, policy: str) -> set[str]:
     for one in network.parameters():
         one.grad = torch.zeros_like(one)
     return {name for name, step in _step(network, found, policy).items() if step.any()}
-
-
-def _kind(network: nn.Module, name: str, roles: dict[str, str]) -> str:
-    if name in roles:
-        return roles[name]
-    return "W" if network.get_parameter(name).dim() > 1 else "b, beta"

@@ -75,12 +75,19 @@ def effective_rate(
     alone = updates[updates["varied"] == updates["role"]]
     # The scale nearest 1, at which the gradient at the direction is measured.
     reference = min(scales, key=lambda scale: abs(scale - 1))
-    alone = alone.assign(ratio=_step_over_formula(alone, reference))
+    at_reference = alone[alone["scale"] == reference].set_index("layer")
+    gradient = at_reference["predicted_update"] / at_reference["effective_rate"]
+    # The step over η‖Γ‖⁻² times that gradient.
+    alone = alone.assign(ratio=alone["update"] / (alone["effective_rate"] * alone["layer"].map(gradient)))
     slopes = gamma_slopes(alone).set_index("role")["slope"]
     inner = alone[(alone["role"] == "other") & (alone["scale"] != reference)]
     deviation = float((inner["ratio"] - 1).abs().max())
+    rows = alone.groupby("role", sort=False).agg(
+        norms=("layer", "nunique"), step_over_formula_low=("ratio", "min"), step_over_formula_high=("ratio", "max")
+    )
+    rows = rows.assign(slope=slopes, quantity="effective_lr", slope_if_invariant=-2.0)
     return Evidence(
-        measured=_rate_rows(alone, slopes),
+        measured=rows.rename_axis("gamma").reset_index(),
         facts={"norms": inner["layer"].nunique(), "ratio_deviation": deviation, "slope": float(slopes["other"])},
         setup=_setup(model, batch) | {"scales": list(scales), "rate": rate, "epsilon": EPSILON},
         on=("quantity",),
@@ -111,21 +118,6 @@ def _invariance_rows(table: pd.DataFrame) -> pd.DataFrame:
     )
     rows = pd.concat({"invariance": outputs, "gradient": gradients}, names=["quantity"])
     return rows.reset_index().rename(columns={"role": "gamma"})
-
-
-def _step_over_formula(alone: pd.DataFrame, reference: float) -> pd.Series:
-    """The step of every norm at every scale over η‖Γ‖⁻² times the gradient at its direction at the reference."""
-    at_reference = alone[alone["scale"] == reference].set_index("layer")
-    gradient = at_reference["predicted_update"] / at_reference["effective_rate"]
-    return alone["update"] / (alone["effective_rate"] * alone["layer"].map(gradient))
-
-
-def _rate_rows(alone: pd.DataFrame, slopes: pd.Series) -> pd.DataFrame:
-    rows = alone.groupby("role", sort=False).agg(
-        norms=("layer", "nunique"), step_over_formula_low=("ratio", "min"), step_over_formula_high=("ratio", "max")
-    )
-    rows = rows.assign(slope=slopes, quantity="effective_lr", slope_if_invariant=-2.0)
-    return rows.rename_axis("gamma").reset_index()
 
 
 def _setup(model: str, batch: MeasuredBatch) -> dict[str, object]:

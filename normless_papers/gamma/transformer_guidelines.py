@@ -15,7 +15,7 @@ from normless.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.effort import Effort
-from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared
+from normless_papers.gamma.image_guidelines import BASELINE, DecayComparison, compared
 from normless_papers.runs import evidence_of
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
@@ -79,12 +79,11 @@ def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...]
     return comparison.evidence(draw, measured=comparison.printed("accuracy"), on=on)
 
 
-def _guideline_1t_checks(comparisons: tuple[DecayComparison, DecayComparison]) -> list[Check]:
-    by_bleu, by_accuracy = comparisons
-    return [*_bleu_checks(by_bleu), *_accuracy_checks(by_accuracy)]
-
-
-@artefact("gamma/guideline-1t", basis="training", checks=_guideline_1t_checks)
+@artefact(
+    "gamma/guideline-1t",
+    basis="training",
+    checks=lambda facts: [*_bleu_checks(facts[0]), *_accuracy_checks(facts[1])],
+)
 def decay_gammas_of_blocks(context: Context, *, translation_effort: Effort, text_effort: Effort) -> Evidence:
     """L2 on γ_1 or γ_2 raises BLEU, and L2 on both the accuracy of a classifier: the runs of tables 3 and 4."""
     bleu = translations(context, translation_effort)
@@ -118,11 +117,11 @@ def spare_gamma_of_embeddings(context: Context, *, effort: Effort) -> Evidence:
     return _of_classifiers(comparison, "L2 on γ of BERT's embeddings")
 
 
-def _guideline_4t_checks(comparison: DecayComparison) -> list[Check]:
-    return [comparison.better("L2 on γ after the last block lowers the training loss.", OTHER, norm="pre")]
-
-
-@artefact("gamma/guideline-4t", basis="training", checks=_guideline_4t_checks)
+@artefact(
+    "gamma/guideline-4t",
+    basis="training",
+    checks=lambda facts: [facts.better("L2 on γ after the last block lowers the training loss.", OTHER, norm="pre")],
+)
 def decay_gamma_before_head(context: Context, *, effort: Effort) -> Evidence:
     """L2 on γ of the norm between the last block and the head improves the optimization: a lower training loss."""
     policies = {BASELINE: "weights", OTHER: "weights+other"}

@@ -21,10 +21,8 @@ from normless.nn import ScalarAffine
 from normless.plots import Law, Plot
 from normless.probes import by_channel
 from normless.residual import Layer, Unresolved
-from normless_papers.probes.layer_summands import UnknownSummandsError, padded, require_positions, weight_input
-from normless_papers.probes.layer_tables import LayerTables, by_layer
-
-COLUMNS = ("order", "layer", "block", "call", "channel", "mean", "deviation", "contribution", "share")
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, LayerTables, by_layer
+from normless_papers.probes.summands import UnknownSummandsError, padded, require_positions, weight_input
 
 # Elements of the contributions in memory at a time: 16 MiB in float32.
 _CHUNK = 2**22
@@ -34,10 +32,10 @@ def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
     """The share of the channels with the largest means in the output, by their part of the channels."""
     parts = []
     for _, rows in channels.groupby(["scheme", "layer"], sort=False):
-        by_mean = rows.iloc[np.argsort(-rows["mean"].abs().to_numpy(float), kind="stable")]
-        first = by_mean.iloc[:1].assign(part=0.0, running=0.0)
-        part = np.arange(1, len(rows) + 1) / len(rows)
-        parts += [first, by_mean.assign(part=part, running=by_mean["share"].astype(float).cumsum())]
+        by_mean = rows.sort_values("mean", key=lambda means: -means.abs(), kind="stable")
+        running = by_mean["share"].astype(float).cumsum()
+        parts += [by_mean.iloc[:1].assign(part=0.0, running=0.0)]
+        parts += [by_mean.assign(part=np.arange(1, len(rows) + 1) / len(rows), running=running)]
     return pd.concat(parts)
 
 
@@ -71,10 +69,9 @@ class ChannelContributions(LayerTables):
         x_label="in-channels, largest mean first",
         y_label="share of the output",
     )
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = (*LAYER_COLUMNS, "channel", "mean", "deviation", "contribution", "share")
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """The contributions of one layer's in-channels."""
         try:
             with torch.no_grad():
                 sizes = contributions(module, x, y).double().cpu().numpy()
@@ -82,16 +79,10 @@ class ChannelContributions(LayerTables):
             self.missed.append(Unresolved(layer.path, str(reason)))
             return
         channels, total = by_channel(module, x), sizes.sum()
-        self.add(
-            layer,
-            {
-                "channel": np.arange(len(sizes)),
-                "mean": channels.mean(1).double().cpu().numpy(),
-                "deviation": channels.std(1, correction=0).double().cpu().numpy(),
-                "contribution": sizes,
-                "share": sizes / total if total else np.nan,
-            },
-        )
+        moments = {"mean": channels.mean(1), "deviation": channels.std(1, correction=0)}
+        columns = {name: one.double().cpu().numpy() for name, one in moments.items()}
+        columns |= {"contribution": sizes, "share": sizes / total if total else np.full(len(sizes), np.nan)}
+        self.add(layer, {"channel": np.arange(len(sizes)), **columns})
 
 
 def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -128,11 +119,8 @@ def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
     kernels = weight.reshape(groups, outputs, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).unsqueeze(2)
     step = max(1, _CHUNK // (outputs * x[:, 0].numel()))
     sizes = []
-    for start in range(0, x.shape[1], step):
-        one = kernels[start : start + step]
-        parts = convolve(
-            x[:, start : start + step], one.flatten(0, 1), None, module.stride, 0, module.dilation, len(one)
-        )
+    for some, one in zip(torch.split(x, step, 1), torch.split(kernels, step), strict=True):
+        parts = convolve(some, one.flatten(0, 1), None, module.stride, 0, module.dilation, len(one))
         sizes.append(parts.abs_().transpose(0, 1).reshape(len(one), -1).mean(1))
     return torch.cat(sizes)
 

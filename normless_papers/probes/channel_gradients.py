@@ -3,62 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from normless.probes import LayerPosition, Setting, Watcher, by_channel, layer_positions, layer_table
+from normless.probes import Setting, by_channel
 from normless.residual import Layer
-from normless_papers.probes.layer_tables import LAYER_COLUMNS, by_layer
-
-COLUMNS = (*LAYER_COLUMNS, "measured_at", "channel", "gradient", "mean_abs")
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, LayerTables, by_layer
 
 
 @dataclass
-class ChannelGradients(Watcher):
-    """Gradient of a bias on every output channel of every weight layer: Σ_bxy ∂L/∂y(b, c, x, y).
+class ChannelGradients(LayerTables):
+    """Gradient of a bias on every output channel of every weight layer: Σ_bxy ∂L/∂y(b, c, x, y), a row per channel.
 
     Without normalization the channels of the lower layers are scaled very differently, since a product of many
     random matrices is badly conditioned (Bjorck et al., appendix I.2, figure 19). Where a norm alone reads the
     layer's output, y is the norm's output and the bias its β: a bias before a norm that subtracts the mean has no
     gradient.
+
+    Columns: ``measured_at`` is the path of the layer or norm with output y; ``gradient`` Σ_bxy ∂L/∂y, in nats per
+    unit of y; ``mean_abs`` the mean of |∂L/∂y| over examples and positions.
     """
 
-    _positions: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
+    columns: ClassVar[tuple[str, ...]] = (*LAYER_COLUMNS, "measured_at", "channel", "gradient", "mean_abs")
+
     _weights: dict[Layer, Layer] = field(default_factory=dict, init=False, repr=False)
-    _tables: dict[Layer, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Find the layer or norm at which the channels of each weight layer are biased."""
-        self._positions, self._tables, self._weights = layer_positions(setting.map), {}, {}
-        for layer in self._positions:
+        super().on_start(setting)
+        self._weights = {}
+        for layer in self._places:
             readers = setting.map.readers.get(layer.path, [])
             norms = [one for one in readers if one.kind == "norm" and one.call == layer.call]
             alone = len(readers) == 1 and norms and ":" not in norms[0].path and norms[0].called
             self._weights[norms[0] if alone else layer] = layer
 
     def wants(self, layer: Layer) -> bool:
-        """Weight layers, or the norms after them."""
         return layer in self._weights
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """Sum over examples and positions."""
-        channels, weight = by_channel(module, gradient), self._weights[layer]
-        columns: dict[str, Any] = self._positions[weight].columns()
-        columns |= {"call": weight.call, "measured_at": layer.path, "channel": np.arange(len(channels))}
-        columns["gradient"] = channels.sum(1).double().cpu().numpy()
-        columns["mean_abs"] = channels.abs().mean(1).double().cpu().numpy()
-        self._tables[weight] = pd.DataFrame(columns)
-
-    def table(self) -> pd.DataFrame:
-        """A row per layer and channel in execution order; the columns are `COLUMNS`.
-
-        ``measured_at`` is the path of the layer or norm with output y; ``gradient`` Σ_bxy ∂L/∂y, in nats per unit of
-        y; ``mean_abs`` the mean of |∂L/∂y| over examples and positions.
-        """
-        return layer_table([self._tables[layer] for layer in self._positions if layer in self._tables], COLUMNS)
+        channels = by_channel(module, gradient)
+        numbers = {"gradient": channels.sum(1), "mean_abs": channels.abs().mean(1)}
+        columns = {"measured_at": layer.path, "channel": np.arange(len(channels))}
+        self.add(self._weights[layer], columns | {name: one.double().cpu().numpy() for name, one in numbers.items()})
 
 
 def channel_gradient_spread(channels: pd.DataFrame) -> pd.DataFrame:

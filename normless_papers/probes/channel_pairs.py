@@ -17,37 +17,37 @@ from torch import Tensor
 
 from normless.probes import LayerPosition, Setting, layer_table
 from normless_papers.probes.layer_tables import LayerTables
-from normless_papers.probes.parameter_owners import require_known
+from normless_papers.probes.owners import require_known
 
 _PLACE = ("order", "layer", "block", "weight")
-COLUMNS = (*_PLACE, "out_channel", "in_channel", "gradient")
 _RANKS = ("variation", "effective_rank", "rank_one_share", "predicted_rank_one_share")
-STRUCTURE_COLUMNS = (*_PLACE, "out_channels", "in_channels", "mean", *_RANKS)
 
 
 @dataclass
 class ChannelPairs(LayerTables):
-    """The matrices M(o, c) of weight layers, from the gradients of their weights.
+    """The matrices M(o, c) of weight layers, from the gradients of their weights: a row per weight and channel pair.
 
     Weights that are not those of a module count too, such as an attention's projections. The gradient of a layer that
     runs several times is that of all calls together; it is 0 on a branch whose multiplier is 0.
+
+    Columns: ``gradient`` is M(o, c), in nats per unit of the weight; in-channels are counted within their group.
 
     Args:
         layers: paths of the weight layers to measure; None for all.
     """
 
+    columns = (*_PLACE, "out_channel", "in_channel", "gradient")
+
     _weights: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
     _matrices: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Find the weights."""
         super().on_start(setting)
         self._weights, self._matrices = {}, {}
         for layer, place in self._places.items():
             self._weights |= {name: place for name in layer.parameters if name not in self._weights}
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        """Sum over the kernel's offsets."""
         if name in self._weights and gradient.dim() > 1:
             pairs = gradient.abs().double()
             self._matrices[name] = (pairs.flatten(2).sum(2) if pairs.dim() > 2 else pairs).cpu().numpy()
@@ -62,44 +62,38 @@ class ChannelPairs(LayerTables):
         return self._matrices[weight]
 
     def table(self) -> pd.DataFrame:
-        """A row per weight and pair of channels; the columns are `COLUMNS`.
-
-        ``gradient`` is M(o, c), in nats per unit of the weight; in-channels are counted within their group.
-        """
+        """Every entry of every matrix, weights in execution order."""
         tables = []
-        for name, matrix in self._in_order():
-            out_channel, in_channel = (axis.ravel() for axis in np.indices(matrix.shape))
-            columns = self._weights[name].columns() | {"weight": name}
-            columns |= {"out_channel": out_channel, "in_channel": in_channel, "gradient": matrix.ravel()}
-            tables.append(pd.DataFrame(columns))
-        return layer_table(tables, COLUMNS)
+        for columns, matrix in self._in_order():
+            out_channel, in_channel = np.indices(matrix.shape).reshape(2, -1)
+            pairs = {"out_channel": out_channel, "in_channel": in_channel, "gradient": matrix.ravel()}
+            tables.append(pd.DataFrame(columns | pairs))
+        return layer_table(tables, self.columns)
 
     def structure(self) -> pd.DataFrame:
-        """A row per weight in execution order; the columns are `STRUCTURE_COLUMNS`.
+        """A row per weight in execution order: ``out_channels``, ``in_channels`` and the structure of its matrix.
 
         ``mean`` of M's entries; ``variation``, their standard deviation over the mean; ``effective_rank`` and
         ``rank_one_share`` as the functions of these names, and the latter of a matrix of independent entries.
         """
         rows: list[dict[str, Any]] = []
-        for name, matrix in self._in_order():
+        for columns, matrix in self._in_order():
             outputs, inputs = matrix.shape
             mean = float(matrix.mean())
-            row = self._weights[name].columns() | {"weight": name, "out_channels": outputs, "in_channels": inputs}
-            row |= {"mean": mean, "variation": float(matrix.std()) / mean if mean else np.nan}
-            row |= {"effective_rank": effective_rank(matrix), "rank_one_share": rank_one_share(matrix)}
-            row["predicted_rank_one_share"] = (outputs + inputs - 2) / max(outputs * inputs - 1, 1)
-            rows.append(row)
-        return layer_table(rows, STRUCTURE_COLUMNS)
+            by_chance = (outputs + inputs - 2) / max(outputs * inputs - 1, 1)
+            ranks = (float(matrix.std()) / mean if mean else np.nan, effective_rank(matrix), rank_one_share(matrix))
+            sizes = {"out_channels": outputs, "in_channels": inputs, "mean": mean}
+            rows.append(columns | sizes | dict(zip(_RANKS, (*ranks, by_chance), strict=True)))
+        return layer_table(rows, (*_PLACE, "out_channels", "in_channels", "mean", *_RANKS))
 
-    def _in_order(self) -> list[tuple[str, npt.NDArray[np.float64]]]:
-        return [(name, self._matrices[name]) for name in self._weights if name in self._matrices]
+    def _in_order(self) -> list[tuple[dict[str, Any], npt.NDArray[np.float64]]]:
+        """The first columns and the matrix of every weight."""
+        measured = [name for name in self._weights if name in self._matrices]
+        return [(self._weights[name].columns() | {"weight": name}, self._matrices[name]) for name in measured]
 
 
 def effective_rank(matrix: npt.NDArray[np.float64]) -> float:
-    """exp H(p), H the entropy of the normalized singular values p = s/Σs (Roy & Vetterli 2007).
-
-    Between 1, for a matrix of rank one, and the smaller side, for an orthogonal one; NaN for a matrix of zeros.
-    """
+    """exp H(p), H the entropy of the normalized singular values p = s/Σs (Roy & Vetterli 2007); NaN for zeros."""
     values = np.linalg.svd(matrix, compute_uv=False)
     shares = values[values > 0] / max(values.sum(), np.finfo(float).tiny)
     return float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else float("nan")

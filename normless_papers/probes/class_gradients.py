@@ -1,8 +1,4 @@
-"""The contribution of each class to the gradients of the parameters (Bjorck et al., appendix L, figures 20 and 21).
-
-The gradient with respect to the logits is set to zero for all classes but one and propagated back through the
-network, once for each class. Backpropagation is linear, so the gradients of the classes add up to the whole gradient.
-"""
+"""The contribution of each class to the parameters' gradients (Bjorck et al., appendix L, figures 20 and 21)."""
 
 from __future__ import annotations
 
@@ -17,8 +13,8 @@ from torch import Tensor, nn
 
 from normless.probes import Loss, layer_table, parameter_positions
 from normless.residual import ResidualMap
-from normless_papers.probes.network_function import as_function, map_of, trainable_parameters
-from normless_papers.probes.parameter_owners import require_known
+from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
+from normless_papers.probes.owners import require_known
 
 Gradients = dict[str, Tensor]
 COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")
@@ -47,7 +43,8 @@ def for_each_class(
 ) -> None:
     """One forward pass, and one backward pass for each class with the other classes' logit gradients at zero.
 
-    The network is left as it was; only one class's gradients are in memory at a time.
+    Backpropagation is linear, so these gradients add up to the whole. Only one class's are in memory at a time. The
+    network is left as it was.
 
     Args:
         model, inputs, targets, loss, training: as for `normless.probes.observe`.
@@ -74,10 +71,7 @@ def for_each_class(
         for index in indices:
             masked = torch.zeros_like(whole)
             masked.select(class_axis, index).copy_(whole.select(class_axis, index))
-            gradients = torch.autograd.grad(
-                logits, list(chosen.values()), masked, retain_graph=True, materialize_grads=True
-            )
-            visit(index, shares[index], dict(zip(chosen, gradients, strict=True)))
+            visit(index, shares[index], gradients_by(logits, chosen, masked, again=True))
 
 
 def classwise_gradients(
@@ -96,14 +90,14 @@ def classwise_gradients(
         of `mean_abs` over the classes measured, and `predicted_share`, the share of examples whose largest logit it
         is.
     """
-    residual_map = map_of(model, inputs, residual_map)
-    where, rows = parameter_positions(model, residual_map), []
+    positions = parameter_positions(model, map_of(model, inputs, residual_map))
+    rows: list[dict[str, Any]] = []
 
     def visit(index: int, predicted: float, gradients: Gradients) -> None:
         for name, gradient in gradients.items():
-            sizes = {"mean_abs": float(gradient.double().abs().mean()), "norm": float(gradient.double().norm())}
-            place = {"parameter": name, **where[name].columns()}
-            rows.append({"class": index} | place | sizes | {"predicted_share": predicted})
+            row = {"class": index, "parameter": name, **positions[name].columns(), "predicted_share": predicted}
+            row |= {"mean_abs": float(gradient.double().abs().mean()), "norm": float(gradient.double().norm())}
+            rows.append(row)
 
     for_each_class(model, inputs, targets, visit, parameters=parameters, **options)
     table = layer_table(rows, COLUMNS)

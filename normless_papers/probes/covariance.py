@@ -17,14 +17,6 @@ from normless.signal import BlockMoments
 
 SIDES = ("skip", "branch", "sum")
 MEASURES = ("variance", "covariance", "correlation")
-COLUMNS = (
-    "block",
-    "name",
-    *(f"{side}_{measure}" for side in SIDES for measure in MEASURES),
-    "skip_branch_covariance",
-    "skip_branch_correlation",
-    *(f"predicted_{side}_{measure}" for side in SIDES for measure in MEASURES),
-)
 
 
 @dataclass
@@ -43,31 +35,43 @@ class ExampleCovariance(PredictedRows):
     `predicted_…` columns come from `predicted_moments`; unknown values are NaN.
     """
 
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = (
+        "block",
+        "name",
+        *(f"{side}_{measure}" for side in SIDES for measure in MEASURES),
+        "skip_branch_covariance",
+        "skip_branch_correlation",
+        *(f"predicted_{side}_{measure}" for side in SIDES for measure in MEASURES),
+    )
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
-        """Measure both sides of a sum and its total."""
-        if block.name not in self.rows:
-            return
-        row = self.rows[block.name]
+        row: dict[str, float] = {}
         branch = sum(branches[1:], branches[0])
         for side, value in zip(SIDES, (skip, branch, total), strict=True):
             variance, covariance = covariance_of_examples(value)
-            row |= {f"{side}_variance": variance, f"{side}_covariance": covariance}
-            row[f"{side}_correlation"] = _ratio(covariance, variance)
+            correlation = covariance / variance if variance > 0 else nan
+            row |= {
+                f"{side}_variance": variance,
+                f"{side}_covariance": covariance,
+                f"{side}_correlation": correlation,
+            }
         if skip.shape == branch.shape:
-            row["skip_branch_covariance"] = _covariance(skip, branch)
+            one, other = skip.flatten(1).double(), branch.flatten(1).double()
+            covariance = float(((one * other).mean(1) - one.mean(1) * other.mean(1)).mean())
             scale = row["skip_variance"] * row["branch_variance"]
-            row["skip_branch_correlation"] = _ratio(row["skip_branch_covariance"], sqrt(scale) if scale > 0 else 0.0)
+            row["skip_branch_covariance"] = covariance
+            row["skip_branch_correlation"] = covariance / sqrt(scale) if scale > 0 else nan
+        self.add(block.name, row)
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Add predicted variances, covariances and correlations."""
         for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
-            variance = pd.Series([getattr(one, f"{name}_variance") for one in moments], dtype=float)
-            covariance = pd.Series([getattr(one, f"{name}_covariance") for one in moments], dtype=float)
-            table[f"predicted_{side}_variance"] = variance
-            table[f"predicted_{side}_covariance"] = covariance
-            table[f"predicted_{side}_correlation"] = (covariance / variance).where(variance > 0)
+            for measure in ("variance", "covariance"):
+                numbers = [getattr(one, f"{name}_{measure}") for one in moments]
+                table[f"predicted_{side}_{measure}"] = pd.Series(numbers, dtype=float)
+            variance = table[f"predicted_{side}_variance"]
+            correlation = table[f"predicted_{side}_covariance"] / variance
+            table[f"predicted_{side}_correlation"] = correlation.where(variance > 0)
 
 
 def covariance_of_examples(x: Tensor) -> tuple[float, float]:
@@ -86,13 +90,3 @@ def covariance_of_examples(x: Tensor) -> tuple[float, float]:
     products = wide.sum(0).square().mean() - squares.sum()
     of_means = means.sum().square() - means.square().sum()
     return variance, float(products - of_means) / (count * (count - 1))
-
-
-def _covariance(skip: Tensor, branch: Tensor) -> float:
-    """Covariance of an example's two sides over its features, averaged over examples."""
-    one, other = skip.flatten(1).double(), branch.flatten(1).double()
-    return float(((one * other).mean(1) - one.mean(1) * other.mean(1)).mean())
-
-
-def _ratio(value: float, scale: float) -> float:
-    return value / scale if scale > 0 else nan

@@ -1,19 +1,20 @@
-"""The update with which the training of a network diverges.
+"""The update with which the training of a network diverges, and the largest rate at which it does not.
 
 Training has diverged when a minibatch loss is above 1000 nats or not finite; no run recovered from that (Bjorck et
-al., section 3.4). The last update before is responsible: `loss_along` and `moments_along` of `normless_papers.probes`
-follow loss and channel moments along it (figures 5 and 6).
+al., section 3.4). `loss_along` and `moments_along` follow the last update before it (figures 5 and 6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from math import inf, sqrt
 from typing import Any
 
-import torch
+import pandas as pd
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -23,6 +24,9 @@ from normless.probes import Batch, Loss, descend, preserve_random_state
 
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""
+
+# Of the rates between which the largest stable one is searched.
+_FACTOR = 4.0
 
 
 def momentum_sgd(model: nn.Module, rate: float) -> Optimizer:
@@ -38,8 +42,7 @@ class DivergingUpdate:
     Attributes:
         step: its number from 1, also that of its batch.
         model: a copy of the network with the weights before the update.
-        inputs: of the batch.
-        targets: of the batch.
+        inputs, targets: the batch.
         direction: the change of every parameter, by qualified name.
     """
 
@@ -79,10 +82,8 @@ def find_divergence(
     Args:
         model: a network; neither it nor the random states are changed.
         batches: inputs and targets; the training ends with the last.
-        rate: the learning rate.
-        optimizer: from the network and the rate to an optimizer of its parameters.
-        loss: (logits, targets) to a scalar.
-        limit: the loss, in nats, above which the training has diverged.
+        rate, optimizer: the learning rate, and from a network and a rate to an optimizer of its parameters.
+        loss, limit: (logits, targets) to a scalar, in nats, and the value above which the training has diverged.
 
     Raises:
         ValueError: the network returns no tensor that can serve as logits.
@@ -105,13 +106,10 @@ def find_divergence(
     diverged = bool(losses) and has_diverged(losses[-1], limit)
     if not diverged or len(losses) == 1:
         return Descent(tuple(losses), diverged)
-    with torch.no_grad():
-        for name, value_before in before.items():
-            trained[name].copy_(value_before)
+    network.load_state_dict(before, strict=False)
     network.zero_grad(set_to_none=True)
     direction = {name: after[name] - start for name, start in before.items()}
-    inputs, targets = latest[0]
-    return Descent(tuple(losses), diverged, DivergingUpdate(len(losses) - 1, network, inputs, targets, direction))
+    return Descent(tuple(losses), diverged, DivergingUpdate(len(losses) - 1, network, *latest[0], direction))
 
 
 @contextmanager
@@ -123,3 +121,135 @@ def trained_copy(model: nn.Module) -> Iterator[nn.Module]:
 
 def _copies(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Steps at a small rate before the search, as by the rule "one epoch at 0.0001" (appendix J)."""
+
+    rate: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class StableRate:
+    """The end of a search.
+
+    Attributes:
+        largest: the largest rate tried that did not diverge; 0 if every one did.
+        smallest_diverging: the smallest rate tried above it; infinite if none diverged, 0 if the loss exceeded the
+            limit before the first step.
+        trials: a row per run in order: `rate`, `diverged`, `steps`, `first_loss`, `last_loss`.
+    """
+
+    largest: float
+    smallest_diverging: float
+    trials: pd.DataFrame
+
+
+def largest_stable_rate(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    optimizer: MakeOptimizer = momentum_sgd,
+    *,
+    steps: int | None = None,
+    start: float = 0.1,
+    lowest: float = 1e-8,
+    highest: float = 1e4,
+    resolution: float = 2.0,
+    warm_start: WarmStart | None = None,
+    loss: Loss = F.cross_entropy,
+    limit: float = LOSS_LIMIT,
+) -> StableRate:
+    """Search the largest rate at which a copy of the network trains for some steps without diverging.
+
+    Rates go up or down from `start` by factors of 4 until one diverges and one does not, and the interval is then
+    bisected on the logarithmic scale. Every run starts from the same weights and random state, takes the same
+    batches, and ends when its loss diverges. A larger rate is assumed to diverge if a smaller one does.
+
+    Args:
+        model, optimizer, loss, limit: as for `find_divergence`.
+        batches: inputs and targets, in a cycle.
+        steps: of each run; one for each batch if None.
+        start, lowest, highest: the first, the lowest and the highest rate tried.
+        resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
+        warm_start: training before the search, on the first batches.
+
+    Raises:
+        ValueError: there are no batches or steps, the rates are not lowest ≤ start ≤ highest, the resolution is not
+            above 1, the warm start diverged, or the network returns no logits.
+    """
+    count = len(batches) if steps is None else steps
+    if not batches or count < 1:
+        raise ValueError(f"The search trains on batches, got {len(batches)} batches and {count} steps.")
+    if not 0 < lowest <= start <= highest or resolution <= 1:
+        raise ValueError(
+            f"Expected 0 < lowest ≤ start ≤ highest and a resolution above 1, got lowest={lowest}, start={start}, "
+            f"highest={highest} and resolution={resolution}."
+        )
+    search = _Search(model, batches, optimizer, loss, limit, count)
+    if warm_start is not None:
+        search.warm_up(warm_start)
+    stable, diverging = _bracket(search, start, lowest, highest)
+    while stable > 0 and diverging < inf and diverging > resolution * stable * (1 + 1e-9):
+        middle = sqrt(stable * diverging)
+        stable, diverging = (stable, middle) if search.diverges(middle) else (middle, diverging)
+    return StableRate(stable, diverging, pd.DataFrame(search.trials))
+
+
+@dataclass
+class _Search:
+    """Trains copies of one network on the same batches at several rates."""
+
+    model: nn.Module
+    batches: Sequence[Batch]
+    optimizer: MakeOptimizer
+    loss: Loss
+    limit: float
+    steps: int
+    trials: list[dict[str, float | bool]] = field(default_factory=list)
+
+    def train(self, rate: float, steps: int) -> tuple[list[float], nn.Module]:
+        """Train a copy; its losses, and itself."""
+        with trained_copy(self.model) as network:
+            taken = islice(cycle(self.batches), steps)
+            losses = list(descend(network, taken, self.optimizer(network, rate), loss=self.loss, limit=self.limit))
+        return losses, network
+
+    def warm_up(self, start: WarmStart) -> None:
+        """Take a copy trained at a small rate for the network."""
+        losses, self.model = self.train(start.rate, start.steps)
+        if losses and has_diverged(losses[-1], self.limit):
+            raise ValueError(
+                f"The warm start diverged at step {len(losses)} with a rate of {start.rate:g}; "
+                "start with a smaller one."
+            )
+        self.model.zero_grad(set_to_none=True)
+
+    def diverges(self, rate: float) -> bool:
+        """Train at a rate."""
+        losses, _ = self.train(rate, self.steps)
+        diverged = has_diverged(losses[-1], self.limit)
+        trial = {"steps": len(losses) - diverged, "first_loss": losses[0], "last_loss": losses[-1]}
+        self.trials.append({"rate": rate, "diverged": diverged} | trial)
+        return diverged
+
+
+def _bracket(search: _Search, start: float, lowest: float, highest: float) -> tuple[float, float]:
+    """The largest stable and the smallest diverging of rates that are a factor apart."""
+    rate = start
+    if not search.diverges(rate):
+        while rate < highest:
+            above = min(rate * _FACTOR, highest)
+            if search.diverges(above):
+                return rate, above
+            rate = above
+        return rate, inf
+    if search.trials[0]["steps"] == 0:
+        return 0.0, 0.0
+    while rate > lowest:
+        below = max(rate / _FACTOR, lowest)
+        if not search.diverges(below):
+            return below, rate
+        rate = below
+    return 0.0, rate

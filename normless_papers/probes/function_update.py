@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normless.probes import Loss
-from normless_papers.probes.network_function import NetworkFunction, as_function, trainable_parameters
+from normless_papers.probes.network_function import NetworkFunction, as_function, gradients_by, trainable_parameters
 
 COLUMNS = ("steps", "rate", "loss", "update_norm", "update_per_rate", "predicted_update_per_rate")
-RATES = (1e-4, 1e-3, 1e-2)
 # Words of torch's errors for operations that are differentiable once but not twice.
 _NOT_TWICE = ("differentiate twice", "is not implemented")
 
@@ -28,7 +27,7 @@ def function_update_table(
     inputs: Any,
     targets: Any,
     *,
-    rates: Sequence[float] = RATES,
+    rates: Sequence[float] = (1e-4, 1e-3, 1e-2),
     steps: Sequence[int] = (0,),
     step_rate: float = 0.01,
     loss: Loss = F.cross_entropy,
@@ -60,45 +59,41 @@ def function_update_table(
             f"Rates are above 0 and numbers of steps not below 0, got rates={list(rates)}, step_rate={step_rate} and "
             f"steps={list(steps)}."
         )
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[float, ...]] = []
     parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         for step in range(max(steps) + 1):
             before = logits(parameters, inputs)
             value = loss(before, targets)
-            slopes = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
-            gradients = dict(zip(parameters, slopes, strict=True))
+            gradients = gradients_by(value, parameters)
             if step in steps:
                 predicted = _slope(logits, parameters, gradients, inputs)
                 for rate in rates:
                     with torch.no_grad():
                         change = logits(_stepped(parameters, gradients, rate), inputs) - before
                     norm = _root_mean_square(change)
-                    numbers = (step, rate, float(value.detach()), norm, norm / rate, predicted)
-                    rows.append(dict(zip(COLUMNS, numbers, strict=True)))
+                    rows.append((step, rate, float(value.detach()), norm, norm / rate, predicted))
             parameters = _stepped(parameters, gradients, step_rate)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _stepped(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
     """The parameters after one step, as leaves."""
-    return {
-        name: (parameter.detach() - rate * gradients[name]).requires_grad_() for name, parameter in parameters.items()
-    }
+    return {name: (one.detach() - rate * gradients[name]).requires_grad_() for name, one in parameters.items()}
 
 
 def _slope(
     logits: NetworkFunction, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], inputs: Any
 ) -> float:
     """‖(∂f/∂θ)·gradient‖, root mean square over examples, as the derivative of (∂f/∂θ)ᵀu by u."""
-    leaves, along = list(parameters.values()), list(gradients.values())
     # Fused attention kernels cannot be differentiated twice.
     with sdpa_kernel(SDPBackend.MATH):
         try:
             z = logits(parameters, inputs)
             u = torch.zeros_like(z, requires_grad=True)
-            back = torch.autograd.grad(z, leaves, u, create_graph=True, allow_unused=True)
-            products = [(one * other).sum() for one, other in zip(back, along, strict=True) if one is not None]
+            back = torch.autograd.grad(z, list(parameters.values()), u, create_graph=True, allow_unused=True)
+            along = zip(back, gradients.values(), strict=True)
+            products = [(one * other).sum() for one, other in along if one is not None]
             (change,) = torch.autograd.grad(sum(products, z.sum() * 0), u, allow_unused=True)
         except RuntimeError as error:
             if not any(words in str(error) for words in _NOT_TWICE):

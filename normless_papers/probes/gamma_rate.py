@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import nan
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -17,58 +15,40 @@ from torch import Tensor, nn
 
 from normless.probes import Loss
 from normless.residual import ResidualMap
-from normless_papers.probes.network_function import NetworkFunction, as_function, map_of, trainable_parameters
+from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 TOGETHER = "all"
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """Passes of one network on one batch, with γ at several scales.
-
-    Attributes:
-        network: the network as a function, in training mode.
-        gammas: the trainable γ other than zero, by the paths of their norms in execution order.
-        names: of these parameters.
-        roles: of the norms.
-    """
-
-    network: NetworkFunction
-    batch: tuple[Any, Any]
-    loss: Loss
-    gammas: Mapping[str, Tensor]
-    names: Mapping[str, str]
-    roles: Mapping[str, str]
-
-    def run(self, paths: Sequence[str], scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits and gradients of some norms' γ, each multiplied by a scale."""
-        leaves = {path: (scale * self.gammas[path]).requires_grad_() for path in paths}
-        output = self.network({self.names[path]: leaf for path, leaf in leaves.items()}, self.batch[0])
-        value = self.loss(output, self.batch[1])
-        gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-        return output.detach(), dict(zip(paths, gradients, strict=True))
+# From the paths of norms and a scale, by which each γ is multiplied, to logits and the gradients of these γ.
+_Run = Callable[[Collection[str], float], tuple[Tensor, dict[str, Tensor]]]
 
 
 @contextmanager
 def _passes(
     model: nn.Module, inputs: Any, targets: Any, residual_map: ResidualMap | None, loss: Loss
-) -> Iterator[_Passes]:
-    """Find the γ of a network."""
+) -> Iterator[tuple[_Run, dict[str, Tensor], dict[str, str]]]:
+    """Passes in training mode, the trainable γ other than zero by norm in execution order, and the norms' roles."""
     known = map_of(model, inputs, residual_map)
     norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
     names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
-    parameters = {name: value.detach() for name, value in trainable_parameters(model).items()} if names else {}
-    gammas = {
-        path: parameters[name] for path, name in names.items() if name in parameters and bool(parameters[name].any())
-    }
+    parameters = trainable_parameters(model) if names else {}
+    gammas = {path: parameters[name].detach() for path, name in names.items() if name in parameters}
+    gammas = {path: gamma for path, gamma in gammas.items() if gamma.any()}
     if not gammas:
         raise ValueError(
             f"The direction of γ is measured, and no norm of this {type(model).__name__} has a trained γ other "
             "than zero."
         )
+
+    def run(paths: Collection[str], scale: float) -> tuple[Tensor, dict[str, Tensor]]:
+        leaves = {path: (scale * gammas[path]).requires_grad_() for path in paths}
+        output = network({names[path]: leaf for path, leaf in leaves.items()}, inputs)
+        return output.detach(), gradients_by(loss(output, targets), leaves)
+
     with torch.enable_grad(), as_function(model, training=True) as network:
-        yield _Passes(network, (inputs, targets), loss, gammas, names, {path: known.norms[path] for path in gammas})
+        yield run, gammas, {path: known.norms[path] for path in gammas}
 
 
 def gamma_invariance(
@@ -86,9 +66,7 @@ def gamma_invariance(
     is divided by c. That holds for `other` norms within a branch and β = 0; those that end in the stream (`last`,
     `down`) and those not followed by a norm are not invariant. The network is left as it was.
 
-    Args:
-        model, inputs, targets, residual_map, loss: as for `normless.probes.observe`.
-        factor: c.
+    Other arguments than ``factor``, c, are those of `normless.probes.observe`.
 
     Returns:
         One row per norm in execution order: ``layer``, ``role``, ``gamma_norm`` ‖Γ‖ before, ``output_change``
@@ -101,12 +79,12 @@ def gamma_invariance(
     if not factor > 0 or factor == 1:
         raise ValueError(f"γ is multiplied by a number above 0 other than 1, got {factor}.")
     rows = []
-    with _passes(model, inputs, targets, residual_map, loss) as passes:
-        output, gradients = passes.run(list(passes.gammas))
-        for path, gamma in passes.gammas.items():
-            changed, scaled = passes.run([path], factor)
+    with _passes(model, inputs, targets, residual_map, loss) as (run, gammas, roles):
+        output, gradients = run(gammas, 1.0)
+        for path, gamma in gammas.items():
+            changed, scaled = run([path], factor)
             gradient, size = gradients[path], float(gradients[path].norm())
-            row = {"layer": path, "role": passes.roles[path], "gamma_norm": float(gamma.norm())}
+            row = {"layer": path, "role": roles[path], "gamma_norm": float(gamma.norm())}
             row["output_change"] = _quotient(float((changed - output).norm()), float(output.norm()))
             row["gradient_ratio"] = _quotient(float(scaled[path].norm()), size)
             row["predicted_gradient_ratio"] = 1 / factor
@@ -135,10 +113,7 @@ def gamma_updates(
     and the gradient at Γ̂ does not depend on ‖Γ‖ where Γ is scale invariant: then the slope is -2 on logarithmic
     axes. The network is left as it was.
 
-    Args:
-        model, inputs, targets, residual_map, loss: as for `normless.probes.observe`.
-        scales: factors of γ.
-        rate: η.
+    Other arguments than the scales and the rate η are those of `normless.probes.observe`.
 
     Returns:
         One row per set of norms that is varied, scale and norm of the set: ``varied`` (a role, or `TOGETHER`),
@@ -151,16 +126,16 @@ def gamma_updates(
     if not scales or min(scales) <= 0 or not rate > 0:
         raise ValueError(f"Scales and rate are numbers above 0, got scales {tuple(scales)} and rate {rate}.")
     rows: list[dict[str, Any]] = []
-    with _passes(model, inputs, targets, residual_map, loss) as passes:
+    with _passes(model, inputs, targets, residual_map, loss) as (run, gammas, roles):
         varied: dict[str, list[str]] = {}
-        for path, role in passes.roles.items():
+        for path, role in roles.items():
             varied.setdefault(role, []).append(path)
-        for name, paths in (varied | {TOGETHER: list(passes.gammas)}).items():
+        for name, paths in (varied | {TOGETHER: list(gammas)}).items():
             for scale in scales:
-                _, gradients = passes.run(paths, scale)
+                _, gradients = run(paths, scale)
                 for path in paths:
-                    row = {"varied": name, "scale": scale, "layer": path, "role": passes.roles[path]}
-                    rows.append(row | _step(scale * passes.gammas[path], gradients[path], rate))
+                    row = {"varied": name, "scale": scale, "layer": path, "role": roles[path]}
+                    rows.append(row | _step(scale * gammas[path], gradients[path], rate))
     return pd.DataFrame(rows)
 
 
@@ -174,29 +149,21 @@ def gamma_slopes(updates: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for varied, table in updates.groupby("varied", sort=False):
-        roles: list[tuple[str, pd.DataFrame]] = [
-            (str(role), part) for role, part in table.groupby("role", sort=False)
-        ]
-        if len(roles) > 1:
-            roles.append((TOGETHER, table))
-        rows += [{"varied": varied, "role": role, **_slope(part)} for role, part in roles]
+        roles: dict[Any, pd.DataFrame] = dict(list(table.groupby("role", sort=False)))
+        roles |= {TOGETHER: table} if len(roles) > 1 else {}
+        rows += [{"varied": varied, "role": role, **_slope(part)} for role, part in roles.items()]
     return pd.DataFrame(rows)
 
 
 def _slope(table: pd.DataFrame) -> dict[str, float]:
     moved = table[table["update"] > 0]
-    x, y = (_within(np.log(moved[column].to_numpy(float)), moved["layer"]) for column in ("gamma_norm", "update"))
+    logarithms = moved[["gamma_norm", "update"]].astype(float).transform(np.log)
+    within = logarithms - logarithms.groupby(moved["layer"]).transform("mean")
+    x, y = (within[column].to_numpy() for column in within)
     spread, height = float(x @ x), float(y @ y)
-    slope = float(x @ y) / spread if spread > 0 else nan
-    rest = float(((y - slope * x) ** 2).sum())
-    counts = {"norms": moved["layer"].nunique(), "points": len(moved)}
-    return {"slope": slope, "predicted_slope": -2.0, "r_squared": 1 - rest / height if height > 0 else nan, **counts}
-
-
-def _within(values: npt.NDArray[np.float64], groups: pd.Series) -> npt.NDArray[np.float64]:
-    """Values less the mean of their group."""
-    series = pd.Series(values, index=groups.index)
-    return (series - series.groupby(groups).transform("mean")).to_numpy(float)
+    slope = _quotient(float(x @ y), spread)
+    fit = {"slope": slope, "predicted_slope": -2.0, "r_squared": 1 - _quotient(((y - slope * x) ** 2).sum(), height)}
+    return fit | {"norms": moved["layer"].nunique(), "points": len(moved)}
 
 
 def _step(gamma: Tensor, gradient: Tensor, rate: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import ClassVar
 
 import pandas as pd
@@ -18,16 +18,9 @@ from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 from normless.signal import FUNCTIONS, BlockMoments
 
 _PLACES = ("skip", "branch", "stream")
-COLUMNS = (
-    "block",
-    "name",
-    "equation",
-    *(f"{place}_{moment}" for place in _PLACES for moment in ("second_moment", "variance")),
-    "gamma_last",
-    "gamma_down",
-    *(f"predicted_{place}_second_moment" for place in _PLACES),
-    "expected_stream_second_moment",
-)
+_MEASURED = tuple(f"{place}_{moment}" for place in _PLACES for moment in ("second_moment", "variance"))
+_PREDICTED = ("gamma_last", "gamma_down", *(f"predicted_{place}_second_moment" for place in _PLACES))
+_EXPECTED = "expected_stream_second_moment"
 
 
 @dataclass
@@ -50,48 +43,40 @@ class StreamVariance(PredictedRows):
     `expected_stream_second_moment` is from `predicted_moments`, which uses all weights and the stream's mean.
     """
 
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = ("block", "name", "equation", *_MEASURED, *_PREDICTED, _EXPECTED)
 
     def on_start(self, setting: Setting) -> None:
-        """Find the last layer after every sum."""
         super().on_start(setting)
         if not setting.map.norms:
             self.missed.append(Unresolved("the network", "it has no normalization with a γ to predict its variance"))
-        blocks = setting.map.blocks
         self._model, self._map = setting.model, setting.map
-        self._last = {block.after_sum[-1]: block.name for block in blocks if block.after_sum}
+        self._last = {block.after_sum[-1]: block.name for block in setting.map.blocks if block.after_sum}
 
     def wants(self, layer: Layer) -> bool:
-        """The last layer after a sum."""
         return layer in self._last
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Measure a block's output after a module."""
         self.add(self._last[layer], named_moments("stream", y))
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
-        """Measure both sides of a sum, and the block's output if no module follows the sum."""
         if block.name not in self.rows:
             return
-        sides = named_moments("skip", skip) | named_moments("branch", sum(branches[1:], branches[0]))
-        self.add(block.name, sides)
-        functional = [FUNCTIONS.get(_function(layer)) for layer in block.after_sum if ":" in layer.path]
-        if not block.after_sum:
-            self.add(block.name, named_moments("stream", total))
-        elif len(functional) == len(block.after_sum) == 1 and functional[0] is not None:
-            self.add(block.name, named_moments("stream", functional[0](total)))
+        self.add(block.name, named_moments("skip", skip) | named_moments("branch", sum(branches[1:], branches[0])))
+        after = block.after_sum
+        function = FUNCTIONS.get(_operation(after[0])) if len(after) == 1 and ":" in after[0].path else None
+        if not after or function is not None:
+            self.add(block.name, named_moments("stream", total if function is None else function(total)))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Add the predictions from γ and from all weights."""
         if table.empty:
             return
         start = _after_stem(self._model, self._map)
-        if start != start:
-            start = float(table["skip_second_moment"].iloc[0])
-        predicted = _predictions(self._model, self._map, start)
-        for column in predicted:
-            table[column] = predicted[column].to_numpy()
-        table["expected_stream_second_moment"] = [one.behind for one in moments]
+        predicted = _predictions(
+            self._model, self._map, table["skip_second_moment"].iloc[0] if isnan(start) else start
+        )
+        table[predicted.columns] = predicted
+        table[_EXPECTED] = [one.after for one in moments]
 
 
 @torch.no_grad()
@@ -99,47 +84,44 @@ def _predictions(model: nn.Module, residual_map: ResidualMap, start: float) -> p
     """The predicted columns, from the second moment that the first block reads on."""
     rows, stream = [], start
     for block in residual_map.blocks:
-        last = _branch(model, residual_map, block)
+        module = model.get_submodule(block.sum) if block.sum is not None else None
+        factors = (module.branch_factor, module.factor) if isinstance(module, ResidualSum) else (1.0, 1.0)
+        last = _branch(model, residual_map, block) * factors[0] ** 2
         down = _mean_square(model, residual_map, (*block.shared_layers, *block.skip_layers), "down")
-        resets = bool(block.skip) and down == down
+        resets = bool(block.skip) and not isnan(down)
         skip = down if resets else stream if block.identity_skip else nan
         halves = any(_is_relu(model, layer) for layer in block.after_sum)
         after = _mean_square(model, residual_map, block.after_sum)
-        total = _sum_factor(model, block) * (skip + last)
-        stream = after if after == after else total / 2 if halves else total
-        equation = nan if total != total else (15 if halves else 17) if resets else 11 if halves else 6
+        total = float(factors[1]) ** 2 * (skip + last)
+        stream = (total / 2 if halves else total) if isnan(after) else after
+        equation = nan if isnan(total) else (15 if halves else 17) if resets else 11 if halves else 6
         rows.append((equation, last**0.5, down**0.5, skip, last, stream))
-    columns = ["equation", "gamma_last", "gamma_down", *(f"predicted_{place}_second_moment" for place in _PLACES)]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["equation", *_PREDICTED])
 
 
 def _branch(model: nn.Module, residual_map: ResidualMap, block: ResidualBlock) -> float:
-    """γ_last² of all branches times the factors after it; NaN for a branch without norm."""
+    """γ_last² of all branches times the multipliers after it; NaN for a branch without norm."""
     total = 0.0
     for layers in block.branches:
         value = _mean_square(model, residual_map, layers, "last")
-        last = max(
-            (index for index, layer in enumerate(layers) if layer.kind == "norm" and not layer.gating), default=0
-        )
-        after = [layer for layer in layers[last:] if not layer.gating]
+        path = [layer for layer in layers if not layer.gating]
+        after = path[max((index for index, layer in enumerate(path) if layer.kind == "norm"), default=0) :]
         if sum(layer.kind == "weight" for layer in after) > 1:
             return nan
         for layer in after:
             if layer.kind == "scale" and layer.gamma is not None:
-                value *= float(model.get_parameter(layer.gamma).double().square().mean())
+                value *= _square(model, layer.gamma)
         total += value
-    module = None if block.sum is None else model.get_submodule(block.sum)
-    return total * module.branch_factor**2 if isinstance(module, ResidualSum) else total
+    return total
 
 
 def _after_stem(model: nn.Module, residual_map: ResidualMap) -> float:
     """γ_0² / 2, or γ_0² if no ReLU follows the stem's last norm; NaN without a norm."""
     norms = [index for index, layer in enumerate(residual_map.stem_layers) if layer.kind == "norm"]
-    if not norms or any(layer.kind == "weight" for layer in residual_map.stem_layers[norms[-1] :]):
+    after = residual_map.stem_layers[norms[-1] :] if norms else ()
+    if any(layer.kind == "weight" for layer in after):
         return nan
-    after = residual_map.stem_layers[norms[-1] :]
-    halved = any(_is_relu(model, layer) for layer in after)
-    return _mean_square(model, residual_map, after) / (2 if halved else 1)
+    return _mean_square(model, residual_map, after) / (2 if any(_is_relu(model, layer) for layer in after) else 1)
 
 
 def _mean_square(
@@ -149,22 +131,20 @@ def _mean_square(
     norms = [layer for layer in layers if layer.kind == "norm" and role in (None, residual_map.norms[layer.path])]
     if not norms:
         return nan
-    gamma = norms[-1].gamma
-    return 1.0 if gamma is None else float(model.get_parameter(gamma).detach().double().square().mean())
+    return 1.0 if norms[-1].gamma is None else _square(model, norms[-1].gamma)
+
+
+def _square(model: nn.Module, gamma: str) -> float:
+    return float(model.get_parameter(gamma).detach().double().square().mean())
 
 
 def _is_relu(model: nn.Module, layer: Layer) -> bool:
     if layer.kind != "activation":
         return False
-    function = FUNCTIONS.get(_function(layer)) if ":" in layer.path else model.get_submodule(layer.path)
+    function = FUNCTIONS.get(_operation(layer)) if ":" in layer.path else model.get_submodule(layer.path)
     return function is F.relu or isinstance(function, nn.ReLU)
 
 
-def _function(layer: Layer) -> str:
+def _operation(layer: Layer) -> str:
     """The operation of a layer in forward code: `relu` of `relu_1`."""
     return layer.description.rstrip("0123456789").rstrip("_")
-
-
-def _sum_factor(model: nn.Module, block: ResidualBlock) -> float:
-    module = None if block.sum is None else model.get_submodule(block.sum)
-    return float(module.factor) ** 2 if isinstance(module, ResidualSum) else 1.0

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from normless.probes import Loss, Setting, Watcher, observe
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless_papers.probes.network_function import as_function, gradients_of, map_of, trainable_parameters
-from normless_papers.probes.parameter_owners import NO_OWNER, last_stem_layer, parameter_owners
+from normless_papers.probes.owners import NO_OWNER, last_stem_layer, parameter_owners
 
-BLOCK_COLUMNS = ("block", "name", "cosine", "absolute_cosine", "pairs")
 ALL = "all"
 
 
@@ -40,24 +39,19 @@ class GradientCorrelation(Watcher):
     rows: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Number the blocks."""
         self._blocks = {block.name: index for index, block in enumerate(setting.map.blocks, 1)}
         self._stem = last_stem_layer(setting.map)
         self.rows = []
 
     def wants(self, layer: Layer) -> bool:
-        """The stem's last layer."""
         return layer == self._stem
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """The gradient after the stem."""
         self.rows.append({"block": 0, "name": layer.path, **_cosines(_gram(gradient))})
 
     def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
-        """The gradient at a residual sum."""
         if block.name in self._blocks:
-            place = {"block": self._blocks[block.name], "name": block.name}
-            self.rows.append({**place, **_cosines(_gram(gradient))})
+            self.rows.append({"block": self._blocks[block.name], "name": block.name, **_cosines(_gram(gradient))})
 
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
         """Remove the rows of a block whose sum may have been another addition."""
@@ -69,7 +63,8 @@ class GradientCorrelation(Watcher):
 
         An example without gradient is in no pair.
         """
-        return pd.DataFrame(self.rows, columns=list(BLOCK_COLUMNS)).sort_values("block", ignore_index=True)
+        columns = ["block", "name", "cosine", "absolute_cosine", "pairs"]
+        return pd.DataFrame(self.rows, columns=columns).sort_values("block", ignore_index=True)
 
 
 def gradient_correlation_table(
@@ -85,7 +80,7 @@ def gradient_correlation_table(
     """`GradientCorrelation` of the loss or, without targets, of one random direction of the logits.
 
     That direction (normal, drawn from `seed`) is the same for all examples, so that their classes do not matter.
-    Other arguments are those of `normless.probes.observe`; the network is left as it was.
+    Other arguments are those of `normless.probes.observe`.
     """
     watcher = GradientCorrelation()
     targets, loss = (targets, loss) if targets is not None else (seed, _along_one_direction)
@@ -112,19 +107,16 @@ def parameter_gradient_correlation(
         A row per trainable parameter in the order of `named_parameters` with its `ParameterOwner`, and a last row
         `all`: mean cosine and mean |cosine| over pairs of examples with a gradient, and how many these are.
     """
-    residual_map = map_of(model, inputs, residual_map)
+    owners = parameter_owners(map_of(model, inputs, residual_map))
     parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z = logits(parameters, inputs)
-        examples = [slice(place, place + 1) for place in range(len(z))]
-        gradients = gradients_of([loss(z[one], targets[one]) for one in examples], parameters)
-    grams = {name: _gram(rows) for name, rows in gradients.items()}
+        losses = [loss(z[one : one + 1], targets[one : one + 1]) for one in range(len(z))]
+        grams = {name: _gram(rows) for name, rows in gradients_of(losses, parameters).items()}
     grams[ALL] = torch.stack(list(grams.values())).sum(0)
-    places = parameter_owners(residual_map)
-    table = [
-        {"parameter": name, **vars(places.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()
-    ]
-    return pd.DataFrame(table)
+    return pd.DataFrame(
+        {"parameter": name, **vars(owners.get(name, NO_OWNER)), **_cosines(gram)} for name, gram in grams.items()
+    )
 
 
 def predicted_gradient_cosines(
@@ -173,12 +165,9 @@ def _gram(gradients: Tensor) -> Tensor:
 
 
 def _cosines(gram: Tensor) -> dict[str, float]:
-    """Mean cosine over the pairs of examples that have a gradient."""
+    """Mean cosine over the pairs of examples that have a gradient, NaN without a pair."""
     norms = gram.diagonal().sqrt()
     nonzero = (norms > 0).nonzero().flatten()
     cosines = gram[nonzero][:, nonzero] / torch.outer(norms[nonzero], norms[nonzero])
-    upper = torch.ones_like(cosines, dtype=torch.bool).triu(1)
-    pairs = cosines[upper]
-    if not len(pairs):
-        return {"cosine": float("nan"), "absolute_cosine": float("nan"), "pairs": 0}
+    pairs = cosines[torch.ones_like(cosines, dtype=torch.bool).triu(1)]
     return {"cosine": float(pairs.mean()), "absolute_cosine": float(pairs.abs().mean()), "pairs": len(pairs)}

@@ -1,10 +1,8 @@
 """Whether the summands of a weight's gradient agree: four sums per layer, by where absolute values are taken.
 
 The gradient of a weight is a sum of d over examples b and positions xy (equation 4 of "Understanding batch
-normalization", Bjorck et al. 2018). If all have one sign, |Σ_bxy d| = Σ_bxy |d|: the gradient does not depend on the
-example and the position, and is as large as possible. For N independent summands of random sign the ratio is
-about 1/√N. At initialization it is near 1 in deep unnormalized networks and near 10⁻² with batch normalization
-(tables 1 and 4).
+normalization", Bjorck et al. 2018). If all have one sign, |Σ_bxy d| = Σ_bxy |d|. At initialization the ratio is near
+1 in deep unnormalized networks and near 10⁻² with batch normalization (tables 1 and 4).
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from normless.residual import Layer
 from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables
 from normless_papers.probes.summands import Summands
 
+_COUNTS = ("examples", "positions", "parameters")
 _RATIOS = ("input_independence", "parameter_input_independence", "predicted_for_random_signs")
-COLUMNS = (*LAYER_COLUMNS, "examples", "positions", "parameters", *SUM_COLUMNS, *_RATIOS)
 
 
 @dataclass
@@ -52,26 +50,21 @@ class GradientSums(SummandTables):
         x_label="weight layer",
         y_label="|Σd| / Σ|d|",
     )
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = (*LAYER_COLUMNS, *_COUNTS, *SUM_COLUMNS, *_RATIOS)
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
-        """Average the sums over parameters."""
         count, sums = summands.examples * summands.positions, summands.sums()
         absolute, total = sums.sum_abs.double(), sums.total.double().abs()
+        each = (absolute, sums.sum_b_abs_sum_xy, sums.sum_xy_abs_sum_b, total)
+        means = [float(one.mean(dtype=torch.float64)) / count for one in each]
         known = absolute > 0
-        sum_abs, abs_sum = float(absolute.mean()) / count, float(total.mean()) / count
-        self.add(
-            layer,
-            {
-                "examples": summands.examples,
-                "positions": summands.positions,
-                "parameters": absolute.numel(),
-                "sum_abs": sum_abs,
-                "sum_b_abs_sum_xy": float(sums.sum_b_abs_sum_xy.mean(dtype=torch.float64)) / count,
-                "sum_xy_abs_sum_b": float(sums.sum_xy_abs_sum_b.mean(dtype=torch.float64)) / count,
-                "abs_sum": abs_sum,
-                "input_independence": abs_sum / sum_abs if sum_abs else float("nan"),
-                "parameter_input_independence": float((total[known] / absolute[known]).mean()),
-                "predicted_for_random_signs": count**-0.5,
-            },
-        )
+        numbers = {
+            "examples": summands.examples,
+            "positions": summands.positions,
+            "parameters": absolute.numel(),
+            **dict(zip(SUM_COLUMNS, means, strict=True)),
+            "input_independence": means[-1] / means[0] if means[0] else float("nan"),
+            "parameter_input_independence": float((total[known] / absolute[known]).mean()),
+            "predicted_for_random_signs": count**-0.5,
+        }
+        self.add(layer, numbers)

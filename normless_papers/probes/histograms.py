@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,19 +25,22 @@ from normless.probes import (
 )
 from normless.residual import Layer
 from normless_papers.probes.layer_tables import LayerTables
-from normless_papers.probes.parameter_owners import require_known
+from normless_papers.probes.owners import require_known
 
-COLUMNS = ("parameter", "order", "layer", "block", "call", "channel", "low", "high", "count", "density", "not_finite")
+_PLACE = ("parameter", "order", "layer", "block", "call", "channel")
 
 
 @dataclass
 class _Histograms(Watcher):
     """Collects histograms; a histogram is `bins` rows of the table."""
 
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = (*_PLACE, "low", "high", "count", "density", "not_finite")
 
     bins: int = 60
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+
+    def on_start(self, setting: Setting) -> None:
+        self._rows = []
 
     def count(self, where: dict[str, Any], values: Tensor) -> None:
         """Count the elements of a tensor in bins of equal width from the smallest to the largest."""
@@ -50,8 +53,8 @@ class _Histograms(Watcher):
             self._rows.append(shared | {"low": low, "high": high, "count": int(count), "density": height})
 
     def table(self) -> pd.DataFrame:
-        """A row per bin of every histogram, in execution order; the columns are `COLUMNS`."""
-        table = layer_table(self._rows, COLUMNS).astype({"channel": "Int64"})
+        """A row per bin of every histogram, in execution order."""
+        table = layer_table(self._rows, self.columns).astype({"channel": "Int64"})
         return table.sort_values(["order", "call", "channel"], kind="stable", ignore_index=True)
 
 
@@ -59,14 +62,8 @@ class _Histograms(Watcher):
 class _LayerHistograms(LayerTables, _Histograms):
     channels: Sequence[int] | None = None
 
-    def on_start(self, setting: Setting) -> None:
-        """Choose the layers."""
-        super().on_start(setting)
-        self._rows = []
-
-    def table(self) -> pd.DataFrame:
-        """A row per bin of every histogram, in execution order; the columns are `COLUMNS`."""
-        return _Histograms.table(self)
+    columns = _Histograms.columns
+    table = _Histograms.table
 
     def count_channels(self, layer: Layer, module: nn.Module, y: Tensor) -> None:
         """A histogram of each chosen channel, or of all together."""
@@ -95,7 +92,6 @@ class ActivationHistograms(_LayerHistograms):
     """
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Count the outputs."""
         self.count_channels(layer, module, y)
 
 
@@ -107,7 +103,6 @@ class OutputGradientHistograms(_LayerHistograms):
     """
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """Count the gradients."""
         self.count_channels(layer, module, gradient)
 
 
@@ -116,7 +111,7 @@ class ParameterGradientHistograms(_Histograms):
     """Histograms of the gradients of the loss with respect to parameters (Bjorck et al., figure 2).
 
     Args:
-        bins: number of bins of equal width, from the smallest to the largest value.
+        bins: as for `ActivationHistograms`.
         parameters: their qualified names; the weight of every weight layer if None.
 
     Raises:
@@ -125,18 +120,17 @@ class ParameterGradientHistograms(_Histograms):
 
     parameters: Sequence[str] | None = None
     _places: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
-    _chosen: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Choose the parameters and refuse unknown ones."""
-        self._rows, self._places = [], parameter_positions(setting.model, setting.map)
-        require_known(self.parameters, self._places, "parameter")
-        weights = (f"{place.layer}.weight" for place in layer_positions(setting.map).values())
-        self._chosen = frozenset(weights if self.parameters is None else self.parameters)
+        super().on_start(setting)
+        places = parameter_positions(setting.model, setting.map)
+        require_known(self.parameters, places, "parameter")
+        weights = [f"{layer.path}.weight" for layer in layer_positions(setting.map)]
+        chosen = weights if self.parameters is None else self.parameters
+        self._places = {name: place for name, place in places.items() if name in chosen}
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        """Count the gradient's elements."""
-        if name in self._chosen:
+        if name in self._places:
             dense = gradient.to_dense() if gradient.layout != torch.strided else gradient
             self.count({"parameter": name, **self._places[name].columns()}, dense)
 
@@ -150,15 +144,12 @@ def peak_counts(table: pd.DataFrame, *, prominence: float = 0.1, smoothing: floa
     """
     if not 0 < prominence <= 1:
         raise ValueError(f"The prominence of a peak is a share of the highest, in (0, 1], not {prominence}.")
-    rows = [where | {"peaks": _peaks(counts, prominence, smoothing)} for where, counts in _each_histogram(table)]
-    return pd.DataFrame(rows, columns=["parameter", "order", "layer", "call", "channel", "peaks"])
-
-
-def _each_histogram(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], npt.NDArray[np.float64]]]:
-    keys = ["parameter", "order", "layer", "call", "channel"]
-    for key, rows in table.groupby(keys, sort=False, dropna=False):
-        assert isinstance(key, tuple)
-        yield dict(zip(keys, key, strict=True)), rows["count"].to_numpy(float)
+    keys = [name for name in _PLACE if name != "block"]
+    rows = [
+        (*key, _peaks(counts.to_numpy(float), prominence, smoothing))
+        for key, counts in table.groupby(keys, sort=False, dropna=False)["count"]
+    ]
+    return pd.DataFrame(rows, columns=[*keys, "peaks"])
 
 
 def _peaks(counts: npt.NDArray[np.float64], prominence: float, smoothing: float) -> int:

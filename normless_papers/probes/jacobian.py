@@ -11,10 +11,7 @@ the directions in which a channel's mean and scale cannot change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,78 +57,49 @@ def jacobian_spectrum(
 
     Raises:
         ValueError: no such module, one that does not run exactly once, an input or output that is not one
-        floating-point
-            tensor with a row per example, no path from ``start`` to ``stop``, or Jacobians of more than 2 GiB.
+            floating-point tensor with a row per example, no path from ``start`` to ``stop``, or Jacobians of more
+            than 2 GiB.
     """
     if chunk < 1:
         raise ValueError(f"Expected a chunk of at least one row, got {chunk}.")
-    network = deepcopy(model) if dtype is None else deepcopy(model).to(dtype)
-    network.requires_grad_(False)
-    entering = inputs.detach()
-    if dtype is not None and entering.is_floating_point():
-        entering = entering.to(dtype)
+    network, inputs = deepcopy(model).requires_grad_(False), inputs.detach().clone()
+    if dtype is not None:
+        network, inputs = network.to(dtype), inputs.to(dtype) if inputs.is_floating_point() else inputs
     with preserve_state(network, training=training), torch.enable_grad():
-        stack = _run(network, entering, start, stop)
-        mixes = _mixes(stack)
-        _check_size(stack, mixes)
+        entering, leaving = _ends(network, inputs, start, stop)
+        mixes = _mixes(entering, leaving)
+        _check_size(entering, leaving, mixes)
         # One output of all examples at a time where each reaches only its own input.
-        rows = torch.cat([stack.backward(units) for units in _units(stack, mixes, chunk)])
+        units = torch.eye(leaving[0].numel() * (len(leaving) if mixes else 1)).to(leaving)
+        rows = torch.cat([_backward(entering, leaving, some) for some in torch.split(units, chunk)])
     jacobians = rows.flatten(1).unsqueeze(0) if mixes else rows.transpose(0, 1)
-    return _table(torch.linalg.svdvals(jacobians.double()), stack.batch if mixes else 1)
+    values = torch.linalg.svdvals(jacobians.double()).cpu().numpy()
+    spectrum, index = np.indices(values.shape).reshape(2, -1)
+    columns = {"spectrum": spectrum, "examples": len(leaving) if mixes else 1, "index": index}
+    return pd.DataFrame({**columns, "singular_value": values.ravel(), "squared": values.ravel() ** 2})
 
 
-@dataclass(frozen=True)
-class _Stack:
-    """The two ends of the stack in one graph, a row per example each."""
-
-    entering: Tensor
-    leaving: Tensor
-
-    @property
-    def batch(self) -> int:
-        return len(self.entering)
-
-    @property
-    def outputs(self) -> int:
-        return self.leaving[0].numel()
-
-    def backward(self, cotangents: Tensor) -> Tensor:
-        """Gradients at the input for cotangents (rows, B, out), shape (rows, B, in)."""
-        single = len(cotangents) == 1
-        shaped = cotangents.view(*self.leaving.shape) if single else cotangents.view(-1, *self.leaving.shape)
-        gradients = torch.autograd.grad(
-            self.leaving, self.entering, shaped, retain_graph=True, is_grads_batched=not single
-        )
-        return gradients[0].reshape(len(cotangents), self.batch, -1)
-
-
-def _run(network: nn.Module, inputs: Tensor, start: str | None, stop: str | None) -> _Stack:
-    """Run the network with the input of ``start`` as a leaf of the graph."""
+def _ends(network: nn.Module, inputs: Tensor, start: str | None, stop: str | None) -> tuple[Tensor, Tensor]:
+    """The input of ``start``, as a leaf, and the output of ``stop`` in one graph, a row per example each."""
     starts: list[Tensor] = []
     stops: list[Any] = []
 
-    def enter(value: Any, place: str) -> Tensor:
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        value = args[0] if args else None
         if not isinstance(value, Tensor) or not value.is_floating_point():
+            place = "the network's input" if start is None else f"the first positional input of {start!r}"
             kind = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"Expected a floating-point tensor as {place}, got {kind}.")
         starts.append(value.detach().requires_grad_())
         # A clone, since a leaf must not be modified in place.
-        return starts[-1].clone()
-
-    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return enter(args[0] if args else None, f"the first positional input of {start!r}"), *args[1:]
+        return starts[-1].clone(), *args[1:]
 
     def after(_: nn.Module, __: Any, output: Any) -> None:
         stops.append(output.clone() if isinstance(output, Tensor) else output)
 
-    with ExitStack() as hooks:
-        if start is not None:
-            hooks.callback(_module(network, start).register_forward_pre_hook(before).remove)
-        if stop is not None:
-            hooks.callback(_module(network, stop).register_forward_hook(after).remove)
-        output = network(inputs.clone() if start is not None else enter(inputs, "the network's input"))
-    if stop is None:
-        stops.append(output)
+    _module(network, start).register_forward_pre_hook(before)
+    _module(network, stop).register_forward_hook(after)
+    network(inputs)
     for ends, path in ((starts, start), (stops, stop)):
         if len(ends) != 1:
             raise ValueError(f"Expected {path!r} to run once, but it ran {len(ends)} times.")
@@ -145,12 +113,12 @@ def _run(network: nn.Module, inputs: Tensor, start: str | None, stop: str | None
         )
     if not _connected(entering, leaving):
         raise ValueError(f"Nothing that enters {start or 'the network'!r} reaches {stop or 'the output'!r}.")
-    return _Stack(entering, leaving)
+    return entering, leaving
 
 
-def _module(network: nn.Module, path: str) -> nn.Module:
+def _module(network: nn.Module, path: str | None) -> nn.Module:
     try:
-        return network.get_submodule(path)
+        return network.get_submodule(path or "")
     except AttributeError:
         raise ValueError(f"Expected the path of a module of the network, got {path!r}.") from None
 
@@ -162,44 +130,33 @@ def _connected(entering: Tensor, leaving: Tensor) -> bool:
     return gradients[0] is not None
 
 
-def _mixes(stack: _Stack) -> bool:
+def _backward(entering: Tensor, leaving: Tensor, cotangents: Tensor) -> Tensor:
+    """Gradients at the input, shape (rows, B, in), for cotangents (rows, B·out), or (rows, out) for all examples."""
+    count, examples = len(cotangents), len(leaving)
+    shaped = cotangents.view(count, -1, leaving[0].numel()).expand(-1, examples, -1).reshape(count, *leaving.shape)
+    several = count > 1
+    gradients = torch.autograd.grad(
+        leaving, entering, shaped if several else shaped[0], retain_graph=True, is_grads_batched=several
+    )
+    return gradients[0].reshape(count, examples, -1)
+
+
+def _mixes(entering: Tensor, leaving: Tensor) -> bool:
     """Whether some example's output depends on another's input, by the gradient in a random direction."""
-    for example in range(stack.batch if stack.batch > 1 else 0):
-        cotangent = stack.leaving.new_zeros(1, stack.batch, stack.outputs)
-        cotangent[0, example].normal_()
-        gradient = stack.backward(cotangent)[0]
+    for example in range(len(leaving) if len(leaving) > 1 else 0):
+        cotangent = torch.zeros_like(leaving).flatten(1)
+        cotangent[example].normal_()
+        gradient = _backward(entering, leaving, cotangent.view(1, -1))[0]
         gradient[example] = 0
         if gradient.any():
             return True
     return False
 
 
-def _check_size(stack: _Stack, mixes: bool) -> None:
-    one = stack.outputs * stack.entering[0].numel()
-    elements = one * stack.batch ** (2 if mixes else 1)
+def _check_size(entering: Tensor, leaving: Tensor, mixes: bool) -> None:
+    elements = leaving.numel() * (entering if mixes else entering[0]).numel()
     if elements > _LARGEST:
         raise ValueError(
             f"The Jacobians would have {elements:.2g} elements, more than {_LARGEST:.2g}; use fewer examples or "
             "smaller inputs, or a start or stop with fewer features."
         )
-
-
-def _units(stack: _Stack, mixes: bool, chunk: int) -> Iterator[Tensor]:
-    """Cotangents (rows, B, out): unit vectors of each output of the batch, or of one output of all examples."""
-    identity = torch.eye(stack.outputs * (stack.batch if mixes else 1)).to(stack.leaving)
-    for first in range(0, len(identity), chunk):
-        rows = identity[first : first + chunk]
-        yield rows.view(len(rows), -1, stack.outputs).expand(-1, stack.batch, -1).contiguous()
-
-
-def _table(values: Tensor, examples: int) -> pd.DataFrame:
-    spectra, size = values.shape
-    flat = values.cpu().flatten().numpy()
-    columns = {
-        "spectrum": np.repeat(np.arange(spectra), size),
-        "examples": examples,
-        "index": np.tile(np.arange(size), spectra),
-        "singular_value": flat,
-        "squared": flat**2,
-    }
-    return pd.DataFrame(columns)

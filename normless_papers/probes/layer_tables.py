@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from normless.probes import LayerPosition, Setting, Watcher, layer_positions, layer_table
 from normless.residual import Layer, Unresolved
-from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
-from normless_papers.probes.parameter_owners import require_known
-from normless_papers.probes.summands import Summands
+from normless_papers.probes.owners import require_known
+from normless_papers.probes.summands import Summands, UnknownSummandsError, summands_of
 
 LAYER_COLUMNS = ("order", "layer", "block", "call")
 SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
@@ -23,7 +22,7 @@ SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 def by_layer(table: pd.DataFrame, numbers: Callable[[pd.DataFrame], Mapping[str, Any]]) -> pd.DataFrame:
     """A row of numbers per layer and call, in execution order."""
     keys = ["order", "layer", "call"]
-    groups = table.groupby(keys, sort=True)
+    groups = table.groupby(keys)
     return pd.DataFrame([dict(zip(keys, key, strict=True)) | dict(numbers(rows)) for key, rows in groups])
 
 
@@ -45,15 +44,15 @@ class LayerTables(Watcher):
     _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Choose the layers."""
+        super().on_start(setting)
         places = layer_positions(setting.map)
-        require_known(self.layers, dict.fromkeys(layer.path for layer in places), "weight layer")
-        chosen = {layer.path for layer in places} if self.layers is None else self.layers
+        paths = dict.fromkeys(layer.path for layer in places)
+        require_known(self.layers, paths, "weight layer")
+        chosen = paths if self.layers is None else self.layers
         self._places = {layer: place for layer, place in places.items() if layer.path in chosen}
         self._tables = []
 
     def wants(self, layer: Layer) -> bool:
-        """The chosen layers."""
         return layer in self._places
 
     def add(self, layer: Layer, numbers: Mapping[str, Any]) -> None:
@@ -76,7 +75,6 @@ class SummandTables(LayerTables):
     """
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """The summands of one layer."""
         if layer not in self._places:
             return
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from normless.probes import LogitGradients
@@ -22,18 +22,9 @@ class LogitGradientMatrix(LogitGradients):
     """
 
     def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
-        """Store logits and gradient, shape (…, classes), as rows."""
         z, g = self.matrix(logits), self.matrix(gradient)
-        examples, classes = z.shape
-        labels = self.labels(examples)
-        self._table = pd.DataFrame(
-            {
-                "example": torch.arange(examples).repeat_interleave(classes).numpy(),
-                "class": torch.arange(classes).repeat(examples).numpy(),
-                "logit": z.flatten().cpu().numpy(),
-                "gradient": (g * examples).flatten().cpu().numpy(),
-                "is_target": False,
-            }
-        )
-        if labels is not None:
-            self._table["is_target"] = self._table["class"] == labels.cpu().repeat_interleave(classes).numpy()
+        labels = self.labels(len(z))
+        example, classes = np.indices(z.shape).reshape(2, -1)
+        numbers = {"logit": z.flatten().cpu().numpy(), "gradient": (g * len(z)).flatten().cpu().numpy()}
+        target = False if labels is None else classes == labels.cpu().numpy()[example]
+        self._table = pd.DataFrame({"example": example, "class": classes, **numbers, "is_target": target})

@@ -1,8 +1,7 @@
 """The loss, and any watcher's measurements, at points along a direction in the space of weights.
 
-The loss at θ + t·d is compared with its linear prediction from the gradient at the start, L(θ) + t⟨∇L(θ), d⟩ (Bjorck
-et al., section 3.4 and appendix N, figures 5, 6 and 24): where they differ, the gradient says nothing about a step of
-that length.
+Where the loss at θ + t·d differs from its linear prediction L(θ) + t⟨∇L(θ), d⟩, the gradient says nothing about a
+step of that length (Bjorck et al., section 3.4 and appendix N, figures 5, 6 and 24).
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 from normless.probes import ChannelMoments, Loss, Watcher, observe
 from normless.residual import ResidualMap
-from normless_papers.probes.network_function import as_function, map_of, trainable_parameters
-from normless_papers.probes.parameter_owners import require_known
+from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
+from normless_papers.probes.owners import require_known
 
 Direction = Mapping[str, Tensor]
 """By the parameters' qualified names, the tensors that a step of length 1 adds to them."""
@@ -29,11 +28,7 @@ Direction = Mapping[str, Tensor]
 def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]:
     """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were."""
     known = dict(model.named_parameters())
-    require_known(list(direction), known, "parameter")
-    for name, part in direction.items():
-        if part.shape != known[name].shape:
-            shapes = tuple(part.shape), tuple(known[name].shape)
-            raise ValueError(f"The direction of {name} has the shape {shapes[0]}, the parameter {shapes[1]}.")
+    _require_fit(direction, known, "parameter")
     originals = {name: known[name].detach().clone() for name in direction}
     try:
         with torch.no_grad():
@@ -44,6 +39,15 @@ def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]
         with torch.no_grad():
             for name, original in originals.items():
                 known[name].copy_(original)
+
+
+def _require_fit(direction: Direction, parameters: Mapping[str, Tensor], what: str) -> None:
+    """Refuse a direction of another network."""
+    require_known(list(direction), parameters, what)
+    for name, part in direction.items():
+        shapes = tuple(part.shape), tuple(parameters[name].shape)
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"The direction of {name} has the shape {shapes[0]}, the parameter {shapes[1]}.")
 
 
 def steepest_descent(
@@ -67,7 +71,7 @@ def loss_along(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The loss of a batch at θ + t·direction, and its linear prediction from the gradient at θ.
+    """The loss of a batch at θ + t·direction, and its linear prediction.
 
     Args:
         model, inputs, targets, loss, training: as for `normless.probes.observe`; the network is left as it was.
@@ -75,19 +79,19 @@ def loss_along(
         points: the t. Along an update 0 is before it and 1 after it; along a descent they are learning rates.
 
     Returns:
-        A row per point: `point`, `loss` and `predicted_loss` = L(θ) + t⟨∇L(θ), direction⟩.
+        A row per point: `point`, `loss` and `predicted_loss`.
 
     Raises:
         ValueError: a direction of another network, no trainable parameter, or no logits.
     """
     gradients, start = _gradients(model, inputs, targets, loss, training)
+    _require_fit(direction, gradients, "trainable parameter")
     slope = sum(float((gradients[name].double() * part.double()).sum()) for name, part in direction.items())
     rows = []
     with torch.no_grad(), as_function(model, training=training) as network:
         for point in points:
             with moved(model, direction, point):
-                value = float(loss(network({}, inputs), targets))
-            rows.append({"point": point, "loss": value, "predicted_loss": start + point * slope})
+                rows.append((point, float(loss(network({}, inputs), targets)), start + point * slope))
     return pd.DataFrame(rows, columns=["point", "loss", "predicted_loss"])
 
 
@@ -134,5 +138,4 @@ def _gradients(
     parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as network:
         value = loss(network(parameters, inputs), targets)
-        gradients = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
-    return dict(zip(parameters, gradients, strict=True)), float(value.detach())
+        return gradients_by(value, parameters), float(value.detach())

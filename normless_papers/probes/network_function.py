@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.probes import compute_logits, preserve_state
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -22,15 +21,11 @@ _SEED = 0
 
 @contextmanager
 def as_function(model: nn.Module, *, training: bool) -> Iterator[NetworkFunction]:
-    """A network as a pure function (parameters, inputs) → logits, for the body.
+    """A network, in training mode or not, as a pure function (parameters, inputs) → logits, for the body.
 
     Given parameters replace the network's own of the same qualified name; an empty mapping replaces none. Every call
     starts from the same random state and buffers, so calls differ by their arguments only. The network's state is
     restored as by `preserve_state`.
-
-    Args:
-        model: the network.
-        training: whether it is called in training mode.
     """
 
     def function(parameters: Mapping[str, Tensor], inputs: Any) -> Tensor:
@@ -48,29 +43,31 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     Raises:
         ValueError: there are none.
     """
-    parameters = {
-        name: parameter.detach().requires_grad_()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    named = model.named_parameters()
+    parameters = {name: one.detach().requires_grad_() for name, one in named if one.requires_grad}
     if not parameters:
         raise ValueError(f"This {type(model).__name__} has no trainable parameter whose update could be measured.")
     return parameters
 
 
+def gradients_by(
+    value: Tensor, parameters: Mapping[str, Tensor], weights: Tensor | None = None, *, again: bool = False
+) -> dict[str, Tensor]:
+    """The gradient by each parameter, zeros where it has no influence, of a scalar or of a weighted sum of elements.
+
+    With `again` the graph is kept for further gradients.
+    """
+    leaves = list(parameters.values())
+    slopes = torch.autograd.grad(value, leaves, weights, retain_graph=again, materialize_grads=True)
+    return dict(zip(parameters, slopes, strict=True))
+
+
 def gradients_of(values: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The gradients of several scalars of one graph by each parameter: shape (values, elements)."""
-    rows = []
-    for count, value in enumerate(values, 1):
-        last, leaves = count == len(values), list(parameters.values())
-        parts = torch.autograd.grad(value, leaves, retain_graph=not last, materialize_grads=True)
-        rows.append([part.flatten() for part in parts])
-    return {name: torch.stack(column) for name, column in zip(parameters, zip(*rows, strict=True), strict=True)}
+    rows = [gradients_by(value, parameters, again=value is not values[-1]) for value in values]
+    return {name: torch.stack([row[name].flatten() for row in rows]) for name in parameters}
 
 
 def map_of(model: nn.Module, inputs: Any, residual_map: ResidualMap | None) -> ResidualMap:
     """The map of a network, found by a pass unless it is known."""
-    if residual_map is not None:
-        return residual_map
-    positional, named = arguments_of(inputs)
-    return find_residual_map(model, *positional, **named)
+    return residual_map or find_residual_map(model, example_inputs=inputs)

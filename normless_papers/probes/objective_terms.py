@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from normless.probes import Loss
 from normless_papers.probes.network_function import as_function
 
-COLUMNS = ("term", "group", "weight_decay", "value", "share")
-
 
 def loss_terms(
     model: nn.Module,
@@ -40,8 +38,7 @@ def loss_terms(
         A row `data`, then a row `l2` per group: its name or number, its λ, the value and its share in the sum of all.
     """
     with torch.no_grad(), as_function(model, training=training) as logits:
-        value = float(loss(logits({}, inputs), targets))
-    rows: list[dict[str, Any]] = [{"term": "data", "group": "", "weight_decay": float("nan"), "value": value}]
+        rows = [("data", "", float("nan"), float(loss(logits({}, inputs), targets)))]
     for index, group in enumerate(groups):
         name = str(group.get("name", index))
         if "weight_decay" not in group:
@@ -51,11 +48,10 @@ def loss_terms(
             )
         decay = float(group["weight_decay"])
         term = decay / 2 * sum(_square(parameter) for parameter in group["params"]) if decay else 0.0
-        rows.append({"term": "l2", "group": name, "weight_decay": decay, "value": term})
-    whole = sum(row["value"] for row in rows)
-    table = pd.DataFrame(rows)
-    table["share"] = table["value"] / whole if whole else float("nan")
-    return table[list(COLUMNS)]
+        rows.append(("l2", name, decay, term))
+    table = pd.DataFrame(rows, columns=["term", "group", "weight_decay", "value"])
+    whole = sum(table["value"])
+    return table.assign(share=table["value"] / whole if whole else float("nan"))
 
 
 def l2_share(table: pd.DataFrame) -> float:

@@ -7,7 +7,8 @@ Tables 1 and 4 of "Understanding batch normalization" (Bjorck et al. 2018) are a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from math import prod
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,14 +16,12 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from normless.probes import Setting
-from normless.residual import Layer, ResidualBlock
+from normless.probes import Setting, by_channel
+from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables, by_layer
-from normless_papers.probes.preactivations import Preactivations
-from normless_papers.probes.summands import Summands, Sums
+from normless_papers.probes.summands import Summands
 
-_PLACE = (*LAYER_COLUMNS, "out_channel", "in_channel", "offset")
-COLUMNS = (*_PLACE, "gradient", "abs_sum", *SUM_COLUMNS[:-1], "input_independence", "channel_mean")
+_PARAMETER = (*LAYER_COLUMNS, "out_channel", "in_channel", "offset", "gradient", "abs_sum")
 
 
 @dataclass
@@ -35,61 +34,73 @@ class ParameterGradients(SummandTables):
     row-major order) identify the parameter; for a transposed convolution the first two are its axes 0 and 1.
     ``gradient`` is Σd. ``input_independence`` is abs_sum/sum_abs, NaN where all summands are 0. ``channel_mean`` is
     the mean over examples and positions of the in-channel before the activation, and before a norm in front of that.
+    For a layer that does not read an activation directly (the first one, one after a pooling) it is that of its own
+    input; where the activation works in place or is not a module, that of the layer or residual sum before it.
 
     Args:
         layers: paths of the weight layers to measure: a few, since every parameter is a row.
     """
 
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = (*_PARAMETER, *SUM_COLUMNS[:-1], "input_independence", "channel_mean")
 
+    _sources: dict[Layer, str] = field(default_factory=dict, init=False, repr=False)
+    _latest: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _means: dict[Layer, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
-        """Choose the layers, and find what they read."""
         super().on_start(setting)
-        self._preactivations = Preactivations(setting.model, setting.map, self._places)
-        self._means = {}
+        sources = {layer: _source(setting.map, layer) for layer in self._places}
+        self._sources = {layer: source for layer, source in sources.items() if source}
+        self._model, self._latest, self._means = setting.model, {}, {}
 
     def wants(self, layer: Layer) -> bool:
-        """The chosen layers, and the layers whose outputs they read."""
-        return self._preactivations.wants(layer)
+        return layer in self._places or not {layer.path, f">{layer.path}"}.isdisjoint(self._sources.values())
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """The means of channels."""
-        self._preactivations.on_layer(layer, module, x, y)
+        for source, values in ((layer.path, x), (f">{layer.path}", y)):
+            if source in self._sources.values():
+                self._latest[source] = by_channel(module, values).mean(1)
         if layer in self._places:
-            self._means[layer] = self._preactivations.means(layer, module, x)
+            own = by_channel(module, x).mean(1)
+            before = self._latest.get(self._sources.get(layer, ""), own)
+            self._means[layer] = before if len(before) == len(own) else own
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
-        """The means of channels before an activation after a sum."""
-        self._preactivations.on_sum(block, total)
+        for layer, source in self._sources.items():
+            if source == f"+{block.name}":
+                self._latest[source] = by_channel(self._model.get_submodule(layer.path), total).mean(1)
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
-        """The sums of one layer's parameters."""
-        columns = _columns(summands.sums(), summands.groups)
+        sums = summands.sums()
+        outputs, inputs, *kernel = sums.total.shape
+        out_channel, of_group, offset = np.indices((outputs, inputs, prod(kernel))).reshape(3, -1)
+        in_channel = of_group + out_channel // (outputs // summands.groups) * inputs
+        numbers = {name: value.double().flatten().cpu().numpy() for name, value in vars(sums).items()}
+        gradient = numbers.pop("total")
+        with np.errstate(invalid="ignore"):
+            ratio = np.abs(gradient) / numbers["sum_abs"]
         # A transposed convolution reads by its weight's axis 0.
-        reads = "out_channel" if isinstance(module, _ConvTransposeNd) else "in_channel"
-        means = self._means[layer].double().cpu().numpy()
-        self.add(layer, columns | {"channel_mean": means[columns[reads]]})
+        reads = out_channel if isinstance(module, _ConvTransposeNd) else in_channel
+        means = self._means[layer].double().cpu().numpy()[reads]
+        place = {"out_channel": out_channel, "in_channel": in_channel, "offset": offset}
+        numbers |= {"gradient": gradient, "abs_sum": np.abs(gradient), "input_independence": ratio}
+        self.add(layer, place | numbers | {"channel_mean": means})
 
 
-def _columns(sums: Sums, groups: int) -> dict[str, Any]:
-    """The columns of one layer, without the means of channels."""
-    outputs, inputs = sums.total.shape[:2]
-    out_channel, of_group, offset = (axis.ravel() for axis in np.indices((outputs, inputs, sums.total[0, 0].numel())))
-    numbers = {name: value.double().flatten().cpu().numpy() for name, value in vars(sums).items()}
-    gradient = numbers.pop("total")
-    with np.errstate(invalid="ignore"):
-        ratio = np.abs(gradient) / numbers["sum_abs"]
-    return {
-        "out_channel": out_channel,
-        "in_channel": of_group + out_channel // (outputs // groups) * inputs,
-        "offset": offset,
-        "gradient": gradient,
-        "abs_sum": np.abs(gradient),
-        **numbers,
-        "input_independence": ratio,
-    }
+def _source(residual_map: ResidualMap, layer: Layer) -> str:
+    """The source of the values before a layer's activation: a layer's input, its output (`>`) or a sum (`+`)."""
+    activation = residual_map.by_path.get(layer.input or "")
+    if activation is None or activation.kind != "activation":
+        return ""
+    before = residual_map.by_path.get(activation.input or "")
+    if before is not None and before.kind == "norm" and ":" not in before.path and before.called:
+        return before.path
+    if ":" not in activation.path and activation.called and not activation.in_place:
+        return activation.path
+    if before is not None:
+        return f">{before.path}"
+    block = next((block for block in residual_map.walk() if activation in block.after_sum[:1]), None)
+    return f"+{block.name}" if block is not None and ":" not in layer.path else ""
 
 
 def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:

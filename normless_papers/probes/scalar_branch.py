@@ -13,6 +13,7 @@ and the same with a_m = 0, Fixup's choice, satisfy it; a_i = 1 does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -48,8 +49,8 @@ def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, 
 
 
 def first_order_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """-η ∂ℓ/∂F Σ_i (∏_{k≠i} a_k · x)² (equations 17 and 18), the change to first order; as `exact_update`."""
-    values = [float(scalar) for scalar in scalars]
+    """The change of F to first order (equations 17 and 18); as `exact_update`."""
+    values = scalars.tolist()
     others = [np.prod(values[:i] + values[i + 1 :]) * signal for i in range(len(values))]
     return float(-learning_rate * slope * sum(other**2 for other in others))
 
@@ -59,36 +60,18 @@ def scalar_branch_table(
     layers: Sequence[int] = (2, 3, 4),
     *,
     learning_rate: float = 1e-3,
-    options: Sequence[Option] = ("equal", "zero_last", "ones"),
-    signal: float = 1.0,
-    slope: float = 1.0,
 ) -> pd.DataFrame:
-    """The change of a scalar branch in one step against the number of branches, exact and to first order.
+    """The change of a scalar branch in one step, exact and to first order, at x = ∂ℓ/∂F = 1.
 
-    Args:
-        blocks: the numbers of branches L.
-        layers: the numbers of layers m in a branch.
-        learning_rate: η, the same at every L.
-        options: initializations.
-        signal: x.
-        slope: ∂ℓ/∂F.
-
-    Returns:
-        One row per option, m and L: ``output`` (F before the step), ``update`` (ΔF, exact), ``predicted_update``.
-
-    Raises:
-        ValueError: no such option, no block, or fewer than two layers.
+    One row per option, number of layers m in a branch and number of branches L (``blocks``): ``output`` (F before the
+    step), ``update`` (ΔF, exact), ``predicted_update``. ValueError for no block or fewer than two layers.
     """
     rows = []
-    for option in options:
-        for depth in layers:
-            for count in blocks:
-                scalars = scalar_branch(option, count, depth)
-                row = {"option": option, "layers": depth, "blocks": count, "learning_rate": learning_rate}
-                row["output"] = float(scalars.prod()) * signal
-                row["update"] = exact_update(scalars, learning_rate, signal=signal, slope=slope)
-                row["predicted_update"] = first_order_update(scalars, learning_rate, signal=signal, slope=slope)
-                rows.append(row)
+    for option, depth, count in product(get_args(Option), layers, blocks):
+        scalars = scalar_branch(option, count, depth)
+        row = {"option": option, "layers": depth, "blocks": count, "learning_rate": learning_rate}
+        row |= {"output": float(scalars.prod()), "update": exact_update(scalars, learning_rate)}
+        rows.append(row | {"predicted_update": first_order_update(scalars, learning_rate)})
     return pd.DataFrame(rows)
 
 
@@ -99,12 +82,10 @@ def update_slopes(table: pd.DataFrame) -> pd.DataFrame:
     ``layers``, ``slope`` (of the exact updates), ``predicted_slope``: -1, or 0 for ones.
     """
     rows = []
-    for option, layers in table[["option", "layers"]].drop_duplicates().itertuples(index=False):
-        curve = table[(table["option"] == option) & (table["layers"] == layers)]
+    for (option, layers), curve in table.groupby(["option", "layers"], sort=False):
         if curve["blocks"].nunique() < 2:
             raise ValueError(f"Expected at least two numbers of blocks, got one for {option} with {layers} layers.")
         across, up = np.log(curve["blocks"].to_numpy(float)), np.log(curve["update"].abs().to_numpy(float))
         slope = float(np.polynomial.Polynomial.fit(across, up, 1).convert().coef[1])
-        predicted = 0.0 if option == "ones" else -1.0
-        rows.append({"option": option, "layers": int(layers), "slope": slope, "predicted_slope": predicted})
-    return pd.DataFrame(rows)
+        rows.append((option, layers, slope, 0.0 if option == "ones" else -1.0))
+    return pd.DataFrame(rows, columns=["option", "layers", "slope", "predicted_slope"])

@@ -5,17 +5,15 @@ gives the step (α/|B|) Σ_{i∈B} ∇f_i, which is α∇f on average, and
 
     E ||step - α∇f||² = α²/|B| · M,    M = (1/N) Σ ||∇f_i - ∇f||²
 
-("Understanding batch normalization", Bjorck et al. 2018, section 2.1, equation 2; printed there as ||B||): twice
-the batch halves the noise, twice the learning rate quadruples it. The f_i are functions of one example each, so
-the network is in eval mode throughout; with batch statistics there is no such f_i.
+("Understanding batch normalization", Bjorck et al. 2018, section 2.1, equation 2; printed there as ||B||). The f_i
+are functions of one example each, so the network is in eval mode throughout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -23,21 +21,24 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from normless.probes import preserve_state
+from normless.probes import Loss, preserve_state
 
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""From outputs and targets, a row per example each, to the mean loss."""
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    trainable = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    if not trainable:
+        raise ValueError("Expected a network with trainable parameters, but it has none.")
+    return trainable
 
 
 def per_example_gradients(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, *, chunk: int = 32
 ) -> Tensor:
-    """∇f_i of every example by all trainable parameters, in eval mode, in the order of `named_parameters`: (N, P).
+    """∇f_i of every example by all trainable parameters, in the order of `named_parameters`: (N, P).
 
     Args:
         model: any network that `torch.func.vmap` can run.
-        inputs, targets: a row per example each.
-        loss: the mean loss over examples.
+        inputs, targets, loss: a row per example each, and the mean loss over examples.
         chunk: number of examples computed at a time.
 
     Raises:
@@ -45,9 +46,7 @@ def per_example_gradients(
     """
     if not len(inputs) or len(inputs) != len(targets):
         raise ValueError(f"Expected a target per example, got {len(inputs)} examples and {len(targets)} targets.")
-    trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise ValueError("Expected a network with trainable parameters, but it has none.")
+    trainable = {name: one.detach() for name, one in _trainable(model).items()}
 
     def example_loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
         output = functional_call(model, parameters, (example.unsqueeze(0),))
@@ -59,20 +58,14 @@ def per_example_gradients(
 
 
 def noise_per_example(gradients: Tensor) -> float:
-    """M = (1/N) Σ ||∇f_i - ∇f||² of the gradients ∇f_i, shape (N, P): the noise of one example at learning rate 1."""
+    """M of the gradients ∇f_i, shape (N, P): the noise of one example at learning rate 1."""
     wide = gradients.double()
     return float((wide - wide.mean(dim=0)).square().sum(dim=1).mean())
 
 
 @dataclass(frozen=True)
 class StepErrors:
-    """The errors of minibatch steps.
-
-    Attributes:
-        mean_square: the mean over minibatches of ||step - α∇f||².
-        standard_error: of that mean, NaN for a single minibatch.
-        bias: the length of the mean of step - α∇f.
-    """
+    """The mean over minibatches of ||step - α∇f||², its standard error (NaN for one), and |mean of step - α∇f|."""
 
     mean_square: float
     standard_error: float
@@ -95,9 +88,7 @@ def step_errors(
     """
     if minibatches.dim() != 2 or not minibatches.numel():
         raise ValueError(f"Expected a row of indices per minibatch, got shape {tuple(minibatches.shape)}.")
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ValueError("Expected a network with trainable parameters, but it has none.")
+    parameters = list(_trainable(model).values())
 
     def gradient(indices: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -133,10 +124,8 @@ def sgd_noise_table(
 
     Args:
         model, inputs, targets, loss, chunk: as for `per_example_gradients`.
-        batch_sizes: the |B|.
-        learning_rates: the α.
-        draws: minibatches per row.
-        seed: of the draws.
+        batch_sizes, learning_rates: the |B| and the α.
+        draws, seed: minibatches per row, and their seed.
 
     Returns:
         One row per batch size and learning rate: ``noise`` (measured E||step - α∇f||²), ``standard_error`` of it,

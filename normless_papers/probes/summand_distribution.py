@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -13,15 +13,13 @@ from torch import nn
 
 from normless.probes import Setting
 from normless.residual import Layer
-from normless_papers.probes.layer_tables import SummandTables
+from normless_papers.probes.layer_tables import LAYER_COLUMNS, SummandTables
 from normless_papers.probes.summands import Summands, Sums
 
 Choice = Literal["largest", "cancelling", "small"]
 
 # The rank of a parameter with a small gradient, as a share of all.
 _SMALL = 0.05
-
-COLUMNS = ("order", "layer", "block", "call", "parameter", "chosen", "example", "position", "summand")
 
 
 @dataclass
@@ -39,24 +37,24 @@ class SummandDistribution(SummandTables):
             parameters with any summand other than 0.
     """
 
-    columns: ClassVar[tuple[str, ...]] = COLUMNS
+    columns: ClassVar[tuple[str, ...]] = (*LAYER_COLUMNS, "parameter", "chosen", "example", "position", "summand")
 
     layers: Collection[str] | None = field(default=None, init=False, repr=False)
     layer: str
     parameters: Sequence[tuple[int, ...] | Choice] = ("largest", "cancelling")
 
     def on_start(self, setting: Setting) -> None:
-        """Find the layer."""
         self.layers = [self.layer]
         super().on_start(setting)
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
-        """Take the summands of the chosen parameters."""
-        sums = summands.sums() if any(isinstance(one, str) for one in self.parameters) else None
+        choices = {one for one in self.parameters if isinstance(one, str)}
+        sums = summands.sums() if choices else None
+        chosen = {} if sums is None else {choice: _chosen(sums, choice) for choice in choices}
         for parameter in self.parameters:
-            index = parameter if sums is None or not isinstance(parameter, str) else _chosen(sums, parameter)
-            values = summands.of_parameter(cast(tuple[int, ...], index)).flatten(1)
-            example, position = (axis.ravel() for axis in np.indices(values.shape))
+            index = chosen[parameter] if isinstance(parameter, str) else parameter
+            values = summands.of_parameter(index).flatten(1)
+            example, position = np.indices(values.shape).reshape(2, -1)
             columns: dict[str, Any] = {"parameter": ",".join(map(str, index))}
             columns["chosen"] = parameter if isinstance(parameter, str) else "given"
             columns |= {"example": example, "position": position, "summand": values.flatten().cpu().numpy()}
@@ -86,15 +84,15 @@ def summand_statistics(summands: pd.DataFrame) -> pd.DataFrame:
     ``one_sign_share`` (the larger share of one sign among summands other than 0: 1/2 where they are centred, 1 where
     all agree), ``input_independence`` (|Σd|/Σ|d|) and ``mean_in_deviations`` (|mean| over the standard deviation).
     """
-    rows = []
-    for key, group in summands.groupby(["layer", "call", "parameter", "chosen"], sort=False):
+    keys, rows = ["layer", "call", "parameter", "chosen"], []
+    for key, group in summands.groupby(keys, sort=False):
         values = group["summand"].to_numpy(float)
         positive, negative = int((values > 0).sum()), int((values < 0).sum())
-        absolute, deviation = float(np.abs(values).sum()), float(values.std())
-        row = dict(zip(("layer", "call", "parameter", "chosen"), cast(tuple[Any, ...], key), strict=True))
-        row |= {"count": len(values), "mean": float(values.mean()), "standard_deviation": deviation}
+        absolute, mean, deviation = float(np.abs(values).sum()), float(values.mean()), float(values.std())
+        row = dict(zip(keys, key, strict=True)) | {"count": len(values), "mean": mean}
+        row["standard_deviation"] = deviation
         row["one_sign_share"] = max(positive, negative) / (positive + negative) if absolute else np.nan
         row["input_independence"] = abs(float(values.sum())) / absolute if absolute else np.nan
-        row["mean_in_deviations"] = abs(row["mean"]) / deviation if deviation else np.nan
+        row["mean_in_deviations"] = abs(mean) / deviation if deviation else np.nan
         rows.append(row)
     return pd.DataFrame(rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -18,18 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.residual import ResidualBlock, ResidualMap
-from normless_papers.probes.parameter_owners import NO_OWNER, ParameterOwner, parameter_owners
+from normless_papers.probes.owners import NO_OWNER, ParameterOwner, parameter_owners
 
 _OWNER = tuple(field.name for field in fields(ParameterOwner))
 _NORMS = ("weight_norm", "gradient_norm", "inner_product", "cosine", "multiplier", "gamma_last")
 COLUMNS = ("step", "parameter", *_OWNER, *_NORMS)
-
-When = Callable[[int], bool]
-
-
-def at_every_step(step: int) -> bool:
-    """Record every step."""
-    return True
 
 
 @dataclass
@@ -41,21 +35,21 @@ class WeightDynamics:
     Args:
         model: the network that trains.
         map: its residual map.
-        when: whether a step is recorded.
+        when: whether a step is recorded; every one if None.
     """
 
     model: nn.Module
     map: ResidualMap
-    when: When = at_every_step
+    when: Callable[[int], bool] | None = None
     rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         named = dict(self.model.named_parameters(remove_duplicate=False))
-        places = parameter_owners(self.map)
+        owners = parameter_owners(self.map)
         self._weights = [
-            (name, parameter, places.get(name, NO_OWNER))
+            (name, parameter, owner)
             for name, parameter in self.model.named_parameters()
-            if places.get(name, NO_OWNER).position and parameter.dim() > 1
+            if (owner := owners.get(name, NO_OWNER)).position and parameter.dim() > 1
         ]
         self._multipliers = {block.name: _multipliers(block, named) for block in self.map.blocks}
         self._gammas = {block.name: self._last_gammas(block, named) for block in self.map.blocks}
@@ -63,23 +57,14 @@ class WeightDynamics:
     @torch.no_grad()
     def record(self, step: int) -> None:
         """Record a step if `when` selects it; the network is only read."""
-        if not self.when(step):
+        if self.when is not None and not self.when(step):
             return
-        multipliers = {name: _root_mean_square(values) for name, values in self._multipliers.items()}
-        gammas = {name: _root_mean_square(values) for name, values in self._gammas.items()}
-        nan = float("nan")
         for name, parameter, owner in self._weights:
-            on_branch = owner.place == "branch"
-            self.rows.append(
-                {
-                    "step": step,
-                    "parameter": name,
-                    **vars(owner),
-                    **_norms_and_angle(parameter),
-                    "multiplier": multipliers.get(owner.name, nan) if on_branch else nan,
-                    "gamma_last": gammas.get(owner.name, nan) if on_branch else nan,
-                }
-            )
+            row = {"step": step, "parameter": name, **vars(owner), **_norms_and_angle(parameter)}
+            if owner.place == "branch":
+                row["multiplier"] = _root_mean_square(self._multipliers[owner.name])
+                row["gamma_last"] = _root_mean_square(self._gammas[owner.name])
+            self.rows.append(row)
 
     @contextmanager
     def ride_along(self, optimizer: Optimizer, *, first: int = 1) -> Iterator[None]:
@@ -98,7 +83,7 @@ class WeightDynamics:
             handle.remove()
 
     def table(self) -> pd.DataFrame:
-        """A row per recorded step and weight, its place as in `places.Owner`.
+        """A row per recorded step and weight, with its `ParameterOwner`.
 
         `weight_norm` and `gradient_norm` are Euclidean, `inner_product` is ⟨∂l/∂W, W⟩ and `cosine` that of the angle,
         0 for orthogonal ones, NaN without a gradient. For weights on a branch `multiplier` is |α| at its end and
@@ -113,23 +98,19 @@ class WeightDynamics:
 
 def _multipliers(block: ResidualBlock, named: dict[str, nn.Parameter]) -> list[Tensor]:
     """The multipliers at the ends of a block's branches: of their last weight layers, or of the sum."""
-    places = [layer.path for layer in block.branch_layers]
-    places += [block.sum] if block.sum is not None else []
+    places = [*(layer.path for layer in block.branch_layers), block.sum]
     return [named[f"{place}.multiplier"] for place in places if f"{place}.multiplier" in named]
 
 
 def _root_mean_square(values: list[Tensor]) -> float:
-    if not values:
-        return float("nan")
-    return float(torch.cat([value.flatten().double() for value in values]).square().mean().sqrt())
+    return float(torch.cat([value.flatten().double() for value in values]).square().mean().sqrt()) if values else nan
 
 
 def _norms_and_angle(parameter: Tensor) -> dict[str, float]:
     norm = float(parameter.double().norm())
     if parameter.grad is None:
-        nan = float("nan")
-        return {"weight_norm": norm, "gradient_norm": nan, "inner_product": nan, "cosine": nan}
+        return {"weight_norm": norm}
     gradient = parameter.grad.double()
     length, product = float(gradient.norm()), float((gradient * parameter.double()).sum())
-    cosine = product / (norm * length) if norm and length else float("nan")
+    cosine = product / (norm * length) if norm and length else nan
     return {"weight_norm": norm, "gradient_norm": length, "inner_product": product, "cosine": cosine}

@@ -3,23 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log2, pi, sqrt
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from torch import Tensor, nn
 
-from normless.models import dense
+from normless.initialization import initialize
+from normless.models import conv, dense
+from normless.nn import ResidualSum
 from normless.plots import PLOTS, new_panels
 from normless.probes import probe
+from normless.residual import BlockStructure, Structure
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
 from normless_papers.plots import GROWTH
 from normless_papers.seeded_inputs import seeded, training_batch
-from normless_papers.skipinit.convolutional_network import ConvolutionalNetwork
+
+
+class ConvolutionalBlock(nn.Module):
+    """x + conv(relu(norm(x))). Shapes: (B, width, H, W) to the same."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
+        self.conv = conv(width, width, 3)
+        self.sum = ResidualSum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One residual block."""
+        total: Tensor = self.sum(x, self.conv(self.relu(self.norm(x))))
+        return total
+
+
+class ConvolutionalNetwork(nn.Module):
+    """conv/2 → norm → ReLU → conv/2, then blocks (De & Smith, appendix B, the network of figure 2 c).
+
+    Weights have He's variance 2 / fan-in. The paper gives no size of the kernels: they are 3×3 here, padded by zeros.
+    It has no classifier.
+    Shapes: (B, in_channels, H, W) to (B, width, ⌈H/4⌉, ⌈W/4⌉).
+    """
+
+    def __init__(self, blocks: int, width: int = 100, in_channels: int = 3) -> None:
+        super().__init__()
+        self.first, self.norm, self.relu = conv(in_channels, width, 3, 2), nn.BatchNorm2d(width), nn.ReLU()
+        self.second = conv(width, width, 3, 2)
+        self.blocks = nn.Sequential(*(ConvolutionalBlock(width) for _ in range(blocks)))
+        initialize(self, "he_fan_in")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last block's output."""
+        h: Tensor = self.blocks(self.second(self.relu(self.norm(self.first(x)))))
+        return h
+
+    def residual_structure(self) -> Structure:
+        """Name the modules in execution order."""
+        block = BlockStructure(branch=["norm", "relu", "conv"])
+        return Structure(
+            stem=["first", "norm", "relu", "second"],
+            blocks=[(f"blocks.{index}", block) for index in range(len(self.blocks))],
+            head=[],
+        )
+
 
 QUANTITIES = {
     "skip_variance": "skip_variance",
@@ -161,34 +210,23 @@ def slope_through_zero(across: pd.Series, up: pd.Series) -> float:
 
 def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
     panels = new_panels(1, 3, width=4.9, height=3.2)
-    GROWTH(_growth(tables["a"]), panels[0], y_label="(a) linear, no norm: variance / that of block 1")
+    block, growth = tables["a"]["block"], []
+    for side, name in (("skip", "skip path"), ("branch", "branch end")):
+        variance = tables["a"][f"{side}_variance"]
+        columns = {"scheme": name, "block": block, "growth": variance / variance.iloc[0], "law": 2.0 ** (block - 1)}
+        growth.append(pd.DataFrame(columns))
+    GROWTH(pd.concat(growth, ignore_index=True), panels[0], y_label="(a) linear, no norm: variance / that of block 1")
     for name, axes, title in zip("bc", panels[1:], ("(b) linear, batch norm", "(c) ReLU, batch norm"), strict=True):
         PLOTS["signal"](tables[name], axes, title=title)
     return panels[0]
 
 
-def _growth(table: pd.DataFrame) -> pd.DataFrame:
-    lines = []
-    for side, name in (("skip", "skip path"), ("branch", "branch end")):
-        growth = table[f"{side}_variance"] / table[f"{side}_variance"].iloc[0]
-        law = 2.0 ** (table["block"] - 1)
-        lines.append(pd.DataFrame({"scheme": name, "block": table["block"], "growth": growth, "law": law}))
-    return pd.concat(lines, ignore_index=True)
-
-
-@dataclass(frozen=True)
-class BatchStatisticsOfBlocks:
-    """The signal table of one draw of a network of this width."""
-
-    table: pd.DataFrame
-    width: int
-
-
-def _figure_5_checks(facts: BatchStatisticsOfBlocks) -> list[Check]:
-    table, checks = facts.table, []
+def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Check]:
+    """Of the signal table of one draw of a network, and its width."""
+    (table, width), checks = facts, []
     for quantity, factor in LAWS.items():
         # In one draw of weights the rectifiers' squared mean strays by √(2/w) of itself.
-        relative = 4 * sqrt(2 / facts.width) if quantity == "mean_squared_moving_mean" else 0.1
+        relative = 4 * sqrt(2 / width) if quantity == "mean_squared_moving_mean" else 0.1
         slope = slope_through_zero(table["block"], table[QUANTITIES[quantity]])
         claim = (
             f"The {quantity.replace('_', ' ')} of block d is {factor:.3f}·d, to {100 * relative:.0f} % of the slope."
@@ -217,7 +255,7 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
     ]
     return Evidence(
         measured=pd.concat(rows, ignore_index=True),
-        facts=BatchStatisticsOfBlocks(table, width),
+        facts=(table, width),
         setup={
             "network": f"{blocks} blocks of width {width}, batch norm → ReLU → linear on every branch, He normal",
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,21 +17,15 @@ from normless_papers.plots import AGREEMENT
 from normless_papers.seeded_inputs import seeded
 
 
-@dataclass(frozen=True)
-class Definition:
-    """The layers compared with the formula, and the change of an example's output by its batch in training mode."""
-
-    agreements: tuple[Agreement, ...]
-    dependence: float
-
-
-def _definition_checks(facts: Definition) -> list[Check]:
+def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Check]:
+    """Of the layers and the formula, and of the change of an example's output by its batch in training mode."""
+    agreements, dependence = facts
     depends = check(
         "In training mode the same examples in another batch come out otherwise, by more than 0.001.",
-        facts.dependence > 1e-3,
-        largest_difference=facts.dependence,
+        dependence > 1e-3,
+        largest_difference=dependence,
     )
-    return [*(one.check() for one in facts.agreements), depends]
+    return [*(one.check() for one in agreements), depends]
 
 
 @artefact("skipinit/batch-norm-definition", basis="formula", checks=_definition_checks)
@@ -41,11 +35,13 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
         agreements = [*_in_training(x), *_at_test_time(x), _ghosts(x, ghost)]
         agreements.append(_networks_ghosts(x.new_empty(batch, 3, 8, 8).normal_(), depth, ghost))
-        dependence = _dependence(x)
+        # How far the first half of the batch comes out from what it is in the whole one.
+        layer, half = nn.BatchNorm2d(channels).double(), batch // 2
+        dependence = deviation(layer(x[:half]), layer(x)[:half])
     table = agreement_table(agreements)
     return Evidence(
         measured=table,
-        facts=Definition(tuple(agreements), dependence),
+        facts=(agreements, dependence),
         setup={
             "inputs": f"independent normal, float64, {batch}×{channels}×{side}×{side}, another mean for each channel",
             "layers": f"torch.nn.BatchNorm2d, ε = {nn.BatchNorm2d(1).eps:g}; GhostBatchNorm2d of {ghost} examples",
@@ -128,10 +124,3 @@ def _networks_ghosts(images: Tensor, depth: int, ghost: int) -> Agreement:
     whole = convert(network, f"ghost_batch_norm(size={ghost})")(images)
     parts = torch.cat([network(part) for part in torch.split(images, ghost)])
     return agreement("A network with ghost batches is the network on every ghost batch alone", whole, parts, ROUNDING)
-
-
-def _dependence(x: Tensor) -> float:
-    """How far the first half of a batch comes out from what it is in the whole batch."""
-    layer = nn.BatchNorm2d(x.shape[1]).double()
-    half = len(x) // 2
-    return deviation(layer(x[:half]), layer(x)[:half])

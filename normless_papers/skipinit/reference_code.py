@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
+from normless_papers.evidence import with_quantities
 from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import Parts, disturbed, multipliers, scaled
@@ -31,35 +32,16 @@ BLOCKS = [block for group in GROUPS for block in group]
 KEEP = 0.8
 
 
-@dataclass(frozen=True)
-class Port:
-    """Counts in the network that was built, and its computations compared with the code's.
+def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[Check]:
+    """Of the network that was built, and of its computations and the code's.
 
-    Attributes:
-        parameters: how many numbers are trained.
-        multipliers: the scalars' values at the start.
-        groups: blocks in each group.
-        sizes: sides of the maps of a 224-pixel image: input, stem, pooled, after every block.
-        dropouts: the drop probability of every dropout layer.
-        classes: logits.
-        agreements: with the code written out.
+    The network has `parameters`, their number; `multipliers`, the scalars at the start; `groups`, blocks in each;
+    `sizes`, see `_map_sizes`; `dropouts`, all drop probabilities; `classes`, the number of logits.
     """
-
-    parameters: int
-    multipliers: tuple[float, ...]
-    groups: tuple[int, ...]
-    sizes: tuple[int, ...]
-    dropouts: tuple[float, ...]
-    classes: int
-    agreements: tuple[Agreement, ...]
-
-
-def _port_checks(facts: Port) -> list[Check]:
-    blocks, sizes, scalars = sum(facts.groups), facts.sizes, torch.tensor(facts.multipliers)
-    stem, pooled = sizes[1:3]
-    ends = [sizes[2 + sum(facts.groups[: number + 1])] for number in range(3)]
-    drop = facts.dropouts[0] if facts.dropouts else float("nan")
-    counted = expected_parameters()
+    built, agreements = facts
+    groups, sizes, dropouts = (built[name] for name in ("groups", "sizes", "dropouts"))
+    blocks, scalars, counted = sum(groups), torch.tensor(built["multipliers"]), expected_parameters()
+    ends = [sizes[2 + sum(groups[: number + 1])] for number in range(3)]
     zero = agreement("Every scalar multiplier starts at 0", scalars, torch.zeros_like(scalars))
     return [
         check(
@@ -70,33 +52,29 @@ def _port_checks(facts: Port) -> list[Check]:
         ),
         check(
             "The groups have 3, 4, 6 and 3 blocks.",
-            facts.groups == (3, 4, 6, 3),
-            **{f"group_{number}": count for number, count in enumerate(facts.groups, 1)},
+            groups == (3, 4, 6, 3),
+            **{f"group_{number}": count for number, count in enumerate(groups, 1)},
         ),
         check(
             "Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
             [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
-            stem=stem,
-            pooled=pooled,
-            group_1=ends[0],
-            group_2=ends[1],
-            group_3=ends[2],
+            **dict(zip(("stem", "pooled", "group_1", "group_2", "group_3"), (*sizes[1:3], *ends), strict=True)),
         ),
         check(
             "The number of parameters is that of the printed list of blocks.",
-            facts.parameters == counted,
-            parameters=facts.parameters,
+            built["parameters"] == counted,
+            parameters=built["parameters"],
             expected=counted,
         ),
-        check("There are 1000 logits.", facts.classes == 1000, logits=facts.classes),
+        check("There are 1000 logits.", built["classes"] == 1000, logits=built["classes"]),
         check(
             "One dropout before the classifier keeps 0.8 of the features.",
-            [round(one, 9) for one in facts.dropouts] == [round(1 - KEEP, 9)],
-            dropouts=len(facts.dropouts),
-            keep=1 - drop,
+            [round(one, 9) for one in dropouts] == [round(1 - KEEP, 9)],
+            dropouts=len(dropouts),
+            keep=1 - (dropouts[0] if dropouts else float("nan")),
         ),
         zero.check(),
-        *(one.check() for one in facts.agreements),
+        *(one.check() for one in agreements),
     ]
 
 
@@ -111,28 +89,28 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
         disturbed(network).eval()
         ours, code = network(x.double()), appendix_g(network, x.double())
         agreements.append(agreement("Logits are the code's, everything off its start", ours, code, ROUNDING))
-    port = Port(
-        parameters=sum(one.numel() for one in network.parameters()),
-        multipliers=tuple(scalars.tolist()),
-        groups=tuple(_blocks_per_group(residual_map(network).depth, sizes)),
-        sizes=tuple(sizes),
-        dropouts=tuple(module.p for module in network.modules() if isinstance(module, nn.Dropout)),
-        classes=int(network.get_submodule("classifier").out_features),  # type: ignore[arg-type]
-        agreements=tuple(agreements),
-    )
+    groups = tuple(_blocks_per_group(residual_map(network).depth, sizes))
+    dropouts = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
+    built = {
+        "parameters": sum(one.numel() for one in network.parameters()),
+        "multipliers": scalars.tolist(),
+        "groups": groups,
+        "sizes": sizes,
+        "dropouts": dropouts,
+        "classes": int(network.get_submodule("classifier").out_features),  # type: ignore[arg-type]
+    }
     values = {
-        "keep_prob": 1 - port.dropouts[0] if port.dropouts else float("nan"),
-        "res_multiplier_init": max(map(abs, port.multipliers)),
-        "blocks_per_group": ", ".join(map(str, port.groups)),
-        "num_classes": port.classes,
-        "parameters": port.parameters,
-        "map sizes": ", ".join(map(str, port.sizes)),
+        "keep_prob": 1 - dropouts[0] if dropouts else float("nan"),
+        "res_multiplier_init": float(scalars.abs().max()),
+        "blocks_per_group": ", ".join(map(str, groups)),
+        "num_classes": built["classes"],
+        "parameters": built["parameters"],
+        "map sizes": ", ".join(map(str, sizes)),
     }
     table = agreement_table(agreements)
-    quantities = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
     return Evidence(
-        measured=pd.concat([quantities, table], ignore_index=True),
-        facts=port,
+        measured=with_quantities(values, table),
+        facts=(built, agreements),
         setup={
             "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
             "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",

@@ -7,27 +7,25 @@ an angle 0 < φ < π/(M+1)
 
 on the support 0 < x < (M+1)^(M+1)/M^M (theorem 1 of "Understanding batch normalization", Bjorck et al. 2018, its
 equations 5, 9 and 10). The paper calls ρ the density of singular values, but its moments, 1 and M+1, are those of
-their squares; the argument ``of`` of every function here chooses between the two. Where entries have variance g²/N,
-squared singular values are g^(2M) times as large. Every function raises ValueError for fewer than one factor and for
-an unknown ``of``.
+their squares; the argument ``of`` chooses between the two. Where entries have variance g²/N, squared singular values
+are g^(2M) times as large. ValueError for fewer than one factor M, and for an unknown ``of``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import pi, sqrt
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import expit, gammaln
+from scipy.special import expit
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Of: TypeAlias = Literal["squares", "values"]
 """Squared singular values x = s², as in theorem 1, or the singular values s themselves."""
 
-_OF = ("squares", "values")
 # Logarithmic odds of the angle beyond which x is 0 or the edge in floating point.
 _ODDS = 740.0
 _BISECTIONS = 64
@@ -45,32 +43,13 @@ def support_edge(factors: int, of: Of = "squares") -> float:
     return squared if of == "squares" else sqrt(squared)
 
 
-def squared_value_at(angle: npt.ArrayLike, factors: int) -> Array:
-    """x(φ), the squared singular value at an angle (equation 9, figure 9); strictly decreasing."""
-    _check(factors)
-    phi = np.asarray(angle, dtype=np.float64)
-    if not ((phi > 0) & (phi < pi / (factors + 1))).all():
-        raise ValueError(f"Expected angles strictly between 0 and π/{factors + 1} for {factors} factors.")
-    return np.exp(_log_squared(phi, pi / (factors + 1) - phi, factors))
-
-
 def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     """The limiting density (equation 10, figure 10): ρ(x) of squares, or 2s·ρ(s²) of singular values s.
 
-    It diverges at 0 as x^(-M/(M+1)), or s^(-(M-1)/(M+1)) (at M = 1 that of values is the quarter circle), and
-    vanishes beyond the edge.
-
-    Args:
-        x: squared singular values, or singular values where ``of`` says so; any shape.
-        factors: the number of matrices M ≥ 1.
-        of: the quantity in ``x``.
-
-    Returns:
-        The density per unit of ``x``, same shape; 0 outside the open support, ∞ where it overflows.
+    It diverges at 0 as x^(-M/(M+1)), or s^(-(M-1)/(M+1)) (at M = 1 that of values is the quarter circle), and is 0
+    outside the open support, ∞ where it overflows. ``x`` has any shape.
     """
-    _check(factors, of)
-    points, inside = _inside(x, factors, of)
-    phi, rest = _angles_at(points, factors, of)
+    points, inside, (phi, rest) = _angles_at(x, factors, of)
     power = 1 if of == "squares" else 2
     with np.errstate(over="ignore"):
         height = power * _sin_over_sin(phi, rest, factors) * np.sin(phi) / (pi * points)
@@ -80,13 +59,11 @@ def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     """The share of values up to x, in closed form: F = ((M+1)δ + M sin φ · sin((M+1)φ)/sin(Mφ))/π, δ = π/(M+1) - φ.
 
-    It is the integral of equation 10: with B = sin((M+1)φ)/sin(Mφ) · e^(iφ) and x = B^(M+1)/(B-1), the density is
-    Im B/(πx), whose antiderivative is Im(MB - log(B-1))/π. Arguments are those of `density`.
+    With B = sin((M+1)φ)/sin(Mφ) · e^(iφ) and x = B^(M+1)/(B-1), the density (equation 10) is Im B/(πx), whose
+    antiderivative is Im(MB - log(B-1))/π.
     """
-    _check(factors, of)
-    points, inside = _inside(x, factors, of)
-    share = _share(*_angles_at(points, factors, of), factors)
-    return np.where(inside, share, np.where(np.asarray(x) > 0, 1.0, 0.0))
+    _, inside, angles = _angles_at(x, factors, of)
+    return np.where(inside, _share(*angles, factors), np.where(np.asarray(x) > 0, 1.0, 0.0))
 
 
 def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
@@ -102,21 +79,10 @@ def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
     return np.where(inside, np.exp(logarithm), np.where(shares > 0, support_edge(factors, of), 0.0))
 
 
-def moment(order: float, factors: int, of: Of = "squares") -> float:
-    """E[x^k] = Γ((M+1)k + 1)/(Γ(k+1)·Γ(Mk + 2)), for whole k the Fuss–Catalan numbers: 1, M+1, …"""
-    _check(factors, of)
-    if order < 0:
-        raise ValueError(f"Expected an order from 0 up, got {order}.")
-    k = order if of == "squares" else order / 2
-    return float(np.exp(gammaln((factors + 1) * k + 1) - gammaln(k + 1) - gammaln(factors * k + 2)))
-
-
 def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400) -> pd.DataFrame:
-    """The curves of figures 9 and 10 for several numbers of factors.
+    """The curves of figures 9 and 10: rows per number of factors, dense at both ends of the angle, x decreasing.
 
-    Returns:
-        `points` rows per number of factors, dense in the angle at both of its ends: ``factors``, ``of``, ``angle``
-        (radians), ``x``, ``density`` (per unit of x), x decreasing.
+    Columns: ``factors``, ``of``, ``angle`` (radians), ``x``, ``density`` (per unit of x).
     """
     curves = []
     for count in factors:
@@ -134,36 +100,35 @@ def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400)
 def _check(factors: int, of: str = "squares") -> None:
     if factors < 1:
         raise ValueError(f"Expected a product of at least one matrix, got {factors}.")
-    if of not in _OF:
+    if of not in get_args(Of):
         raise ValueError(f"of is 'squares' or 'values', got {of!r}.")
 
 
-def _inside(x: npt.ArrayLike, factors: int, of: Of) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """The points, those outside the open support replaced by 1, and which are inside."""
+def _angles_at(x: npt.ArrayLike, factors: int, of: Of) -> tuple[Array, npt.NDArray[np.bool_], tuple[Array, Array]]:
+    """The points, 1 in place of those outside the open support; which are inside; their angles φ and δ."""
     points = np.asarray(x, dtype=np.float64)
     inside = (points > 0) & (points < support_edge(factors, of))
-    return np.where(inside, points, 1.0), inside
-
-
-def _angles_at(points: Array, factors: int, of: Of) -> tuple[Array, Array]:
+    points = np.where(inside, points, 1.0)
     # By the logarithm: the square of a small singular value may underflow.
     logarithm = np.log(points) * (1 if of == "squares" else 2)
-    return _angles(lambda phi, rest: _log_squared(phi, rest, factors), logarithm, factors)
+    return points, inside, _angles(lambda phi, rest: _log_squared(phi, rest, factors), logarithm, factors)
 
 
 def _sin_over_sin(phi: Array, rest: Array, factors: int) -> Array:
     """sin((M+1)φ)/sin(Mφ). From δ = π/(M+1) - φ, as sin((M+1)φ) = sin((M+1)δ), where φ itself would cancel."""
-    near_zero = phi < rest
-    total, part = (factors + 1) * rest, (factors + 1) * rest + phi
-    return np.where(near_zero, np.sin((factors + 1) * phi), np.sin(total)) / np.where(
-        near_zero, np.sin(factors * phi), np.sin(part)
-    )
+    bottom = np.where(phi < rest, np.sin(factors * phi), np.sin((factors + 1) * rest + phi))
+    ratio: Array = _top_sine(phi, rest, factors) / bottom
+    return ratio
+
+
+def _top_sine(phi: Array, rest: Array, factors: int) -> Array:
+    return np.where(phi < rest, np.sin((factors + 1) * phi), np.sin((factors + 1) * rest))
 
 
 def _log_squared(phi: Array, rest: Array, factors: int) -> Array:
     """log x, as log(r^M · sin((M+1)φ)/sin φ) with r of `_sin_over_sin`."""
-    top = np.where(phi < rest, np.sin((factors + 1) * phi), np.sin((factors + 1) * rest))
-    logarithm: Array = factors * np.log(_sin_over_sin(phi, rest, factors)) + np.log(top) - np.log(np.sin(phi))
+    power = factors * np.log(_sin_over_sin(phi, rest, factors))
+    logarithm: Array = power + np.log(_top_sine(phi, rest, factors)) - np.log(np.sin(phi))
     return logarithm
 
 

@@ -1,11 +1,11 @@
 """The singular values of a long product of matrices, including the small ones.
 
-In a product formed by multiplication, singular values below the largest times the unit roundoff are rounding: beyond
-a condition number of about 10¹⁵ (seven Gaussian factors of size 1000) it is wrong. Here the product is U·D·T, with U
-orthogonal, D diagonal and stored as logarithms, T well conditioned. A new factor X gives (X·U)·D·T; the columns of
-X·U, sorted by their weight in D, are orthogonalized by QR, since scaling columns costs no precision (Loh et al. 1989;
-sorting instead of pivoting: Tomás, Bai et al. 2012). The one-sided Jacobi method then computes the singular values
-of D·T to high *relative* precision (LAPACK's gejsv: Drmač and Veselić 2008).
+Multiplication loses the singular values below the largest times the unit roundoff, a condition number of about 10¹⁵
+(seven Gaussian factors of size 1000). Here the product is U·D·T, with U orthogonal, D diagonal and stored as
+logarithms, T well conditioned. A new factor X gives (X·U)·D·T; the columns of X·U, sorted by their weight in D, are
+orthogonalized by QR, since scaling columns costs no precision (Loh et al. 1989; sorting instead of pivoting: Tomás,
+Bai et al. 2012). The one-sided Jacobi method then computes the singular values of D·T to high *relative* precision
+(LAPACK's gejsv: Drmač and Veselić 2008).
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ _RANGE = 280 * log(10)
 
 
 class GradedProduct:
-    """X_k … X_2 X_1 of N × N factors that come one at a time, as the layers of a linear network.
+    """X_k … X_2 X_1 of N × N factors that come one at a time, as layers of a linear network; ValueError for N < 1.
 
-    The result is the spectrum of the product of factors perturbed by about 1e-16 of their norm: for random factors
-    its relative error is about Σ_k κ(X_k)·1e-16, whatever the condition number of the product. The smallest value
-    must be above 1e-280 of the largest: up to about 150 Gaussian factors of size 1000. ValueError for a size N below
-    1.
+    The relative error of each singular value is about Σ_k κ(X_k)·1e-16 for random factors. The smallest must be above
+    1e-280 of the largest: up to about 150 Gaussian factors of size 1000.
     """
 
     def __init__(self, size: int) -> None:
@@ -49,8 +47,7 @@ class GradedProduct:
         if not factor.isfinite().all():
             raise ValueError("Expected finite numbers in a factor, got an infinity or NaN.")
         wide = factor.detach().to("cpu", torch.float64)
-        largest = float(wide.abs().max())
-        scale = largest if largest > 0 else 1.0
+        scale = float(wide.abs().max()) or 1.0
         columns = (wide / scale) @ self._basis
         order = (columns.norm(dim=0).log() + self._logarithms).argsort(descending=True)
         grades = self._logarithms[order]
@@ -65,8 +62,7 @@ class GradedProduct:
     def log_singular_values(self) -> Tensor:
         """Natural logarithms of all singular values, shape (N,), float64, largest first; -∞ for a value of exactly 0.
 
-        Raises:
-            ValueError: the smallest value is below 1e-280 times the largest.
+        ValueError if the smallest other value is below 1e-280 times the largest.
         """
         largest = self._logarithms.max()
         if largest.isneginf():
@@ -86,10 +82,9 @@ class GradedProduct:
 
 
 def product_log_singular_values(factors: list[Tensor]) -> Tensor:
-    """Natural logarithms of the singular values of X_M … X_1, shape (N,), largest first; see `GradedProduct`.
+    """`GradedProduct.log_singular_values` of factors X_1, …, X_M, (N, N), in the order in which they are applied.
 
-    The factors X_1, …, X_M, each of shape (N, N), are in the order in which they are applied. ValueError without
-    factors, and as the methods of `GradedProduct`.
+    ValueError without factors, and as the methods of `GradedProduct`.
     """
     if not factors:
         raise ValueError("Expected at least one factor, got none.")

@@ -25,20 +25,15 @@ _PRECISION = 1e-3
 def descent_table(
     matrices: Sequence[Tensor], *, reduction: float = 1e-3, max_steps: int = 100_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Gradient descent on one linear system per matrix: stable step, speed and gradient ratio, with predictions.
+    """Gradient descent on a linear system y = Az* per matrix: stable step, speed and gradient ratio, predicted too.
 
-    Every system is consistent, y = Az*, with z* drawn from N(0, 1), and descent starts at 0.
-
-    Args:
-        matrices: each of shape (rows, columns) and full column rank.
-        reduction: final over initial error ||z - z*||, in (0, 1).
-        max_steps: the limit of steps, beyond which ``steps`` is NaN.
-        seed: of the draws.
+    The matrices have full column rank; z* is drawn from N(0, 1), and descent starts at 0.
 
     Returns:
-        One row per matrix: ``condition_number``; ``largest_step``; ``steps`` to the reduction at the step α*;
-        ``gradient_ratio`` of the gradients by unit errors along the extreme singular vectors; and their predictions,
-        of the steps exact for an error in the two extreme subspaces and an upper bound for any other.
+        One row per matrix: ``condition_number``; ``largest_step``; ``steps`` at the step α* to this reduction of the
+        error ||z - z*||, NaN beyond `max_steps`; ``gradient_ratio`` of the gradients by unit errors along the extreme
+        singular vectors; and their predictions, of the steps exact for an error in the two extreme subspaces and an
+        upper bound for any other.
     """
     if not 0 < reduction < 1:
         raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
@@ -72,25 +67,17 @@ def _row(matrix: Tensor, solution: Tensor, reduction: float, max_steps: int) -> 
     largest, smallest = float(singular_values[0]), float(singular_values[-1])
     condition = largest / smallest
     contraction = (condition**2 - 1) / (condition**2 + 1)
-    first, last = (
-        _gradient(matrix, direction, torch.zeros_like(solution)).norm() for direction in (right[0], right[-1])
-    )
+    # By autograd, independent of the prediction's formula.
+    gradient = torch.func.grad(lambda z: (matrix @ z).square().sum())
     return {
         "condition_number": condition,
         "largest_step": largest_stable_step(matrix, solution),
         "predicted_largest_step": largest**-2,
         "steps": _steps(matrix, solution, 1 / (largest**2 + smallest**2), reduction, max_steps),
         "predicted_steps": float(ceil(log(reduction) / log(contraction))) if contraction > 1e-12 else 1.0,
-        "gradient_ratio": float(first / last),
+        "gradient_ratio": float(gradient(right[0]).norm() / gradient(right[-1]).norm()),
         "predicted_gradient_ratio": condition**2,
     }
-
-
-def _gradient(matrix: Tensor, at: Tensor, solution: Tensor) -> Tensor:
-    """By autograd, independent of the prediction's formula."""
-    leaf = at.detach().requires_grad_()
-    loss = (matrix @ (leaf - solution)).square().sum()
-    return torch.autograd.grad(loss, leaf)[0]
 
 
 def _grows(matrix: Tensor, solution: Tensor, step: float) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,11 +25,9 @@ class LinearSystems:
     """min ||Ā Z - Ȳ||² + C, one linear system per column of Z.
 
     Attributes:
-        matrix: Ā, shape (outputs, p).
-        targets: Ȳ, shape (outputs, n).
+        matrix, targets: Ā of shape (outputs, p) and Ȳ of shape (outputs, n).
         constant: C, the part of the loss that does not depend on the layer.
-        basis: U, shape (n, n).
-        scales: the diagonal of Σ, shape (n,).
+        basis, scales: U of shape (n, n) and the diagonal of Σ, shape (n,).
     """
 
     matrix: Tensor
@@ -69,8 +68,8 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
         targets: y, shape (n_t, m).
 
     Raises:
-        ValueError: no such layer, incompatible shapes, or an assumption of the proposition is violated: at least as
-            many samples as features, matrices of full rank, no layer after the trained one narrower than it.
+        ValueError: no such layer, incompatible shapes, fewer samples than features, inputs of the layer or a product
+            of the layers after it without full rank.
     """
     if not 0 <= layer < len(weights):
         raise ValueError(f"Expected a layer between 0 and {len(weights) - 1}, got {layer}.")
@@ -95,10 +94,8 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
 
 def _check_shapes(weights: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> None:
     shapes = [tuple(matrix.shape) for matrix in (inputs, *weights, targets)]
-    width = inputs.shape[0]
-    for weight in weights:
-        if weight.dim() != 2 or weight.shape[1] != width:
-            raise ValueError(f"Expected weights that can be multiplied, got inputs, weights and targets {shapes}.")
-        width = len(weight)
-    if tuple(targets.shape) != (width, inputs.shape[1]):
+    widths = [len(inputs), *map(len, weights)]
+    if any(shape != (rows, columns) for shape, (columns, rows) in zip(shapes[1:-1], pairwise(widths), strict=True)):
+        raise ValueError(f"Expected weights that can be multiplied, got inputs, weights and targets {shapes}.")
+    if shapes[-1] != (widths[-1], inputs.shape[1]):
         raise ValueError(f"Expected a column of targets per sample, got inputs, weights and targets {shapes}.")

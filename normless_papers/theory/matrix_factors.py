@@ -11,10 +11,11 @@ exponentially, by the factor exp(λ_1 - λ_N) per matrix, for every gain g.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from math import isfinite, log, sqrt
 from types import MappingProxyType
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -31,11 +32,10 @@ GAINS = MappingProxyType({"xavier": 1.0, "he": sqrt(2.0)})
 def gain_of(gain: float | str, size: int) -> float:
     """The g of a deviation g/√N: 1 for "xavier" (theorem 1), √2 for "he", √N for "standard" (figure 8), or itself."""
     if isinstance(gain, str):
-        if gain == "standard":
-            return sqrt(size)
-        if gain not in GAINS:
-            raise ValueError(f"gain is {', '.join(map(repr, GAINS))}, 'standard' or a number, got {gain!r}.")
-        return GAINS[gain]
+        gains = {**GAINS, "standard": sqrt(size)}
+        if gain not in gains:
+            raise ValueError(f"gain is {', '.join(map(repr, gains))} or a number, got {gain!r}.")
+        return gains[gain]
     if not (isfinite(gain) and gain > 0):
         raise ValueError(f"Expected a positive, finite gain, got {gain}.")
     return float(gain)
@@ -46,8 +46,8 @@ def random_factors(
 ) -> Iterator[Tensor]:
     """An infinite sequence of independent N × N matrices, float64, entries independent of mean 0 and deviation g/√N.
 
-    The same seed, run and entries give the same matrices up to the gain g (see `gain_of`); other runs and entries are
-    independent. ValueError for other entries or gains, or a size below 1.
+    Equal seed, run and entries give equal matrices up to the gain g (see `gain_of`); others are independent.
+    ValueError for other entries or gains, or a size below 1.
     """
     if size < 1:
         raise ValueError(f"Expected matrices of at least one row, got size {size}.")
@@ -56,19 +56,14 @@ def random_factors(
         raise ValueError(f"entries is {', '.join(map(repr, names))}, got {entries!r}.")
     scale = gain_of(gain, size) / sqrt(size)
     state = np.random.SeedSequence((seed, run, names.index(entries))).generate_state(1, np.uint64)
-    return _draws(size, entries, scale, torch.Generator().manual_seed(int(state[0] >> np.uint64(1))))
-
-
-def _draws(size: int, entries: Entries, scale: float, generator: torch.Generator) -> Iterator[Tensor]:
-    shape = (size, size)
-    while True:
-        if entries == "gaussian":
-            standardized = torch.randn(shape, generator=generator, dtype=torch.float64)
-        elif entries == "uniform":
-            standardized = (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * sqrt(3)
-        else:
-            standardized = 2 * torch.randint(2, shape, generator=generator).double() - 1
-        yield scale * standardized
+    order: dict[str, Any] = {"generator": torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))}
+    order |= {"size": (size, size), "dtype": torch.float64}
+    standardized: dict[str, Callable[[], Tensor]] = {
+        "gaussian": lambda: torch.randn(**order),
+        "uniform": lambda: (2 * torch.rand(**order) - 1) * sqrt(3),
+        "signs": lambda: 2 * torch.randint(2, **order) - 1,
+    }
+    return (scale * standardized[entries]() for _ in count())
 
 
 def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:

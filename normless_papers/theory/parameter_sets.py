@@ -11,11 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
 from normless.probes import map_tensors
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual import residual_map as find_residual_map
-from normless_papers.probes import as_function
+from normless_papers.probes.network_function import as_function, map_of
 
 Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
 
@@ -30,13 +28,10 @@ _ROUNDINGS = 2000.0
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """A set of parameters that a network may be positively homogeneous in.
+    """A set of parameters that a network may be positively homogeneous in: weights and biases of `layers`.
 
-    Attributes:
-        place: in the network; `projection` is the union of a layer on the skip path and one on each branch.
-        block: the block's name, empty outside blocks.
-        layers: paths of its weight layers.
-        parameters: qualified names of their weights and biases.
+    The place `projection` is the union of a layer on the skip path and one on each branch; outside blocks the name of
+    the `block` is empty.
     """
 
     place: Place
@@ -53,13 +48,9 @@ class ParameterSet:
 def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[ParameterSet]:
     """Parameter sets in which a network without normalization may be positively homogeneous (Fixup, figure 2).
 
-    These are the weight layers through which all of the signal passes, in the stem, between the blocks and in the
-    head, and, in blocks with weights on the skip path, one of these with one from each branch. A layer includes its
-    bias.
-
-    Args:
-        residual_map: the network's map.
-        single: also every single weight layer inside a block; p.h. sets where the block has no other path.
+    These are the weight layers, each with its bias, through which all of the signal passes, in the stem, between the
+    blocks and in the head, and, in blocks with weights on the skip path, one of these with one from each branch; with
+    `single` also every single weight layer inside a block, a p.h. set where the block has no other path.
     """
     sets = [*_single_layers(residual_map.stem_layers, "stem")]
     for block in residual_map.blocks:
@@ -79,28 +70,20 @@ def input_homogeneity(
 ) -> pd.DataFrame:
     """Whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
 
-    All floating-point tensors among the inputs are scaled. The network is left as it was; dropout draws the same
-    masks in all passes. Arguments are those of `normless.probes.observe`, and `factors`, the positive a.
+    All floating-point tensors among the inputs are scaled by each of the factors a. The network is left as it was;
+    dropout draws the same masks in all passes. Other arguments are those of `normless.probes.observe`.
 
     Returns:
         One row per factor: `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
-        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding.
-
-    Raises:
-        ValueError: a factor is not positive, or no input is a floating-point tensor.
+        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding. ValueError where a
+        factor is not positive, or no input is a floating-point tensor.
     """
     _check_factors(factors)
-    if not _has_floats(inputs):
-        raise ValueError(
-            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token indices cannot be "
-            "scaled. Test the parameter sets with homogeneous_sets instead."
-        )
-    rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
         plain = logits({}, inputs)
-        for factor in factors:
-            error = _relative_error(logits({}, _scaled(inputs, factor)), plain, factor)
-            rows.append({"factor": factor, **_verdict(plain, error)})
+        rows = [
+            {"factor": factor} | _compared(plain, {factor: logits({}, _scaled(inputs, factor))}) for factor in factors
+        ]
     return pd.DataFrame(rows, columns=list(INPUT_COLUMNS))
 
 
@@ -115,31 +98,23 @@ def homogeneous_sets(
 ) -> pd.DataFrame:
     """Find the positively homogeneous sets: f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
 
-    One forward pass per set and factor, the a of `input_homogeneity`; `sets` are `candidate_sets` of the map if None.
-    Other arguments are those of `normless.probes.observe`; the network is left as it was.
+    One forward pass per set and factor; `sets` are `candidate_sets` of the map if None, other arguments those of
+    `input_homogeneity`.
 
     Returns:
         One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
         `relative_error` over the factors as in `input_homogeneity`, and whether that is rounding.
-
-    Raises:
-        ValueError: a factor is not positive.
     """
     _check_factors(factors)
-    positional, named = arguments_of(inputs)
-    residual_map = find_residual_map(model, *positional, **named) if residual_map is None else residual_map
+    if sets is None:
+        sets = candidate_sets(map_of(model, inputs, residual_map))
     own = dict(model.named_parameters(remove_duplicate=False))
     rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
         plain = logits({}, inputs)
-        for one in candidate_sets(residual_map) if sets is None else sets:
-            errors = [
-                _relative_error(logits({name: factor * own[name] for name in one.parameters}, inputs), plain, factor)
-                for factor in factors
-            ]
-            # NaN if any is, unlike Python's max.
-            worst = float(torch.tensor(errors).max())
-            rows.append({"set": one.name, **vars(one), **_verdict(plain, worst)})
+        for one in sets:
+            outputs = {a: logits({name: a * own[name] for name in one.parameters}, inputs) for a in factors}
+            rows.append({"set": one.name, **vars(one), **_compared(plain, outputs)})
     return pd.DataFrame(rows, columns=list(SET_COLUMNS))
 
 
@@ -182,30 +157,30 @@ def _check_factors(factors: Sequence[float]) -> None:
         raise ValueError(f"Positive homogeneity is defined for factors above 0, got {list(factors)}.")
 
 
-def _has_floats(inputs: Any) -> bool:
-    flags: list[bool] = []
-
-    def look(tensor: Tensor) -> Tensor:
-        flags.append(tensor.is_floating_point())
-        return tensor
-
-    map_tensors(look, inputs)
-    return any(flags)
-
-
 def _scaled(inputs: Any, factor: float) -> Any:
-    return map_tensors(lambda tensor: tensor * factor if tensor.is_floating_point() else tensor, inputs)
+    scaled: list[Tensor] = []
+
+    def scale(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        scaled.append(tensor * factor)
+        return scaled[-1]
+
+    result = map_tensors(scale, inputs)
+    if not scaled:
+        raise ValueError(
+            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token indices cannot be "
+            "scaled. Test the parameter sets with homogeneous_sets instead."
+        )
+    return result
 
 
-def _relative_error(scaled: Tensor, plain: Tensor, factor: float) -> float:
-    """‖f(a·) − a·f‖/‖a·f‖ in float64; 0 where both are zero, infinite where only the second is."""
-    expected = factor * plain.double()
-    error, size = float((scaled.double() - expected).norm()), float(expected.norm())
-    if error == 0:
-        return 0.0
-    return error / size if size else float("inf")
-
-
-def _verdict(plain: Tensor, error: float) -> Mapping[str, Any]:
+def _compared(plain: Tensor, scaled: Mapping[float, Tensor]) -> dict[str, Any]:
+    """‖f‖, the largest ‖f(a·) − a·f‖/‖a·f‖ over factors a, 0 where both are zero, and whether that is rounding."""
+    wide = plain.double()
+    errors = torch.stack([(output.double() - factor * wide).norm() for factor, output in scaled.items()])
+    sizes = torch.stack([(factor * wide).norm() for factor in scaled])
+    # NaN if any is, unlike Python's max.
+    worst = float(torch.where(errors == 0, 0.0, errors / sizes).max())
     rounding = _ROUNDINGS * torch.finfo(plain.dtype).eps
-    return {"output_norm": float(plain.double().norm()), "relative_error": error, "homogeneous": error <= rounding}
+    return {"output_norm": float(wide.norm()), "relative_error": worst, "homogeneous": worst <= rounding}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log, log10
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from scipy.stats import ks_2samp
+from scipy.stats import ks_1samp, ks_2samp
 from torch import Tensor
 
 from normless_papers.theory.fuss_catalan import cumulative, quantile, support_edge
@@ -35,32 +35,22 @@ def singular_value_table(
     Within a run the longer products extend the shorter ones, as a network grows by layers.
 
     Args:
-        factors: the numbers of factors M.
-        size: N of the N × N factors.
+        factors: the numbers of factors M, each of shape (N, N) with N the `size`.
         runs: independent repetitions.
-        entries, gain, seed: as for `random_factors`.
+        entries, gain, seed: as in `random_factors`.
 
     Returns:
         One row per value, largest first within a product: ``factors``, ``run``, ``index`` (0..N-1),
         ``singular_value`` s, ``squared`` s², and ``unit_squared`` s²/g^(2M), whose limiting law is that of
-        `normless_papers.theory.fuss_catalan`.
-
-    Raises:
-        ValueError: a count below 1, no such entries or gain, or a product beyond the range of floating point.
+        `normless_papers.theory.fuss_catalan`. ValueError for a count below 1.
     """
     spectra = _spectra(factors, size, runs, entries, gain, seed)
     log_gain = log(gain_of(gain, size))
     tables = []
     for count, run, logarithms in spectra:
         values = logarithms.numpy()
-        columns = {
-            "factors": count,
-            "run": run,
-            "index": np.arange(size),
-            "singular_value": np.exp(values),
-            "squared": np.exp(2 * values),
-            "unit_squared": np.exp(2 * (values - count * log_gain)),
-        }
+        columns = {"factors": count, "run": run, "index": np.arange(size), "singular_value": np.exp(values)}
+        columns |= {"squared": np.exp(2 * values), "unit_squared": np.exp(2 * (values - count * log_gain))}
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
@@ -93,32 +83,22 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
     The condition number is averaged as its logarithm: the mean of the number itself is infinite already for one
     Gaussian matrix (Edelman 1988). Predictions by theorem 1: the largest value g^M·√((M+1)^(M+1)/M^M), approached as
     N grows, on average from below; and the condition number as the ratio of that edge to the quantile 1/(2N), where
-    the smallest of N values lies: an order of magnitude, for M small compared to N. Its growth per factor tends to
-    `condition_growth`.
-
-    Args:
-        extremes: the rows of `extremes_table`, of one size N and gain g (see `random_factors`).
-        size: N.
-        gain: g.
+    the smallest of N values lies: an order of magnitude, for M small compared to N.
 
     Returns:
-        One row per number of factors: ``factors``, ``runs``, mean, sample deviation (NaN for a single run) and
-        prediction of ``log10_condition`` and ``largest`` (``mean_…``, ``std_…``, ``predicted_…``),
-        ``predicted_log10_growth`` (of the condition number, per factor of a long product).
+        Of the rows of `extremes_table`, of one size N and gain g, one row per number of factors: ``factors``,
+        ``runs``, mean, sample deviation (NaN for a single run) and prediction of ``log10_condition`` and ``largest``
+        (``mean_…``, ``std_…``, ``predicted_…``), ``predicted_log10_growth`` per factor, see `condition_growth`.
     """
-    grouped = extremes.groupby("factors", sort=True)
-    table = grouped.agg(
-        runs=("run", "count"),
-        mean_log10_condition=("log10_condition", "mean"),
-        std_log10_condition=("log10_condition", "std"),
-        mean_largest=("largest", "mean"),
-        std_largest=("largest", "std"),
-    ).reset_index()
+    aggregates = {
+        f"{kind}_{name}": (name, kind) for name in ("log10_condition", "largest") for kind in ("mean", "std")
+    }
+    table = extremes.groupby("factors", sort=True).agg(runs=("run", "count"), **aggregates).reset_index()
     scale, counts = gain_of(gain, size), [int(count) for count in table["factors"]]
-    edges = [support_edge(count, "values") for count in counts]
-    floors = [float(quantile(1 / (2 * size), count, "values")) for count in counts]
-    table["predicted_log10_condition"] = [log10(edge / floor) for edge, floor in zip(edges, floors, strict=True)]
-    table["predicted_largest"] = [scale**count * edge for count, edge in zip(counts, edges, strict=True)]
+    edges = {count: support_edge(count, "values") for count in counts}
+    floors = {count: float(quantile(1 / (2 * size), count, "values")) for count in counts}
+    table["predicted_log10_condition"] = [log10(edges[count] / floors[count]) for count in counts]
+    table["predicted_largest"] = [scale**count * edges[count] for count in counts]
     table["predicted_log10_growth"] = condition_growth(size) / log(10)
     return table
 
@@ -130,11 +110,10 @@ def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
     largest difference of the two shares of values below any point, 0..1), ``beyond_edge`` (the share above the edge).
     """
     rows = []
-    for count, run in values[["factors", "run"]].drop_duplicates().itertuples(index=False):
-        product = values[(values["factors"] == count) & (values["run"] == run)]
-        squares = np.sort(product["unit_squared"].to_numpy(float))
-        share, steps = cumulative(squares, int(count)), np.arange(len(squares) + 1) / len(squares)
-        distance = max(float((steps[1:] - share).max()), float((share - steps[:-1]).max()))
+    law: Any = cumulative
+    products: Any = values.groupby(["factors", "run"], sort=False)["unit_squared"]
+    for (count, run), squares in products:
+        distance = float(ks_1samp(squares, law, args=(int(count),), method="asymp").statistic)
         beyond = float((squares > support_edge(int(count))).mean())
         rows.append({"factors": int(count), "run": int(run), "distance": distance, "beyond_edge": beyond})
     return pd.DataFrame(rows)
@@ -146,16 +125,13 @@ def distance_between(values: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame
     Both are in units of their gain, so that only the shape matters (universality, section 4). One row per number of
     factors in both: ``factors``, ``distance`` (0..1).
     """
-    shared = sorted(set(values["factors"]) & set(others["factors"]))
-    rows = []
-    for count in shared:
-        here, there = (_unit_squares(table, count) for table in (values, others))
-        rows.append({"factors": int(count), "distance": float(ks_2samp(here, there, method="asymp").statistic)})
+    tables: Any = [dict(list(table.groupby("factors")["unit_squared"])) for table in (values, others)]
+    here, there = tables
+    rows = [
+        (int(count), float(ks_2samp(here[count], there[count], method="asymp").statistic))
+        for count in sorted(here.keys() & there.keys())
+    ]
     return pd.DataFrame(rows, columns=["factors", "distance"])
-
-
-def _unit_squares(values: pd.DataFrame, factors: int) -> npt.NDArray[np.float64]:
-    return values.loc[values["factors"] == factors, "unit_squared"].to_numpy(float)
 
 
 def _spectra(

@@ -1,151 +1,92 @@
-"""The highest learning rates that other architectures train at: table 3, warm start, alternating normalization."""
+"""The highest learning rates: of other architectures (table 3, section 3.4), and without divergence (appendix J)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from scipy.stats import gmean
 
 from normless.nn import AlternatingBatchNorm2d
-from normless.plots import Ink, accuracy_against_rate, series_ink
+from normless.plots import Ink, Plot, series_ink
 from normless.spec import parse_call
 from normless_papers.agreement import ROUNDING, Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, larger, quantity_table
+from normless_papers.claims import Check, Estimate, check, quantity_table
 from normless_papers.effort import Effort
-from normless_papers.runs import Runs, carry_out
+from normless_papers.formatting import spoken
+from normless_papers.probes import find_divergence, largest_stable_rate
+from normless_papers.published import published_as
+from normless_papers.runs import carry_out
 from normless_papers.seeded_inputs import seeded
-from normless_papers.trained import best_accuracy, highest_trained_rate
-from normless_papers.understanding_bn.best_rates import highest_decade, is_rate
-from normless_papers.understanding_bn.protocol import SCHEMES
+from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
+from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
+from normless_papers.understanding_bn.rate_search import SCHEMES, RateSearch
 
 AXIS = "architecture"
-UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = (
-    "unnormalized",
-    "unnormalized_warm_start",
-    "alternating_normalization",
-    "batch_norm",
-)
-SHALLOW, MIDDLE = "resnet_32", "resnet_56"
-
 # The scheme of each architecture.
 ARCHITECTURES: Mapping[str, str] = {
-    SHALLOW: "none",
-    MIDDLE: "none",
-    UNNORMALIZED: "none",
-    WARM: "none",
-    ALTERNATING: "alternating",
-    NORMALIZED: "batch norm",
+    "resnet_32": "none",
+    "resnet_56": "none",
+    "unnormalized": "none",
+    "unnormalized_warm_start": "none",
+    "alternating_normalization": "alternating",
+    "batch_norm": "batch norm",
 }
-# Table 3, and section 2 for the unnormalized network.
-PRINTED: Mapping[str, float] = {SHALLOW: 0.1, MIDDLE: 0.01, UNNORMALIZED: 1e-4, WARM: 0.01, ALTERNATING: 0.01}
-_INKS: dict[str, Ink] = {name.replace("_", " "): series_ink(place) for place, name in enumerate(ARCHITECTURES)}
+SHALLOW, MIDDLE, UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = ARCHITECTURES
+_INKS: dict[str, Ink] = {spoken(name): series_ink(place) for place, name in enumerate(ARCHITECTURES)}
 
 
-@dataclass(frozen=True)
-class ArchitectureRuns:
-    """Runs of some architectures at every rate of a grid, batch norm among them.
-
-    Attributes:
-        runs: with the axis `architecture`.
-        warm_rate: the prescribed rate of warm starts.
-        first_rates: the learning rates of their first epochs in training.
-        alternation: of the layer of the alternating scheme with its formula; empty if not measured.
-    """
-
-    runs: Runs
-    warm_rate: float
-    first_rates: tuple[float, ...] = ()
-    alternation: tuple[Agreement, ...] = ()
-
-    @property
-    def control(self) -> Estimate:
-        """The accuracy with batch norm at its best rate."""
-        return best_accuracy(self._of(NORMALIZED))
-
-    def highest(self, name: str) -> float:
-        """The highest rate at which an architecture trains, by the means over replicates; 0 if it trains at none."""
-        return highest_trained_rate(self._of(name), self.control)
-
-    def decade(self, name: str) -> Estimate:
-        """log₁₀ of the highest rate, by seed."""
-        return highest_decade(self._of(name), self.control)
-
-    def is_printed(self, name: str) -> Check:
-        """Whether the highest rate is the published one; decided only for the paper's set-up."""
-        words, rate = name.replace("_", " "), PRINTED[name]
-        return at_scale(
-            is_rate(f"The highest rate of {words} is {rate:g}.", self.highest(name), rate), self.runs.reduction
-        )
-
-    def above(self, claim: str, higher: str, lower: str) -> Check:
-        """Whether the highest rate of one architecture is above another's."""
-        return larger(f"{claim} (log₁₀ of the rates).", self.decade(higher), self.decade(lower))
-
-    def _of(self, name: str) -> pd.DataFrame:
-        return self.runs.chosen(**{AXIS: name})
-
-
-def achievable(context: Context, effort: Effort, names: Sequence[str]) -> ArchitectureRuns:
+def _trained(context: Context, effort: Effort, names: Sequence[str]) -> RateSearch:
     """Train some architectures at every rate of the effort, for the paper's first number of epochs."""
     axis = {name: {**effort.variants.get(name, {}), "scheme": SCHEMES[ARCHITECTURES[name]]} for name in names}
-    warm = effort.variants["warm_start"]
     if WARM in axis:
-        axis[WARM] |= warm
+        axis[WARM] |= effort.variants["warm_start"]
     sweep = effort.sweep(context, "highest rates", {AXIS: axis})
-    runs = carry_out(context, sweep, reduction=effort.reduction(context))
-    epochs = runs.epochs
-    if len(epochs):
-        epochs = epochs[(epochs[AXIS] == WARM) & (epochs["epoch"] <= warm["warm_start_epochs"])]
-    first = tuple(float(one) for one in epochs["epoch_rate"]) if len(epochs) else ()
-    return ArchitectureRuns(runs, warm["warm_start_rate"], first)
+    return RateSearch(carry_out(context, sweep, reduction=effort.reduction(context)), AXIS, NORMALIZED)
 
 
-def _layers(name: str, effort: Effort) -> int:
-    model = effort.variants.get(name, {}).get("model", effort.model)
-    return int(parse_call(model.partition(":")[2])[1]["depth"])
+def _is_printed(search: RateSearch, name: str) -> Check:
+    """Whether the highest rate of an architecture is that of table 3, or of section 2 without normalization."""
+    printed = {UNNORMALIZED: 1e-4} | {row[AXIS]: row["lr"] for row in published_as("understanding-bn/table-3").rows}
+    claim = f"The highest rate of {spoken(name)} is {printed[name]:g}."
+    return search.is_printed(claim, search.highest(name), printed[name])
 
 
-def _highest(runs: ArchitectureRuns, effort: Effort) -> pd.DataFrame:
-    """A row per architecture: `lr`, its highest trained rate (0: none); its layers; the lowest rate tried."""
-    rows = []
-    for name, own in runs.runs.table.groupby(AXIS, sort=False):
-        counts = own["outcome"].value_counts()
-        row: dict[str, Any] = {AXIS: name, "lr": runs.highest(str(name)), "layers": _layers(str(name), effort)}
-        row["lowest_tried"] = own["rate"].min()
-        rows.append(row | {"runs": len(own)} | {end: int(counts.get(end, 0)) for end in ("diverged", "chance")})
-    return pd.DataFrame(rows)
+def _draw(search: RateSearch) -> Axes:
+    return search.draw("Rates that architectures train at", _INKS, spoken)
 
 
-def _figure(runs: ArchitectureRuns) -> Axes:
-    table = runs.runs.table
-    table = table.assign(**{AXIS: table[AXIS].str.replace("_", " ")})
-    return accuracy_against_rate(table, series=AXIS, inks=_INKS, title="Rates that architectures train at")
-
-
-def _table_3(runs: ArchitectureRuns) -> list[Check]:
+def _table_3(search: RateSearch) -> list[Check]:
     return [
-        *(runs.is_printed(name) for name in PRINTED),
-        runs.above("32 layers, or what stands for them, tolerate a larger rate than 56", SHALLOW, MIDDLE),
-        runs.above("56 layers, or what stands for them, tolerate a larger rate than 110", MIDDLE, UNNORMALIZED),
-        runs.above("A warm start raises the largest rate", WARM, UNNORMALIZED),
-        runs.above("Alternating normalization allows for a larger rate than none", ALTERNATING, UNNORMALIZED),
+        *(_is_printed(search, name) for name in ARCHITECTURES if name != NORMALIZED),
+        search.above("32 layers, or what stands for them, tolerate a larger rate than 56", SHALLOW, MIDDLE),
+        search.above("56 layers, or what stands for them, tolerate a larger rate than 110", MIDDLE, UNNORMALIZED),
+        search.above("A warm start raises the largest rate", WARM, UNNORMALIZED),
+        search.above("Alternating normalization allows for a larger rate than none", ALTERNATING, UNNORMALIZED),
     ]
 
 
 @artefact("understanding-bn/table-3", basis="training", checks=_table_3)
 def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
-    runs = achievable(context, effort, tuple(ARCHITECTURES))
-    return runs.runs.evidence(
-        _highest(runs, effort),
-        lambda: _figure(runs),
-        facts=runs,
+    search = _trained(context, effort, tuple(ARCHITECTURES))
+    rows = []
+    for name, own in search.runs.table.groupby(AXIS, sort=False):
+        counts, model = own["outcome"].value_counts(), effort.variants.get(str(name), {}).get("model", effort.model)
+        row = {AXIS: name, "lr": search.highest(str(name))}
+        row |= {"layers": int(parse_call(model.partition(":")[2])[1]["depth"]), "lowest_tried": own["rate"].min()}
+        rows.append(row | {"runs": len(own)} | {end: int(counts.get(end, 0)) for end in ("diverged", "chance")})
+    return search.runs.evidence(
+        pd.DataFrame(rows),
+        lambda: _draw(search),
+        facts=search,
         on=(AXIS,),
         remarks=(
             "A rate is tolerated if the network trains at it, by the mean over replicates: it has half of what batch "
@@ -155,69 +96,73 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
     )
 
 
-def _warm_start(runs: ArchitectureRuns) -> list[Check]:
-    first = runs.first_rates
+def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]:
+    """Of the runs, the prescribed rate of warm starts, and the rates of their first epochs in training."""
+    search, prescribed, first = facts
     return [
         check(
-            f"The first epochs of every warm start are trained at the rate {runs.warm_rate:g}.",
-            set(first) == {runs.warm_rate} if first else None,
+            f"The first epochs of every warm start are trained at the rate {prescribed:g}.",
+            set(first) == {prescribed} if len(first) else None,
             epochs=len(first),
             smallest=min(first, default=math.nan),
             largest=max(first, default=math.nan),
         ),
-        runs.is_printed(WARM),
-        runs.above("The largest usable rate after it is larger than without a warm start", WARM, UNNORMALIZED),
-        runs.above("With batch norm it is larger still", NORMALIZED, WARM),
+        _is_printed(search, WARM),
+        search.above("The largest usable rate after it is larger than without a warm start", WARM, UNNORMALIZED),
+        search.above("With batch norm it is larger still", NORMALIZED, WARM),
     ]
 
 
 @artefact("understanding-bn/warm-start", basis="training", checks=_warm_start)
 def warm_start(context: Context, *, effort: Effort) -> Evidence:
     """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
-    runs = achievable(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
-    return runs.runs.evidence(
+    search = _trained(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
+    warm, epochs = effort.variants["warm_start"], search.runs.epochs
+    first: list[float] = []
+    if len(epochs):
+        warmed = (epochs[AXIS] == WARM) & (epochs["epoch"] <= warm["warm_start_epochs"])
+        first = epochs[warmed]["epoch_rate"].tolist()
+    return search.runs.evidence(
         quantity_table(
             {
-                "warm_start_lr": max(runs.first_rates, default=math.nan),
-                "warm_start_epochs": effort.variants["warm_start"]["warm_start_epochs"],
-                "achievable_lr": runs.highest(WARM),
-                "achievable rate without a warm start": runs.highest(UNNORMALIZED),
-                "achievable rate with batch norm": runs.highest(NORMALIZED),
+                "warm_start_lr": max(first, default=math.nan),
+                "warm_start_epochs": warm["warm_start_epochs"],
+                "achievable_lr": search.highest(WARM),
+                "achievable rate without a warm start": search.highest(UNNORMALIZED),
+                "achievable rate with batch norm": search.highest(NORMALIZED),
             }
         ),
-        lambda: _figure(runs),
-        facts=runs,
+        lambda: _draw(search),
+        facts=(search, warm["warm_start_rate"], first),
         on=("quantity",),
     )
 
 
-def _alternating_normalization(runs: ArchitectureRuns) -> list[Check]:
+def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) -> list[Check]:
+    """Of the runs, and of the layer of the alternating scheme with its formula."""
+    search, alternation = facts
     return [
-        *(one.check() for one in runs.alternation),
-        runs.is_printed(ALTERNATING),
-        runs.above("With batch norm the largest usable rate is larger", NORMALIZED, ALTERNATING),
+        *(one.check() for one in alternation),
+        _is_printed(search, ALTERNATING),
+        search.above("With batch norm the largest usable rate is larger", NORMALIZED, ALTERNATING),
     ]
 
 
 @artefact("understanding-bn/alternating-normalization", basis="training", checks=_alternating_normalization)
 def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
     """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
-    runs = achievable(context, effort, (ALTERNATING, NORMALIZED))
-    return runs.runs.evidence(
-        quantity_table(
-            {
-                "achievable_lr": runs.highest(ALTERNATING),
-                "achievable rate with batch norm": runs.highest(NORMALIZED),
-            }
-        ),
-        lambda: _figure(runs),
-        facts=replace(runs, alternation=_alternation(context)),
+    search = _trained(context, effort, (ALTERNATING, NORMALIZED))
+    highest = {"achievable_lr": ALTERNATING, "achievable rate with batch norm": NORMALIZED}
+    return search.runs.evidence(
+        quantity_table({quantity: search.highest(name) for quantity, name in highest.items()}),
+        lambda: _draw(search),
+        facts=(search, _alternation(context)),
         on=("quantity",),
         remarks=("Stored statistics are constants on the batches that reuse them.",),
     )
 
 
-def _alternation(context: Context) -> tuple[Agreement, ...]:
+def _alternation(context: Context) -> list[Agreement]:
     """The layer on four batches against the formula with the statistics of the first or third batch."""
     with seeded(context.seed):
         batches = [3 * torch.randn(8, 4, 5, 5, dtype=torch.float64) + place for place in range(4)]
@@ -231,4 +176,87 @@ def _alternation(context: Context) -> tuple[Agreement, ...]:
         agreements.append(
             agreement(f"Batch {place + 1} is normalized with {whose}", layer(batch), expected, ROUNDING)
         )
-    return tuple(agreements)
+    return agreements
+
+
+_SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
+
+
+def _maximal_learning_rate(facts: Measured) -> Tests:
+    without, with_norm = facts.both
+    ratio = decades(with_norm["largest"] / without["largest"])
+    published = {
+        f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(with_norm["first_stable"]),
+        f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
+        f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(without["first_stable"]),
+        "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
+        "the ratio).": lies_within(ratio, 3.0, 5.0),
+    }
+    return {
+        **{claim: asked_at_scale(test, facts.reduction) for claim, test in published.items()},
+        "The largest rate is more than a hundred times as large with batch norm (log₁₀ of the ratio).": exceeds(
+            ratio, 2.0
+        ),
+    }
+
+
+@artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
+def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws: int, minibatches: int) -> Evidence:
+    """Appendix J: with batch norm the rate 3 does not diverge and 10 does, four orders above the unnormalized one."""
+    setting = Initializations(context, data, batch_size, draws, minibatches)
+    searched = cache(_searched)
+    return setting.evidence(
+        lambda draw: pd.DataFrame([searched(draw)[0]]),
+        "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
+        "geometric means over draws; the resolution of the published ones is unknown.",
+        quantities=_stable_rates,
+        draw=lambda: TRIALS(setting.measured(lambda draw: searched(draw)[1])),
+        minibatches=minibatches,
+        resolution="a factor of 2",
+        optimizer=OPTIMIZER,
+    )
+
+
+def _stable_rates(facts: Measured) -> dict[str, Estimate | float]:
+    without, with_norm = facts.both
+    return {
+        "does_not_diverge": gmean(with_norm["largest"]),
+        "diverges": gmean(with_norm["smallest_diverging"]),
+        "does not diverge, without batch norm": gmean(without["largest"]),
+        "diverges, without batch norm": gmean(without["smallest_diverging"]),
+        "log10 of the ratio of the rates that do not diverge": decades(with_norm["largest"] / without["largest"]),
+    }
+
+
+def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The largest rate of one network, and a row per rate tried."""
+    start = _SURVIVED if draw.batch_norm else _UNNORMALIZED
+    search = largest_stable_rate(draw.model, draw.batches, start=start)
+    tried = search.trials[["rate", "diverged"]]
+    row: dict[str, Any] = {"largest": search.largest, "smallest_diverging": search.smallest_diverging}
+    row["first_stable"] = not bool(search.trials.iloc[0]["diverged"])
+    if draw.batch_norm:
+        row["ten_diverged"] = find_divergence(draw.model, draw.batches, _DIVERGING).diverged
+        tried = pd.concat([tried, pd.DataFrame([{"rate": _DIVERGING, "diverged": row["ten_diverged"]}])])
+    return row, tried
+
+
+def _stable_ranges(trials: pd.DataFrame) -> pd.DataFrame:
+    """A bar from the left end to the largest rate that did not diverge."""
+    stable = trials["rate"].where(~trials["diverged"].astype(bool))
+    largest = trials["rate"] == stable.groupby(trials["scheme"]).transform("max")
+    left = float(trials["rate"].min()) / 2
+    return trials.assign(left=np.where(largest, left, np.nan), right=trials["rate"].where(largest))
+
+
+TRIALS = Plot(
+    "points",
+    _stable_ranges,
+    x="rate",
+    y="scheme",
+    hollow="diverged",
+    error=("left", "right"),
+    log="x",
+    title="Learning rates tolerated",
+    x_label="learning rate (hollow: diverged)",
+)

@@ -1,6 +1,8 @@
-"""Sizes at initialization: gradients of layer 55 (figure 2), channel moments against depth (figure 3)."""
+"""At initialization: gradients of layer 55 (figure 2), moments against depth (3), channels' activations (13, 14)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -9,9 +11,19 @@ from matplotlib.axes import Axes
 from normless.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, over_draws
+from normless_papers.probes import peak_counts
 from normless_papers.stated_claims import Test, Tests, asked_at_scale, exceeds, in_all, lies_within
-from normless_papers.understanding_bn.initial_pass import WEIGHT_55, pass_of
-from normless_papers.understanding_bn.initializations import INKS, Draw, Initializations, Measured, decades
+from normless_papers.understanding_bn.initializations import (
+    HISTOGRAM_CHANNELS,
+    HISTOGRAM_LAYERS,
+    INKS,
+    WEIGHT_55,
+    Draw,
+    Initializations,
+    Measured,
+    decades,
+    pass_of,
+)
 
 # The layers over which growth is fitted: without the stem's neighbourhood and the classifier.
 _FITTED = (8, 109)
@@ -142,3 +154,85 @@ def _moments(first: pd.DataFrame) -> Axes:
     PLOTS["activations"](first, panels[0], title="Channel means", **means)
     PLOTS["activations"](first, panels[1], title="Channel variances")
     return panels[0]
+
+
+_DEEP = (81, 83)
+_SHOWN = 0
+
+
+def _unnormalized(facts: Measured) -> Tests:
+    layers = facts.pivoted("layer", batch_norm=False)
+    means, modes = layers["abs_mean"], layers["modes"]
+    return {
+        **{
+            f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
+            "of |mean| above 0).": exceeds(decades(means[later] / means[earlier]), 0.0)
+            for earlier, later in ((9, 45), (45, 83))
+        },
+        "Histograms in layers 81 and 83 have more modes on average than those in layer 9.": exceeds(
+            (modes[81] + modes[83]) / 2, modes[9]
+        ),
+    }
+
+
+def _normalized(facts: Measured) -> Tests:
+    without, with_norm = (facts.pivoted("layer", batch_norm=kind) for kind in (False, True))
+    tests: dict[str, Test] = {}
+    for layer in HISTOGRAM_LAYERS:
+        tests |= {
+            f"Layer {layer} with batch norm: most channels are unimodal, more than half of them.": exceeds(
+                with_norm["unimodal"][layer], 0.5
+            ),
+            f"Layer {layer} with batch norm: |mean| before the norm is on average less than a standard deviation "
+            "of the channel from 0.": exceeds(1.0, with_norm["relative_mean"][layer]),
+        }
+    tests |= {
+        f"Layer {layer}: |mean| in standard deviations is larger without batch norm.": exceeds(
+            without["relative_mean"][layer], with_norm["relative_mean"][layer]
+        )
+        for layer in _DEEP
+    }
+    return tests
+
+
+def _channels(draw: Draw) -> pd.DataFrame:
+    """By layer |mean|, also in deviations, modes, and the share of channels with one mode."""
+    tables = pass_of(draw)
+    table = tables["moments"].set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
+    table["relative_mean"] = table["abs_mean"] / np.sqrt(table["variance"])
+    peaks = peak_counts(tables["activations"]).set_index("order")["peaks"].astype(float).groupby(level="order")
+    table["modes"], table["unimodal"] = peaks.mean(), peaks.agg(lambda counts: float((counts == 1).mean()))
+    return table.rename_axis("layer").reset_index()
+
+
+def _figure_of_activations(name: str, checks: Callable[[Measured], Tests], *, batch_norm: bool) -> None:
+    """Register figure 13, without batch norm, or figure 14, with it."""
+
+    @artefact(f"understanding-bn/{name}", basis="measurement", checks=checks)
+    def measure(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+        setting = Initializations(context, data, batch_size, draws)
+        return setting.evidence(
+            _channels,
+            "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",
+            "`relative_mean` is the mean over channels of |mean| over the root of the mean variance: in their own "
+            "units means of the unnormalized network need not grow with depth, since deviations grow as well.",
+            f"The figure shows channel {_SHOWN} of the first draw; the paper chose channels that it calls "
+            "representative.",
+            draw=lambda: _histograms(
+                setting.shown(lambda draw: pass_of(draw)["activations"], batch_norm=(batch_norm,)),
+            ),
+            layers=list(HISTOGRAM_LAYERS),
+            channels=f"{HISTOGRAM_CHANNELS[0]} to {HISTOGRAM_CHANNELS[-1]} of each layer",
+        )
+
+
+def _histograms(counts: pd.DataFrame) -> Axes:
+    panels = new_panels(2, 2, height=2.6)
+    for axes, layer in zip(panels, HISTOGRAM_LAYERS, strict=True):
+        rows = counts[(counts["order"] == layer) & (counts["channel"] == _SHOWN)]
+        histogram(rows, axes, names="none", x_marks=[0], title=f"Layer {layer}", x_label="activation before ReLU")
+    return panels[0]
+
+
+_figure_of_activations("figure-13", _unnormalized, batch_norm=False)
+_figure_of_activations("figure-14", _normalized, batch_norm=True)

@@ -1,13 +1,13 @@
-"""The paper's network at initialization, with batch norm and without, and minibatches of its data."""
+"""The paper's network at initialization, with batch norm and without, and a watched pass through it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
 from normless.plots import new_panels
+from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
 from normless.sweeps import convert
+from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
 from normless_papers.seeded_inputs import seeded
@@ -27,11 +29,10 @@ SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="x
 INKS = MappingProxyType({False: "none", True: "batch_norm"})
 """The schemes whose colours and names the two networks have in figures and tables."""
 
-PUBLISHED_BATCH = 128
-PUBLISHED_SIDE = 32
+OPTIMIZER = "SGD, momentum 0.9, weight decay 5e-4 on every parameter"
+"""What takes single steps, in words."""
 
-PUBLISHED_DATA = "cifar10"
-PUBLISHED_DEPTH = 110
+PUBLISHED_BATCH, PUBLISHED_SIDE = 128, 32
 
 
 def conv_path(layer: int) -> str:
@@ -45,13 +46,7 @@ def conv_path(layer: int) -> str:
 class Initializations:
     """Several random draws of the paper's ResNets, each with its own minibatches.
 
-    Attributes:
-        context: the user's data set and first seed.
-        data: the data set as text, unless the user chooses another.
-        batch_size: images in a minibatch.
-        draws: number of networks of each kind; both kinds of one draw share their minibatches.
-        minibatches: per draw.
-        depth: weight layers.
+    `data` are taken unless the user chooses others; both kinds of network of one draw share their minibatches.
     """
 
     context: Context
@@ -66,22 +61,6 @@ class Initializations:
         """The data set."""
         return _loaded(self.context.data_or(self.data), self.context.data_root)
 
-    def network(self, batch_norm: bool, draw: int) -> nn.Module:
-        """The network of one kind and draw."""
-        channels, classes = self.images.image_shape[0], self.images.classes
-        with seeded(self.context.seed + draw):
-            return convert(resnet_cifar(self.depth, classes=classes, in_channels=channels), SCHEMES[batch_norm])
-
-    def batches(self, draw: int) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The first minibatches of the epoch of one draw, with the paper's augmentation."""
-        epoch = self.images.train_batches(
-            self.batch_size,
-            seed=self.context.seed + draw,
-            epoch=0,
-            augmentation=self.images.default_augmentation,
-        )
-        return tuple((batch.inputs, batch.targets) for batch in islice(epoch, self.minibatches))
-
     def each(self, *, batch_norm: tuple[bool, ...] = (False, True)) -> Iterator[Draw]:
         """Every draw of the networks without batch norm and with it."""
         for number in range(self.draws):
@@ -94,11 +73,9 @@ class Initializations:
         """The concatenated tables of every draw, with the columns `batch_norm`, `scheme` and `draw` in front."""
         tables = []
         for draw in self.each(batch_norm=batch_norm):
-            table = measure(draw).copy()
-            for name, value in (("draw", draw.number), ("scheme", INKS[draw.batch_norm])):
-                table.insert(0, name, value)
-            table.insert(0, "batch_norm", draw.batch_norm)
-            tables.append(table)
+            table = measure(draw)
+            own = table.assign(batch_norm=draw.batch_norm, scheme=INKS[draw.batch_norm], draw=draw.number)
+            tables.append(own[["batch_norm", "scheme", "draw", *table.columns]])
         return pd.concat(tables, ignore_index=True)
 
     def shown(
@@ -126,21 +103,38 @@ class Initializations:
     ) -> Evidence:
         """The evidence whose facts are one table of every draw; that is what is published without `quantities`."""
         facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
-        return Evidence(
-            facts.table if quantities is None else quantity_table(quantities(facts)),
-            facts,
-            self.setup(**setup),
-            on=() if quantities is None else ("quantity",),
-            draw=draw,
-            remarks=remarks,
-            reduction=self.reduction,
-        )
+        measured = facts.table if quantities is None else quantity_table(quantities(facts))
+        return self.evidence_of(measured, facts, *remarks, draw=draw, **setup)
+
+    def evidence_of(
+        self,
+        measured: pd.DataFrame,
+        facts: Any,
+        *remarks: str,
+        draw: Callable[[], Axes] | None,
+        on: tuple[str, ...] = (),
+        **setup: Any,
+    ) -> Evidence:
+        """A table as evidence, matched with published numbers by `on`, or by the column `quantity` if it has one."""
+        first = self.context.seed
+        shared = {
+            "network": f"CIFAR ResNet-{self.depth} (ReLU after the sum) at initialization, Xavier weights",
+            "without batch norm": SCHEMES[False],
+            "with batch norm": SCHEMES[True],
+            "data": self.images.provenance,
+            "augmentation": str(self.images.default_augmentation),
+            "batch size": self.batch_size,
+            "draws": self.draws,
+            "seeds": f"{first} to {first + self.draws - 1}",
+        }
+        on = on or (("quantity",) if "quantity" in measured else ())
+        return Evidence(measured, facts, shared | setup, on, draw, remarks, self.reduction)
 
     @property
     def fewer(self) -> str:
         """Why gradients are sums of fewer terms than the paper's, or the network is shallower; empty if neither."""
         side = min(self.images.image_shape[1:])
-        if self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE and self.depth >= PUBLISHED_DEPTH:
+        if self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE and self.depth >= 110:
             return ""
         return (
             f"minibatches of {self.batch_size} images of {side}×{side} have fewer summands than the paper's "
@@ -151,33 +145,12 @@ class Initializations:
     def reduction(self) -> str:
         """`fewer`, or else that the data are not CIFAR-10; empty for the paper's set-up."""
         name = self.context.data_or(self.data)
-        return self.fewer or ("" if name == PUBLISHED_DATA else f"{name} is not CIFAR-10.")
-
-    def setup(self, **more: Any) -> dict[str, Any]:
-        """The setup of the evidence."""
-        first = self.context.seed
-        return {
-            "network": f"CIFAR ResNet-{self.depth} (ReLU after the sum) at initialization, Xavier weights",
-            "without batch norm": SCHEMES[False],
-            "with batch norm": SCHEMES[True],
-            "data": self.images.provenance,
-            "augmentation": str(self.images.default_augmentation),
-            "batch size": self.batch_size,
-            "draws": self.draws,
-            "seeds": f"{first} to {first + self.draws - 1}",
-            **more,
-        }
+        return self.fewer or ("" if name == "cifar10" else f"{name} is not CIFAR-10.")
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One network at initialization and its first minibatches, both built on first use.
-
-    Attributes:
-        setting: the distribution.
-        batch_norm: whether it has batch norm.
-        number: of the draw, from 0.
-    """
+    """One network at initialization, numbered from 0, and its first minibatches, both built on first use."""
 
     setting: Initializations
     batch_norm: bool
@@ -186,12 +159,18 @@ class Draw:
     @cached_property
     def model(self) -> nn.Module:
         """The network."""
-        return self.setting.network(self.batch_norm, self.number)
+        images = self.setting.images
+        with seeded(self.setting.context.seed + self.number):
+            network = resnet_cifar(self.setting.depth, classes=images.classes, in_channels=images.image_shape[0])
+            return convert(network, SCHEMES[self.batch_norm])
 
     @cached_property
     def batches(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Inputs (B, C, H, W) and classes (B,)."""
-        return self.setting.batches(self.number)
+        """Inputs (B, C, H, W) and classes (B,) of the epoch's first minibatches, with the paper's augmentation."""
+        one, images = self.setting, self.setting.images
+        seed, augmentation = one.context.seed + self.number, images.default_augmentation
+        epoch = images.train_batches(one.batch_size, seed=seed, epoch=0, augmentation=augmentation)
+        return tuple((batch.inputs, batch.targets) for batch in islice(epoch, one.minibatches))
 
     @property
     def inputs(self) -> Tensor:
@@ -219,13 +198,7 @@ def _loaded(name: str, root: str | None) -> ImageData:
 
 @dataclass(frozen=True)
 class Measured:
-    """A table of every draw, as the facts of an artefact's checks.
-
-    Attributes:
-        table: as `Initializations.measured` returns it.
-        fewer: as `Initializations.fewer`.
-        reduction: as `Initializations.reduction`.
-    """
+    """The table of every draw, and what is less than the paper's set-up, see `Initializations`: facts of checks."""
 
     table: pd.DataFrame
     fewer: str = ""
@@ -235,10 +208,9 @@ class Measured:
         """The rows of one kind of network, indexed by draw."""
         return self.table[self.table["batch_norm"] == batch_norm].set_index("draw")
 
-    def pivoted(self, columns: str, values: list[str], *, batch_norm: bool) -> pd.DataFrame:
+    def pivoted(self, columns: str, *, batch_norm: bool) -> pd.DataFrame:
         """The rows of one kind of network, a row per draw; columns (quantity, label)."""
-        rows = self.by_draw(batch_norm=batch_norm).reset_index()
-        return rows.pivot(index="draw", columns=columns, values=values)
+        return self.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns=columns)
 
     @property
     def both(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -255,3 +227,73 @@ def decades(values: pd.Series[float]) -> Estimate:
     """`replicates` of log₁₀ of a positive number by draw."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return replicates(pd.Series(np.log10(values.to_numpy(float)), index=values.index))
+
+
+HISTOGRAM_LAYERS = (9, 45, 81, 83)
+SUMMED_LAYERS = (18, 19, 54, 55, 90, 91)
+READING_LAYERS = (19, 35, 55, 91)
+PARAMETER_LAYERS = (35, 54)
+# Every stage has at least this many channels.
+HISTOGRAM_CHANNELS = tuple(range(16))
+WEIGHT_55, WEIGHT_52 = (f"{conv_path(layer)}.weight" for layer in (55, 52))
+
+# Two kinds of network in more draws than any budget has.
+_MOST: Final = 64
+
+Pass: TypeAlias = Mapping[str, pd.DataFrame]
+"""Tables by name."""
+
+_passes: dict[Hashable, Pass] = {}
+
+
+def _once(measure: Callable[[Draw], Pass]) -> Callable[[Draw], Pass]:
+    """Once per draw, since most artefacts use the same networks; the oldest ones above the limit are dropped."""
+
+    @wraps(measure)
+    def measured(draw: Draw) -> Pass:
+        key = (measure.__name__, draw.key)
+        if key not in _passes:
+            while len(_passes) >= 2 * _MOST:
+                del _passes[next(iter(_passes))]
+            _passes[key] = measure(draw)
+        return _passes[key]
+
+    return measured
+
+
+@_once
+def pass_of(draw: Draw) -> Pass:
+    """The tables of the watchers of one pass on the first minibatch of a draw, by the names below."""
+
+    def paths(layers: tuple[int, ...]) -> list[str]:
+        return [conv_path(layer) for layer in layers]
+
+    pairs = probes.ChannelPairs(paths((45,)))
+    watchers: dict[str, Watcher] = {
+        "moments": ChannelMoments(),
+        "activations": probes.ActivationHistograms(layers=paths(HISTOGRAM_LAYERS), channels=HISTOGRAM_CHANNELS),
+        "contributions": probes.ChannelContributions(paths(READING_LAYERS)),
+        "gradients": GradientMoments(),
+        "gradient_histogram": probes.ParameterGradientHistograms(parameters=[WEIGHT_55]),
+        "sums": probes.GradientSums(paths(SUMMED_LAYERS)),
+        "parameters": probes.ParameterGradients(paths(PARAMETER_LAYERS)),
+        "summands": probes.SummandDistribution(conv_path(90), ("largest", "small")),
+        "pairs": pairs,
+        "channels": probes.ChannelGradients(),
+        "logits": LogitGradients(),
+        "logits_by_example": probes.LogitGradientMatrix(),
+    }
+    observe(draw.model, list(watchers.values()), draw.inputs, draw.targets)
+    return {name: watcher.table() for name, watcher in watchers.items()} | {"pair_structure": pairs.structure()}
+
+
+@_once
+def class_pass_of(draw: Draw) -> Pass:
+    """Gradients of the kernel of layer 52 with the logit gradients of all classes but one at zero.
+
+    `sizes` has a row per class: `class`, `mean_abs`, `share` and `predicted_share`; `elements` one per class and
+    element: `class`, `element` and `gradient`.
+    """
+    batch = (draw.model, draw.inputs, draw.targets)
+    sizes = probes.classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
+    return {"sizes": sizes, "elements": probes.classwise_elements(*batch, WEIGHT_52)}

@@ -1,10 +1,10 @@
-"""Singular values of products of random matrices (theorem 1 and figure 8)."""
+"""Products of random matrices: theorem 1, figure 8, condition numbers (figures 11 and 12, section 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import e
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,19 +12,22 @@ import torch
 from matplotlib.axes import Axes
 from torch import nn
 
-from normless.plots import histogram
+from normless.plots import Plot, histogram
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, equals, in_all
+from normless_papers.stated_claims import Test, Tests, decided, equals, exceeds, in_all
 from normless_papers.theory import (
+    Entries,
+    conditioning_table,
     density_table,
     distance_between,
     distance_to_law,
+    extremes_table,
     singular_value_table,
     support_edge,
 )
-from normless_papers.understanding_bn.limiting_density import exponent_at_zero
+from normless_papers.understanding_bn.linear_networks import exponent_at_zero
 
 # The tolerance for the shares of N values, in values.
 _VALUES_OFF = 5
@@ -32,58 +35,42 @@ _LARGE = 1000
 _PUBLISHED_SIZE = 1000
 
 
-@dataclass(frozen=True)
-class Law:
-    """Numbers of products of N × N matrices and of the law.
+def _limiting_law(facts: tuple[int, pd.DataFrame, pd.DataFrame]) -> Tests:
+    """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law.
 
-    Attributes:
-        size: N.
-        distances: as `distance_to_law` returns it.
-        quantities: `quantity`, `factors`, `value` and `predicted`.
+    Of N, the table of `distance_to_law`, and `quantity`, `factors`, `value` and `predicted`.
     """
-
-    size: int
-    distances: pd.DataFrame
-    quantities: pd.DataFrame
-
-    def of(self, quantity: str) -> list[tuple[int, float, float]]:
-        """Factors, value and prediction of a quantity, a tuple per row."""
-        rows = self.quantities[self.quantities["quantity"] == quantity]
-        return list(rows[["factors", "value", "predicted"]].itertuples(index=False, name=None))
-
-
-def _limiting_law(facts: Law) -> Tests:
-    """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law."""
-    bound = _VALUES_OFF / facts.size
-    distances = facts.distances
+    size, distances, quantities = facts
+    bound = _VALUES_OFF / size
+    rows = {name: rows.itertuples(index=False, name=None) for name, rows in quantities.groupby("quantity")}
     tests: dict[str, Test] = {
-        f"The squared singular values at N = {facts.size} follow ρ: the shares below any point are at most "
+        f"The squared singular values at N = {size} follow ρ: the shares below any point are at most "
         f"{_VALUES_OFF}/N = {bound:g} off, in every product.": decided(
             (distances["distance"] <= bound).all(),
             largest_distance=distances["distance"].max(),
             bound=bound,
         ),
         "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.": decided(
-            distances["beyond_edge"].mean() < 1 / facts.size,
+            distances["beyond_edge"].mean() < 1 / size,
             mean_share=distances["beyond_edge"].mean(),
-            bound=1 / facts.size,
+            bound=1 / size,
         ),
         **{
             f"For large M the edge is (M+1)e, at M = {count} within 0.1 %.": equals(edge, expected, relative=1e-3)
-            for count, edge, expected in facts.of("upper_edge_for_large_M")
+            for _, count, edge, expected in rows["upper_edge_for_large_M"]
         },
     }
     tests |= {
         f"M = {count}: ρ diverges as x^(-M/(M+1)) at 0, the slope of log ρ against log x within 1e-3.": equals(
             slope, expected, absolute=1e-3
         )
-        for count, slope, expected in facts.of("behaviour_at_zero")
+        for _, count, slope, expected in rows["behaviour_at_zero"]
     }
     tests |= {
         f"M = {count}: the mean of s⁴ is M + 1 for entries of variance 1/N, within 10/N = {2 * bound:.1%}.": equals(
             moment, expected, relative=2 * bound
         )
-        for count, moment, expected in facts.of("mean of s⁴")
+        for _, count, moment, expected in rows["mean of s⁴"]
     }
     return tests
 
@@ -105,18 +92,15 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
         ]
     rows.append(("upper_edge_for_large_M", _LARGE, support_edge(_LARGE), (_LARGE + 1) * e))
     quantities = pd.DataFrame(rows, columns=["quantity", "factors", "value", "predicted"])
-    return Evidence(
+    return _evidence(
+        context,
+        (size, factors, runs),
         quantities,
-        Law(size, distance_to_law(values), quantities),
-        matrix_setup(context, size, factors, runs),
-        on=("quantity",),
-        draw=lambda: draw_singular_values(values, density_table(factors), of="squares"),
-        remarks=(
-            "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
-            "value itself grows as the root of the paper's. `support` is the mean over runs of the largest s². The "
-            "network has M linear layers of width N with Xavier's weights: its Jacobian is such a product.",
-        ),
-        reduction=matrix_reduction(size),
+        (size, distance_to_law(values), quantities),
+        lambda: draw_singular_values(values, density_table(factors), of="squares"),
+        "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
+        "value itself grows as the root of the paper's. `support` is the mean over runs of the largest s². The "
+        "network has M linear layers of width N with Xavier's weights: its Jacobian is such a product.",
     )
 
 
@@ -131,20 +115,27 @@ def _of_network(factors: int, size: int, seed: int) -> float:
     return float(distance_to_law(values)["distance"].max())
 
 
-def matrix_setup(context: Context, size: int, factors: Sequence[int], runs: int) -> dict[str, object]:
-    """How products of random matrices were measured."""
-    return {
+def _evidence(
+    context: Context,
+    dimensions: tuple[int, Sequence[int], int],
+    measured: pd.DataFrame,
+    facts: Any,
+    draw: Callable[[], Axes],
+    remark: str,
+    **setup: Any,
+) -> Evidence:
+    """Evidence on products of N × N matrices; `dimensions` are N, the numbers of factors, and that of runs."""
+    size, factors, runs = dimensions
+    shared = {
         "matrices": f"{size}×{size}, independent Gaussian entries of variance 1/N",
         "factors": list(factors),
         "runs": runs,
         "seed": context.seed,
         "data": "generated",
     }
-
-
-def matrix_reduction(size: int) -> str:
-    """That matrices are smaller than the paper's; empty if they are not."""
-    return "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
+    on = ("quantity",) if "quantity" in measured else ()
+    reduction = "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
+    return Evidence(measured, facts, shared | setup, on, draw, (remark,), reduction)
 
 
 def _products(products: pd.DataFrame) -> Tests:
@@ -181,31 +172,25 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
         squares = group["unit_squared"]
         first = values[(values["factors"] == count) & (values["run"] == 0)]
         apart = distance_between(first, group)["distance"].iloc[0] if run else float("nan")
-        row = {"size": size, "factors": count, "run": run, "distance": float(apart)}
-        row["heaviness"] = float((squares**2).mean() / squares.mean() ** 2)
-        rows.append(row | {"largest": float(np.sqrt(squares.max()))})
-    facts = pd.DataFrame(rows)
-    measured = (
-        facts.groupby("factors")
-        .agg(
-            runs=("run", "count"),
-            heaviness=("heaviness", "mean"),
-            largest_for_variance_1_over_N=("largest", "mean"),
-            distance_between_runs=("distance", "max"),
-        )
-        .reset_index()
-    )
-    measured.insert(2, "predicted_heaviness", measured["factors"] + 1.0)
-    setup = matrix_setup(context, size, factors, runs) | {
-        "matrices": f"{size}×{size}, independent standard Gaussian entries"
+        heaviness = float((squares**2).mean() / squares.mean() ** 2)
+        rows.append((size, count, run, float(apart), heaviness, float(np.sqrt(squares.max()))))
+    facts = pd.DataFrame(rows, columns=["size", "factors", "run", "distance", "heaviness", "largest"])
+    summary = {
+        "runs": ("run", "count"),
+        "heaviness": ("heaviness", "mean"),
+        "largest_for_variance_1_over_N": ("largest", "mean"),
+        "distance_between_runs": ("distance", "max"),
     }
-    return Evidence(
+    measured = facts.groupby("factors").agg(**summary).reset_index()
+    measured.insert(2, "predicted_heaviness", measured["factors"] + 1.0)
+    return _evidence(
+        context,
+        (size, factors, runs),
         measured,
         facts,
-        setup,
-        draw=lambda: draw_singular_values(values, density_table(factors, of="values"), of="values"),
-        remarks=("The figure is in units of entries of variance 1/N; only the scale of the axis differs.",),
-        reduction=matrix_reduction(size),
+        lambda: draw_singular_values(values, density_table(factors, of="values"), of="values"),
+        "The figure is in units of entries of variance 1/N; only the scale of the axis differs.",
+        matrices=f"{size}×{size}, independent standard Gaussian entries",
     )
 
 
@@ -226,3 +211,146 @@ def draw_singular_values(values: pd.DataFrame, law: pd.DataFrame, ax: Axes | Non
         title="Products of random matrices",
         x_label=f"{'squared ' * (of == 'squares')}singular value (entries of variance 1/N)",
     )
+
+
+_OTHERS: tuple[Entries, ...] = ("uniform", "signs")
+_GAINS: tuple[float | str, ...] = ("he", "standard", 0.1)
+
+
+def _condition_numbers(extremes: pd.DataFrame) -> Tests:
+    logarithms = extremes.pivot(index="run", columns="factors", values="log10_condition")
+    factors, means = logarithms.columns.to_numpy(float), logarithms.mean().to_numpy(float)
+    slopes = _slopes(logarithms)
+    explained = float(np.corrcoef(factors, means)[0, 1] ** 2)
+    first, last = logarithms.columns[[0, -1]]
+    return {
+        "κ rises with the number of factors, in every run (the slope of log₁₀ κ).": in_all(
+            slopes > 0, smallest_decades_per_factor=slopes.min()
+        ),
+        "It rises roughly exponentially: a straight line explains more than 0.9 of the variance of log₁₀ κ, the "
+        "mean over runs.": decided(explained > 0.9, explained=explained),
+        f"It rises dramatically: with {last} factors κ is more than a thousand times that with {first} "
+        "(log₁₀).": exceeds(logarithms[last], logarithms[first], by=3.0),
+    }
+
+
+@artefact("understanding-bn/figure-11", basis="measurement", checks=_condition_numbers)
+def condition_numbers(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    """Figure 11: the condition number of a product grows roughly exponentially with the number of factors."""
+    extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
+    table = conditioning_table(extremes, size)
+    return _evidence(
+        context,
+        (size, factors, runs),
+        table.drop(columns=["mean_largest", "std_largest", "predicted_largest"]),
+        extremes,
+        lambda: CONDITION(table),
+        "Singular values are those of the product and not of rounding: the product is kept in graded form. "
+        "Predicted is the ratio of the limiting law's edge to its quantile 1/(2N), an order of magnitude.",
+    )
+
+
+def _largest_values(extremes: pd.DataFrame) -> Tests:
+    values = extremes.pivot(index="run", columns="factors", values="largest")
+    slopes = _slopes(values)
+    first, last = values.columns[[0, -1]]
+    return {
+        "It rises with the number of factors, in every run (the slope of the largest value).": in_all(
+            slopes > 0, smallest_slope=slopes.min()
+        ),
+        f"It rises more slowly than linearly: with {last} factors it is smaller than in proportion to their "
+        f"number, from that with {first}.": exceeds(values[first] * (float(last) / float(first)), values[last]),
+    }
+
+
+@artefact("understanding-bn/figure-12", basis="measurement", checks=_largest_values)
+def largest_values(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    """Figure 12: the largest singular value of a product grows with the number of factors, slower than linearly."""
+    extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
+    table = conditioning_table(extremes, size)
+    return _evidence(
+        context,
+        (size, factors, runs),
+        table[["factors", "runs", "mean_largest", "std_largest", "predicted_largest"]],
+        extremes,
+        lambda: LARGEST(table),
+        "The paper attributes the slower growth to finite size. Predicted is the root of the edge in theorem 1, "
+        "√((M+1)^(M+1)/M^M): the theorem is about squared singular values, so growth as √M follows from it, and "
+        "finite size only keeps the largest value below.",
+    )
+
+
+def _slopes(by_run: pd.DataFrame) -> pd.Series[float]:
+    """Of the straight line through each run's numbers (rows) against the number of factors (columns)."""
+    factors = by_run.columns.to_numpy(float)
+    return by_run.apply(lambda row: float(np.polyfit(factors, row.to_numpy(float), 1)[0]), axis=1)
+
+
+def _universality(changes: pd.DataFrame) -> Tests:
+    """Of `size` N, the largest `change_of_log10_condition` by gain, and the largest `distance` by entries."""
+    bound = 5 / changes["size"].iloc[0]
+    change, distance = changes["change_of_log10_condition"].max(), changes["distance"].max()
+    return {
+        "The condition number of every product is unchanged by the gain: log₁₀ κ to 1e-6.": decided(
+            change <= 1e-6, largest_change=change
+        ),
+        f"Uniform entries and signs have the singular values of Gaussian ones: shares below any point, all runs "
+        f"together, differ by at most 5/N = {bound:g}.": decided(distance <= bound, largest_distance=distance),
+    }
+
+
+@artefact("understanding-bn/scale-and-distribution-do-not-matter", basis="measurement", checks=_universality)
+def universality(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    """Section 4: condition numbers do not depend on the gain, spectra not on the distribution of the entries."""
+    seed = context.seed
+    plain = extremes_table(factors, size, runs=runs, seed=seed)
+    rows: list[dict[str, Any]] = []
+    for gain in _GAINS:
+        scaled = extremes_table(factors, size, runs=runs, gain=gain, seed=seed)
+        change = float((scaled["log10_condition"] - plain["log10_condition"]).abs().max())
+        rows.append({"compared": f"gain {gain}", "change_of_log10_condition": change})
+    gaussian = singular_value_table(factors, size, runs=runs, seed=seed)
+    tables = [conditioning_table(plain, size).assign(series="gaussian, xavier")]
+    for entries in _OTHERS:
+        others = singular_value_table(factors, size, runs=runs, entries=entries, seed=seed)
+        distance = float(distance_between(gaussian, others)["distance"].max())
+        rows.append({"compared": f"{entries} entries", "distance": distance})
+        spread = extremes_table(factors, size, runs=runs, entries=entries, seed=seed)
+        tables.append(conditioning_table(spread, size).assign(series=entries))
+    measured = pd.DataFrame(rows)
+    return _evidence(
+        context,
+        (size, factors, runs),
+        measured,
+        measured.assign(size=size),
+        lambda: CONDITION(pd.concat(tables), by="series", apart=0.15),
+        "Xavier's gain is 1, Kaiming's √2, and `standard` entries have variance 1.",
+        gains=[str(gain) for gain in _GAINS],
+        entries=list(_OTHERS),
+    )
+
+
+# Figures 11 and 12: with the deviation over runs, on the prediction and on the limit of theorem 1.
+CONDITION = Plot(
+    "measured_on_predicted",
+    x="factors",
+    measured="mean_log10_condition",
+    predicted="predicted_log10_condition",
+    error="std_log10_condition",
+    y_ticks="powers of 10",
+    title="Ill-conditioned with depth",
+    x_label="number of factors; line: predicted",
+    y_label="condition number κ",
+)
+
+LARGEST = Plot(
+    "measured_on_predicted",
+    x="factors",
+    measured="mean_largest",
+    predicted="predicted_largest",
+    error="std_largest",
+    y_limits=(0, None),
+    title="Largest singular value",
+    x_label="number of factors; line: the limit",
+    y_label="largest singular value",
+)

@@ -1,90 +1,188 @@
-"""The search for a learning rate and a number of epochs (section 1.2, appendices B and H)."""
+"""The search for a learning rate and epochs (section 1.2, appendix B), with parts of batch norm too (appendix H)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import Ink, accuracy_against_rate, series_ink
+from normless.plots import Ink, accuracy_against_epoch, accuracy_against_rate, new_panels, series_ink
 from normless.train import step
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, larger
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    check,
+    difference,
+    larger,
+    quantity_table,
+    replicates,
+)
 from normless_papers.effort import Effort
+from normless_papers.evidence import with_quantities
 from normless_papers.runs import Runs, carry_out, chosen, estimate
+from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, lies_within, stated
 from normless_papers.trained import best_accuracy, highest_trained_rate, runs_do_not_train
-from normless_papers.understanding_bn.best_rates import best_rate, highest_decade, is_rate
-from normless_papers.understanding_bn.protocol import PARTS, SUBSETS, parts_scheme, parts_text
+
+# "For initialization, we use the Xavier-scheme [10]" (appendix B), with norms and without.
+_XAVIER = " + Reinitialize(kind='xavier')"
+SCHEMES: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "xavier",
+        "batch norm": "batch_norm(initialization='xavier')",
+        "batch norm on top": f"only_top_norm{_XAVIER}",
+        "alternating": f"alternating_batch_norm{_XAVIER}",
+    }
+)
+
+PARTS = ("gamma", "beta", "mu", "sigma2")
+SUBSETS: tuple[tuple[str, ...], ...] = (
+    PARTS,
+    ("gamma", "mu", "sigma2"),
+    ("beta", "mu", "sigma2"),
+    ("mu", "sigma2"),
+    ("sigma2",),
+    ("mu",),
+    (),
+)
+"""The subsets of batch norm's parts in table 2."""
 
 AXIS = "parts"
-WHOLE, NONE = parts_text(PARTS), ""
+# The subsets as the published tables have them as text.
+WHOLE, _, _, NORMALIZED, SCALED, CENTRED, NONE = TEXTS = [", ".join(parts) for parts in SUBSETS]
+_SYMBOLS = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}
+# The rate counted for a network that trains at no rate, as a share of the smallest rate tried.
+_BELOW = 0.5
+# An accuracy within so many points of another is as good.
+_AS_GOOD = 1.0
 # Drops are located to a thousandth of a training.
 _SHARES = 1000
-_NAMES = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}
+
+
+def parts_scheme(parts: Sequence[str]) -> str:
+    """The scheme that keeps some of batch norm's parts, with Xavier's weights."""
+    if len(parts) in (0, len(PARTS)):
+        return SCHEMES["batch norm" if parts else "none"]
+    names = {"mean": "mu", "variance": "sigma2", "gamma": "gamma", "beta": "beta"}
+    arguments = ", ".join(f"{name}={part in parts}" for name, part in names.items())
+    return f"partial_batch_norm({arguments}){_XAVIER}"
 
 
 def in_symbols(parts: str) -> str:
     """A subset as figures write it: {γ, β, μ, σ²}."""
-    return "{" + ", ".join(_NAMES[part] for part in parts.split(", ") if part) + "}"
+    return "{" + ", ".join(_SYMBOLS[part] for part in parts.split(", ") if part) + "}"
 
 
-INKS: dict[str, Ink] = {in_symbols(parts_text(parts)): series_ink(place) for place, parts in enumerate(SUBSETS)}
+INKS: dict[str, Ink] = {in_symbols(parts): series_ink(place) for place, parts in enumerate(TEXTS)}
+
+
+def best_rate(runs: pd.DataFrame) -> float:
+    """The learning rate with the highest mean test accuracy, the lower one of equals; NaN without runs."""
+    means = {float(rate): best_accuracy(group).mean for rate, group in runs.groupby("rate")}  # type: ignore[arg-type]
+    known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
+    return max(sorted(known), key=known.__getitem__, default=math.nan)
+
+
+def best_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
+    """log₁₀ of `best_rate` over seeds; where a seed's network trains at no rate, of half the smallest rate tried."""
+    return _by_seed(runs, lambda own: 0.0 if highest_trained_rate(own, control) == 0 else best_rate(own))
+
+
+def highest_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
+    """log₁₀ of `normless_papers.trained.highest_trained_rate` over seeds.
+
+    Where that is 0, of half the smallest rate tried; NaN where the control was trained too little to tell.
+    """
+    return _by_seed(runs, lambda own: highest_trained_rate(own, control))
+
+
+def is_rate(claim: str, measured: float, expected: float) -> Check:
+    """Whether two learning rates are equal; undecided if one of them is unknown."""
+    known = not (math.isnan(measured) or math.isnan(expected))
+    return check(claim, math.isclose(measured, expected) if known else None, measured=measured, expected=expected)
+
+
+def _by_seed(runs: pd.DataFrame, rate_of: Callable[[pd.DataFrame], float]) -> Estimate:
+    finished = runs[runs["outcome"] != "failed"]
+    if finished.empty:
+        return Estimate(math.nan, math.nan)
+    below = _BELOW * float(finished["rate"].min())
+    rates = {seed: rate_of(own) for seed, own in finished.groupby("seed")}
+    return replicates(pd.Series({seed: np.log10(rate or below) for seed, rate in rates.items()}, dtype=float))
 
 
 @dataclass(frozen=True)
-class PartsRuns:
-    """Runs of networks with some subsets of batch norm's parts, at every rate of a grid.
-
-    Attributes:
-        runs: axis `parts`; in the table `last_epoch`, the epochs after all doublings.
-    """
+class RateSearch:
+    """Runs of some networks at every rate of a grid, by `axis`; the control is `whole`, that with batch norm."""
 
     runs: Runs
+    axis: str
+    whole: str
 
-    def of(self, parts: str) -> pd.DataFrame:
-        """The runs of one subset."""
-        return self.runs.chosen(**{AXIS: parts})
+    def of(self, name: str) -> pd.DataFrame:
+        """The runs of one network."""
+        return self.runs.chosen(**{self.axis: name})
 
     @property
     def control(self) -> Estimate:
-        """The accuracy of batch norm with all its parts at its best rate."""
-        return best_accuracy(self.of(parts_text(PARTS)))
+        """The accuracy with batch norm at its best rate."""
+        return best_accuracy(self.of(self.whole))
 
-    def highest_trained(self, parts: str) -> float:
-        """The highest rate that a subset trains at; see `normless_papers.trained.highest_trained_rate`."""
-        return highest_trained_rate(self.of(parts), self.control)
+    def highest(self, name: str) -> float:
+        """The highest rate that a network trains at; see `normless_papers.trained.highest_trained_rate`."""
+        return highest_trained_rate(self.of(name), self.control)
 
-    def at_best(self, parts: str) -> pd.DataFrame:
-        """The runs of one subset at its best rate; none where it trains at no rate."""
-        runs = self.of(parts)
-        return runs.iloc[:0] if self.highest_trained(parts) == 0 else chosen(runs, rate=best_rate(runs))
+    def at_best(self, name: str) -> pd.DataFrame:
+        """The runs of a network at its best rate; none where it trains at no rate."""
+        runs = self.of(name)
+        return runs.iloc[:0] if self.highest(name) == 0 else chosen(runs, rate=best_rate(runs))
+
+    def above(self, claim: str, higher: str, lower: str) -> Check:
+        """Whether the highest rate of one network is above another's."""
+        decades = (highest_decade(self.of(name), self.control) for name in (higher, lower))
+        return larger(f"{claim} (log₁₀ of the rates).", *decades)
+
+    def is_printed(self, claim: str, measured: float, printed: float) -> Check:
+        """Whether a rate is the published one; decided only for the paper's set-up."""
+        return at_scale(is_rate(claim, measured, printed), self.runs.reduction)
+
+    def draw(self, title: str, inks: Mapping[str, Ink], spoken: Callable[[str], str]) -> Axes:
+        """The accuracy of every run against its rate."""
+        table = self.runs.table
+        return accuracy_against_rate(
+            table.assign(**{self.axis: table[self.axis].map(spoken)}), series=self.axis, inks=inks, title=title
+        )
 
 
-def searched(context: Context, effort: Effort, subsets: Sequence[tuple[str, ...]]) -> PartsRuns:
-    """Carry out the search for the best learning rate of networks with some subsets of batch norm's parts."""
-    axis = {parts_text(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
+def _searched(context: Context, effort: Effort, subsets: Sequence[Sequence[str]]) -> RateSearch:
+    """The search with some subsets of batch norm's parts; `last_epoch` has the epochs after all doublings."""
+    axis = {", ".join(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
     sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
     runs = carry_out(context, sweep, reduction=effort.reduction(context))
     last = runs.table["epochs"].astype(float) * 2 ** runs.table["doublings"].astype(float).fillna(0)
-    return PartsRuns(replace(runs, table=runs.table.assign(last_epoch=last)))
+    return RateSearch(replace(runs, table=runs.table.assign(last_epoch=last)), AXIS, WHOLE)
 
 
-def selected(runs: PartsRuns) -> pd.DataFrame:
+def _selected(search: RateSearch) -> pd.DataFrame:
     """A row per subset: the best `lr` by test accuracy, its `epochs`, and the highest rate that trains."""
     rows = []
-    for parts in runs.runs.labels(AXIS):
-        best = runs.at_best(parts)
+    for parts in search.runs.labels(AXIS):
+        best = search.at_best(parts)
         accuracy = estimate(best, "test_accuracy")
         rows.append(
             {
                 AXIS: parts,
                 "lr": float(best["rate"].iloc[0]) if len(best) else math.nan,
                 "epochs": float(best["last_epoch"].mean()) if len(best) else math.nan,
-                "highest_trained_lr": runs.highest_trained(parts),
+                "highest_trained_lr": search.highest(parts),
                 "test_accuracy": accuracy.mean,
                 "test_accuracy_deviation": accuracy.deviation,
                 "n": accuracy.n if len(best) else 0,
@@ -93,54 +191,26 @@ def selected(runs: PartsRuns) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def by_rate(runs: PartsRuns) -> Axes:
-    """Draw the accuracy of every run of the search against its rate."""
-    table = runs.runs.table
-    table = table.assign(**{AXIS: table[AXIS].map(in_symbols)})
-    return accuracy_against_rate(table, series=AXIS, inks=INKS, title="Parts of batch norm")
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The result of the search, and its schedule.
-
-    Attributes:
-        runs: with batch norm and without.
-        drops: the shares of a training after which the schedule lowers the rate.
-        factors: the rate before over the rate after each drop.
-    """
-
-    runs: PartsRuns
-    drops: tuple[float, ...]
-    factors: tuple[float, ...]
-
-
-def _experimental_setup(outcome: Searched) -> list[Check]:
-    runs, control = outcome.runs, outcome.runs.control
-    with_norm, without = (highest_decade(runs.of(parts), control) for parts in (WHOLE, NONE))
-    largest = runs.runs.table["rate"].max()
+def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float]]) -> list[Check]:
+    """Of the search, the shares of a training after which the rate drops, and the rate before over that after."""
+    search, drops, factors = facts
+    largest = search.runs.table["rate"].max()
     return [
         check(
             "The schedule divides the rate by 10 after 50 % and 75 % of the training, and nowhere else.",
-            outcome.drops == (0.5, 0.75) and outcome.factors == (10.0, 10.0),
-            drops=len(outcome.drops),
-            first=min(outcome.drops, default=float("nan")),
-            last=max(outcome.drops, default=float("nan")),
-            factor=max(outcome.factors, default=float("nan")),
+            tuple(drops) == (0.5, 0.75) and tuple(factors) == (10.0, 10.0),
+            drops=len(drops),
+            first=min(drops, default=math.nan),
+            last=max(drops, default=math.nan),
+            factor=max(factors, default=math.nan),
         ),
-        at_scale(
-            is_rate("With batch norm the search selects the rate 0.1.", best_rate(runs.at_best(WHOLE)), 0.1),
-            runs.runs.reduction,
-        ),
-        at_scale(
-            is_rate("Without it the largest usable rate is 0.0001.", runs.highest_trained(NONE), 1e-4),
-            runs.runs.reduction,
-        ),
-        larger("The largest usable rate is larger with batch norm (log₁₀ of the rates).", with_norm, without),
+        search.is_printed("With batch norm the search selects the rate 0.1.", best_rate(search.at_best(WHOLE)), 0.1),
+        search.is_printed("Without it the largest usable rate is 0.0001.", search.highest(NONE), 1e-4),
+        search.above("The largest usable rate is larger with batch norm", WHOLE, NONE),
         runs_do_not_train(
             f"Without batch norm training at the largest rate, {largest:g}, fails.",
-            chosen(runs.of(NONE), rate=largest),
-            runs.of(WHOLE),
+            chosen(search.of(NONE), rate=largest),
+            search.of(WHOLE),
         ),
     ]
 
@@ -148,11 +218,11 @@ def _experimental_setup(outcome: Searched) -> list[Check]:
 @artefact("understanding-bn/experimental-setup", basis="training", checks=_experimental_setup)
 def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
     """Appendix B: the search returns a rate and a number of epochs for each network, 0.1 with batch norm."""
-    runs = searched(context, effort, (PARTS, ()))
-    best = {row[AXIS]: row for row in selected(runs).to_dict("records")}
+    search = _searched(context, effort, (PARTS, ()))
+    best = _selected(search).set_index(AXIS).to_dict("index")
     places = [place for place in range(1, _SHARES) if step(place / _SHARES) < step((place - 1) / _SHARES)]
-    drops = tuple(place / _SHARES for place in places)
-    factors = tuple(round(step((place - 1) / _SHARES) / step(place / _SHARES), 12) for place in places)
+    drops = [place / _SHARES for place in places]
+    factors = [round(step((place - 1) / _SHARES) / step(place / _SHARES), 12) for place in places]
     values: dict[str, Any] = {
         "lr_grid": ", ".join(f"{rate:g}" for rate in sorted(effort.rates.rates, reverse=True)),
         "momentum": effort.settings["momentum"],
@@ -167,15 +237,124 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         "selected epochs without": best[NONE]["epochs"],
         "largest usable rate with batch norm": best[WHOLE]["highest_trained_lr"],
         "largest usable rate without": best[NONE]["highest_trained_lr"],
-        "configurations searched": len(runs.runs.summary((AXIS, "rate"), ("test_accuracy",))),
+        "configurations searched": len(search.runs.summary((AXIS, "rate"), ("test_accuracy",))),
     }
-    return runs.runs.evidence(
-        pd.DataFrame([{"quantity": name, "value": value} for name, value in values.items()]),
-        lambda: by_rate(runs),
-        facts=Searched(runs, drops, factors),
+    return search.runs.evidence(
+        with_quantities(values),
+        lambda: search.draw("Parts of batch norm", INKS, in_symbols),
+        facts=(search, drops, factors),
         on=("quantity",),
         remarks=(
             "The paper's initial 300 epochs contradict the numbers it reports, which are 165 doubled: the search "
             "starts at 165.",
         ),
     )
+
+
+def _table_2(search: RateSearch) -> list[Check]:
+    best = {parts: best_decade(search.of(parts), search.control) for parts in TEXTS[3:]}
+    printed = dict.fromkeys(TEXTS[:4], 0.1) | {SCALED: 0.01, CENTRED: 0.003, NONE: 1e-4}
+    checks = [
+        search.is_printed(
+            f"The best rate with {in_symbols(parts)} is {rate:g}.", best_rate(search.at_best(parts)), rate
+        )
+        for parts, rate in printed.items()
+    ]
+    checks += stated(
+        {
+            f"The best rate with {in_symbols(better)} is larger than with {in_symbols(worse)} (log₁₀ of "
+            "the rates).": exceeds(best[better], best[worse])
+            for better, worse in pairwise(best)
+        }
+    )
+    checks += [_highest_is_best(search, parts) for parts in (SCALED, CENTRED, NONE)]
+    epochs = {parts: estimate(search.at_best(parts), "last_epoch") for parts in best}
+    longer = [
+        larger(
+            f"With {in_symbols(parts)} learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}.",
+            epochs[parts],
+            epochs[NORMALIZED],
+        )
+        for parts in (SCALED, CENTRED, NONE)
+    ]
+    return [*checks, *(at_scale(one, search.runs.reduction) for one in longer)]
+
+
+def _highest_is_best(search: RateSearch, parts: str) -> Check:
+    """Whether no lower rate gives more than a point above what the highest rate gives that trains."""
+    claim = (
+        f"With {in_symbols(parts)} the highest rate that trains is as good as any lower one, within {_AS_GOOD:g} "
+        "point of test accuracy."
+    )
+    own, highest = search.of(parts), search.highest(parts)
+    lower = own[own["rate"] < highest]
+    if math.isnan(highest) or lower.empty:
+        return check(claim, None, highest=highest)
+    return larger(claim, best_accuracy(chosen(own, rate=highest)), best_accuracy(lower), by=-_AS_GOOD)
+
+
+@artefact("understanding-bn/table-2", basis="training", checks=_table_2)
+def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
+    """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
+    search = _searched(context, effort, SUBSETS)
+    remark = (
+        "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the number "
+        "that was trained."
+    )
+    return search.runs.evidence(
+        _selected(search),
+        lambda: search.draw("Parts of batch norm", INKS, in_symbols),
+        facts=search,
+        on=(AXIS,),
+        remarks=(remark,),
+    )
+
+
+def _accuracies(search: RateSearch) -> tuple[dict[str, Estimate], Estimate]:
+    """Of every subset at its best rate, diverged runs at chance; and the gain from γ and β together."""
+    accuracy = {parts: best_accuracy(search.of(parts)) for parts in search.runs.labels(AXIS)}
+    return accuracy, difference(accuracy[WHOLE], accuracy[NORMALIZED])
+
+
+def _figure_17(search: RateSearch) -> Tests:
+    accuracy, gain = _accuracies(search)
+    return {
+        "The whole affine part, γ and β, adds roughly 0.6 points: 0.3 to 0.9.": asked_at_scale(
+            lies_within(gain, 0.3, 0.9), search.runs.reduction
+        ),
+        **{
+            f"Without the affine part, to leave out {lost} costs more than γ and β add.": exceeds(
+                difference(accuracy[NORMALIZED], accuracy[remaining]), gain
+            )
+            for lost, remaining in (("μ", SCALED), ("σ²", CENTRED))
+        },
+    }
+
+
+@artefact("understanding-bn/figure-17", basis="training", checks=_figure_17)
+def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
+    """Figure 17: γ and β together add about 0.6 points; without μ or σ² far more is lost."""
+    search = _searched(context, effort, SUBSETS)
+    accuracy, gain = _accuracies(search)
+    named = {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}
+    return search.runs.evidence(
+        quantity_table({"gain_from_whole_affine_part_percent": gain} | named),
+        lambda: _panels(search),
+        facts=search,
+        on=("quantity",),
+        remarks=("Each subset at its best rate and epochs, by the same search as table 2.",),
+    )
+
+
+def _panels(search: RateSearch) -> Axes:
+    """The affine part at the left, μ and σ² without it at the right, as the paper has them."""
+    best = pd.concat([search.at_best(parts) for parts in search.runs.labels(AXIS)])
+    epochs = search.runs.epochs
+    epochs = epochs[epochs["hash"].isin(best["hash"])]
+    epochs = epochs.assign(**{AXIS: epochs[AXIS].map(in_symbols)})
+    axes = new_panels(1, 2)
+    sides = ((TEXTS[:4], "γ and β beside μ and σ²"), (TEXTS[3:], "μ and σ² without γ and β"))
+    for panel, (subsets, title) in zip(axes, sides, strict=True):
+        rows = epochs[epochs[AXIS].isin(map(in_symbols, subsets))]
+        accuracy_against_epoch(rows, panel, series=AXIS, inks=INKS, title=title)
+    return axes[0]

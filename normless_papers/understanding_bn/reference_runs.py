@@ -4,79 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+import torch
+import torch.nn.functional as F
 
 from normless.plots import Ink, accuracy_against_epoch, series_ink
+from normless.sweeps import convert
+from normless.train import WINDOW
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
     Estimate,
     at_scale,
-    check,
     combined,
     difference,
     larger,
     over_draws,
     quantity_table,
+    replicates,
     within,
 )
 from normless_papers.effort import Effort
 from normless_papers.runs import Runs, carry_out
+from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.stated_claims import exceeds, stated
-from normless_papers.understanding_bn.gradient_scale import gradient_scales
-from normless_papers.understanding_bn.plateau import plateaus
-from normless_papers.understanding_bn.protocol import SCHEMES
+from normless_papers.understanding_bn.rate_search import SCHEMES
 
 AXIS = "configuration"
-NONE = "no norm, low rate"
-LOW = "batch norm, low rate"
-MIDDLE = "batch norm, middle rate"
-HIGH = "batch norm, high rate"
-TOP = "batch norm on top"
-
 # Of each run its network, and which of the effort's trainings it has.
 CONFIGURATIONS: Mapping[str, tuple[str, str]] = {
-    NONE: ("none", "low"),
-    LOW: ("batch norm", "low"),
-    MIDDLE: ("batch norm", "middle"),
-    HIGH: ("batch norm", "high"),
-    TOP: ("batch norm on top", "top"),
+    "no norm, low rate": ("none", "low"),
+    "batch norm, low rate": ("batch norm", "low"),
+    "batch norm, middle rate": ("batch norm", "middle"),
+    "batch norm, high rate": ("batch norm", "high"),
+    "batch norm on top": ("batch norm on top", "top"),
 }
+NONE, LOW, MIDDLE, HIGH, TOP = CONFIGURATIONS
 # A test accuracy within so many points of another is no better.
 _NO_BETTER = 1.0
+# Learning has plateaued where it rises by fewer points of training accuracy.
+_RISE = 1.0
 _SCALED = ("none", "batch norm", "batch norm on top")
 
 
-@dataclass(frozen=True)
-class ReferenceRuns:
-    """Some of the reference runs.
-
-    Attributes:
-        runs: axis `configuration`; in the table `plateaued`, whether learning had before the first drop of the rate.
-        scales: of the networks of `SCHEMES`, log₁₀ of the gradients' norm at initialization; empty if not measured.
-    """
-
-    runs: Runs
-    scales: Mapping[str, Estimate] = field(default_factory=dict)
-
-    def of(self, column: str) -> dict[str, Estimate]:
-        """A number of every configuration."""
-        return self.runs.finals(column, AXIS)
-
-    def at_plateau(self, one: Check, *names: str) -> Check:
-        """A comparison of some configurations, undecided where learning was cut short in one of their runs."""
-        table = self.runs.table
-        if table[table[AXIS].isin(names)]["plateaued"].eq(True).all():
-            return one
-        why = "Not asked, since learning had not plateaued when the rate was lowered."
-        return Check(f"{one.claim} {why}", "inconclusive", one.numbers)
-
-
-def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> ReferenceRuns:
-    """Carry out some of the paper's reference runs."""
+def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Runs:
+    """Carry out some of the paper's reference runs; the table says whether each had `plateaued`, see `plateaus`."""
     axis = {
         name: {"scheme": SCHEMES[scheme], **effort.variants[training]}
         for name, (scheme, training) in CONFIGURATIONS.items()
@@ -84,26 +59,50 @@ def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Re
     }
     sweep = effort.sweep(context, "reference runs", {AXIS: axis})
     runs = carry_out(context, sweep, reduction=effort.reduction(context))
-    table = runs.table.assign(plateaued=runs.table["hash"].map(plateaus(runs.epochs)))
-    return ReferenceRuns(replace(runs, table=table))
+    return replace(runs, table=runs.table.assign(plateaued=runs.table["hash"].map(plateaus(runs.epochs))))
 
 
-def _evidence(
-    facts: ReferenceRuns, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any
-) -> Evidence:
+def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
+    """Whether each run's training accuracy no longer rises before the first drop of its rate.
+
+    "We divide the learning rate by 10 after epoch 50% and 75%, at which point learning has typically plateaued" names
+    no rule; this is ours: with windows of w = ⌈epochs at the initial rate / 10⌉ epochs, the mean of the last window
+    is less than 1 point above that of the window before it.
+    """
+    flags = {}
+    for name, rows in epochs.groupby("hash") if len(epochs) else ():
+        first = rows.sort_values("epoch")
+        accuracy = 100 * first[first["epoch_rate"] >= first["epoch_rate"].max()]["training_accuracy"].to_numpy(float)
+        if len(accuracy) < 2:
+            continue
+        width = min(math.ceil(WINDOW * len(accuracy)), len(accuracy) // 2)
+        rise = float(accuracy[-width:].mean() - accuracy[-2 * width : -width].mean())
+        flags[str(name)] = rise < _RISE
+    return flags
+
+
+def _at_plateau(runs: Runs, one: Check, *names: str) -> Check:
+    """A comparison of some configurations, undecided where learning was cut short in one of their runs."""
+    whole = runs.table[runs.table[AXIS].isin(names)]["plateaued"].eq(True).all()
+    return one if whole else _not_asked(one, "learning had not plateaued when the rate was lowered")
+
+
+def _not_asked(one: Check, why: str) -> Check:
+    return replace(one, claim=f"{one.claim} Not asked, since {why}.", verdict="inconclusive")
+
+
+def _evidence(runs: Runs, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any) -> Evidence:
     """The runs as evidence, with the curves of some columns."""
-    runs = facts.runs
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return runs.evidence(
         measured,
         lambda: accuracy_against_epoch(runs.epochs, series=AXIS, inks=inks, title=title, columns=columns),
-        facts=facts,
         **more,
     )
 
 
-def _figure_1(runs: ReferenceRuns) -> list[Check]:
-    accuracy, gap, loss = runs.of("test_accuracy"), runs.of("gap"), runs.of("training_loss")
+def _figure_1(runs: Runs) -> list[Check]:
+    accuracy, gap, loss = (runs.finals(name, AXIS) for name in ("test_accuracy", "gap", "training_loss"))
     low = stated(
         {
             "At the low rate the batch-normalized network's test accuracy is at most "
@@ -114,7 +113,10 @@ def _figure_1(runs: ReferenceRuns) -> list[Check]:
             "unnormalized one.": exceeds(loss[NONE], loss[LOW]),
         }
     )
-    checks = [runs.at_plateau(_where_trained(runs, one), NONE, LOW) for one in low]
+    against, unnormalized = {AXIS: HIGH}, dict[str, Any]({AXIS: NONE})
+    if runs.trains("It trains.", against=against, **unnormalized).verdict != "holds":
+        low = [_not_asked(one, "the unnormalized network did not train at the low rate") for one in low]
+    checks = [_at_plateau(runs, one, NONE, LOW) for one in low]
     words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
     for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
         tests = {
@@ -123,30 +125,24 @@ def _figure_1(runs: ReferenceRuns) -> list[Check]:
             f"With batch norm the gap of training and test accuracy is larger at the {words[lower]} rate than the "
             f"{words[higher]} one.": exceeds(gap[lower], gap[higher]),
         }
-        checks += [runs.at_plateau(one, lower, higher) for one in stated(tests)]
+        checks += [_at_plateau(runs, one, lower, higher) for one in stated(tests)]
     return checks
-
-
-def _where_trained(runs: ReferenceRuns, one: Check) -> Check:
-    """A comparison at the low rate, undecided where the unnormalized network did not train at it."""
-    if runs.runs.trains("It trains.", against={AXIS: HIGH}, **dict[str, Any]({AXIS: NONE})).verdict == "holds":
-        return one
-    claim = f"{one.claim} Not asked, since the unnormalized network did not train at the low rate."
-    return Check(claim, "inconclusive", one.numbers)
 
 
 @artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
     """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
-    facts = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
+    runs = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
     columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
-    measured = facts.runs.summary((AXIS, "rate", "epochs"), columns)
-    return _evidence(facts, measured, "Batch norm and learning rates", ("test_accuracy", "training_accuracy"))
+    measured = runs.summary((AXIS, "rate", "epochs"), columns)
+    return _evidence(runs, measured, "Batch norm and learning rates", columns[:2])
 
 
-def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
-    accuracy = runs.of("test_accuracy")
-    top, full, unnormalized = (runs.scales[name] for name in ("batch norm on top", "batch norm", "none"))
+def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Check]:
+    """Of runs, and of log₁₀ of the gradients' norm at initialization by network."""
+    runs, scales = facts
+    accuracy = runs.finals("test_accuracy", AXIS)
+    unnormalized, full, top = (scales[name] for name in _SCALED)
     two_thirds = combined([(1 / 3, accuracy[NONE]), (2 / 3, accuracy[HIGH])])
     recovered = larger(
         "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's.",
@@ -161,14 +157,15 @@ def _bn_on_top(runs: ReferenceRuns) -> list[Check]:
             _distance(top, unnormalized),
             _distance(top, full),
         ),
-        runs.runs.trains(
+        runs.trains(
             "It trains at the learning rate 0.03, or the one that stands for it.",
             against={AXIS: HIGH},
             **dict[str, Any]({AXIS: TOP}),
         ),
         # Where batch norm gains nothing there is no improvement to have a share of.
-        runs.at_plateau(
-            recovered if gains.verdict == "holds" else check(recovered.claim, None, **recovered.numbers),
+        _at_plateau(
+            runs,
+            recovered if gains.verdict == "holds" else replace(recovered, verdict="inconclusive"),
             *(NONE, HIGH, TOP),
         ),
     ]
@@ -182,10 +179,14 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
     """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
-    facts = reference_runs(context, effort, (NONE, HIGH, TOP))
-    schemes = {name: SCHEMES[name] for name in _SCALED}
-    scales = gradient_scales(context, effort, schemes, batch_size=batch_size, draws=draws)
-    accuracy = facts.of("test_accuracy")
+    runs = reference_runs(context, effort, (NONE, HIGH, TOP))
+    batch = training_batch(context, effort.data, batch_size)
+    seeds = range(context.seed, context.seed + draws)
+    scales = {
+        name: replicates(pd.Series({seed: _gradient_scale(batch, SCHEMES[name], seed) for seed in seeds}))
+        for name in _SCALED
+    }
+    accuracy = runs.finals("test_accuracy", AXIS)
     gain = accuracy[HIGH].mean - accuracy[NONE].mean
     quantities: dict[str, Estimate | float] = {
         "lr": effort.variants["top"]["rate"],
@@ -198,49 +199,57 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int
         "log10 of the gradients' norm, normalized": scales["batch norm"],
         "log10 of the gradients' norm, unnormalized": scales["none"],
     }
-    facts = replace(facts, scales=scales)
-    columns = ("test_accuracy",)
-    return _evidence(facts, quantity_table(quantities), "Batch norm on top only", columns, on=("quantity",))
+    more: dict[str, Any] = {"facts": (runs, scales), "on": ("quantity",)}
+    return _evidence(runs, quantity_table(quantities), "Batch norm on top only", ("test_accuracy",), **more)
 
 
-def _figure_15(runs: ReferenceRuns) -> list[Check]:
-    training = runs.of("training_accuracy")
-    below = within(
-        "Its training accuracy ends somewhat below that of the normalized network: by 0 to 10 points.",
-        difference(training[HIGH], training[TOP]),
-        0.0,
-        10.0,
-    )
-    return [runs.at_plateau(below, HIGH, TOP)]
+def _gradient_scale(batch: MeasuredBatch, scheme: str, seed: int) -> float:
+    """log₁₀ of the norm of the cross entropy's gradient, over the weights of all convolutions in the blocks.
+
+    It is of a ResNet-110 whatever the effort: at that depth norms decide its size.
+    """
+    with seeded(seed):
+        model = convert(batch.network("normless:resnet_cifar(depth=110)"), scheme, batch.inputs).train()
+    weights = [weight for path, weight in model.named_parameters() if "blocks." in path and weight.dim() == 4]
+    loss = F.cross_entropy(model(batch.inputs), batch.targets)
+    squares = [gradient.double().square().sum() for gradient in torch.autograd.grad(loss, weights)]
+    return 0.5 * math.log10(float(torch.stack(squares).sum()))
+
+
+def _figure_15(runs: Runs) -> list[Check]:
+    training = runs.finals("training_accuracy", AXIS)
+    claim = "Its training accuracy ends somewhat below that of the normalized network: by 0 to 10 points."
+    below = within(claim, difference(training[HIGH], training[TOP]), 0.0, 10.0)
+    return [_at_plateau(runs, below, HIGH, TOP)]
 
 
 @artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
-    facts, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
-    measured = facts.runs.summary((AXIS, "rate", "epochs"), columns)
+    runs, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
+    measured = runs.summary((AXIS, "rate", "epochs"), columns)
     remark = "“Somewhat below” is taken as less than 10 points."
-    return _evidence(facts, measured, "Training with batch norm on top only", columns, remarks=(remark,))
+    return _evidence(runs, measured, "Training with batch norm on top only", columns, remarks=(remark,))
 
 
-def _figure_16(runs: ReferenceRuns) -> list[Check]:
-    accuracy = runs.of("test_accuracy")
+def _figure_16(runs: Runs) -> list[Check]:
+    accuracy = runs.finals("test_accuracy", AXIS)
     final = within("Its final test accuracy is the published 90.1 %, to a point.", accuracy[TOP], 89.1, 91.1)
     above = larger("It lies above that of the unnormalized network.", accuracy[TOP], accuracy[NONE])
     below = larger("It lies below that of the fully normalized network.", accuracy[HIGH], accuracy[TOP])
     return [
-        at_scale(final, runs.runs.reduction),
-        runs.at_plateau(above, NONE, TOP),
-        runs.at_plateau(below, HIGH, TOP),
+        at_scale(final, runs.reduction),
+        _at_plateau(runs, above, NONE, TOP),
+        _at_plateau(runs, below, HIGH, TOP),
     ]
 
 
 @artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
-    facts = reference_runs(context, effort, (NONE, HIGH, TOP))
-    accuracy = facts.of("test_accuracy")
+    runs = reference_runs(context, effort, (NONE, HIGH, TOP))
+    accuracy = runs.finals("test_accuracy", AXIS)
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
     measured = quantity_table(quantities | {f"test accuracy, {name}": one for name, one in accuracy.items()})
     title = "Test accuracy with batch norm on top only"
-    return _evidence(facts, measured, title, ("test_accuracy",), on=("quantity",))
+    return _evidence(runs, measured, title, ("test_accuracy",), on=("quantity",))

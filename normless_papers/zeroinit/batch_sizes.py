@@ -75,11 +75,20 @@ def _same_loss(facts: Comparison, size: int) -> Check:
 
 def _figure_2(facts: Comparison) -> list[Check]:
     small, largest = facts.up_to(LARGE_BATCH), {method: _saturation(facts, method) for method in COMPARED}
+    printed = published_as("zeroinit/figure-2").rows[0]["value"]
+    saturates = [
+        check(
+            f"The optimal learning rate of {method} saturates at 2^{printed[method]}, to a factor 2.",
+            None if math.isnan(exponent) else abs(exponent - printed[method]) <= 1,
+            exponent=exponent,
+        )
+        for method, exponent in largest.items()
+    ]
     return [
         *(facts.proportional(method, small, metric) for metric in (ACCURACY, LOSS) for method in COMPARED),
         *facts.similar_rates(COMPARED, facts.up_to(SMALL_BATCH), 4),
         *(_ordered(largest, *pair) for pair in (("zeroinit", "without_batch_norm"), ("batch_norm", "zeroinit"))),
-        *(facts.as_printed(_saturates(method, largest[method])) for method in COMPARED),
+        *map(facts.as_printed, saturates),
     ]
 
 
@@ -102,15 +111,6 @@ def _ordered(largest: Mapping[str, float], higher: str, lower: str) -> Check:
         f"The largest optimal learning rate of {higher} is above that of {lower}.",
         None if math.isnan(gap) or gap == 0 else gap > 0,
         **{name: 2 ** largest[name] for name in (higher, lower)},
-    )
-
-
-def _saturates(method: str, exponent: float) -> Check:
-    printed = published_as("zeroinit/figure-2").rows[0]["value"][method]
-    return check(
-        f"The optimal learning rate of {method} saturates at 2^{printed}, to a factor 2.",
-        None if math.isnan(exponent) else abs(exponent - printed) <= 1,
-        exponent=exponent,
     )
 
 

@@ -41,10 +41,16 @@ def words(by_name=False):
     ids, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5, 1)
     return Words().eval(), {"ids": ids, "mask": mask} if by_name else (ids, mask)
 
-def idle():
-    model = Words()
-    model.unused = nn.LayerNorm(3)
-    return model, torch.zeros(2, 5, dtype=torch.long)
+class Fused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.lerp(x, self.layer(x).relu(), 0.5)
+
+def fused():
+    return nn.Sequential(nn.Linear(4, 4), Fused()), torch.ones(2, 4)
 
 def branching():
     class Branching(nn.Linear):
@@ -134,11 +140,11 @@ def test_a_file_brings_its_own_inputs_and_what_it_prints_is_no_json(
 
 
 def test_what_could_not_be_placed_is_told_with_its_reason(mine: str, capsys: Capture) -> None:
-    (left,) = _json(capsys, f"{mine}:idle", "--schemes")["unresolved"]
-    assert left["path"] == "unused"
-    assert "did not run" in left["reason"]
-    assert main(["inspect", f"{mine}:idle", "--schemes"]) == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == ["unresolved", f"  unused: {left['reason']}"]
+    (left,) = _json(capsys, f"{mine}:fused", "--schemes")["unresolved"]
+    assert left["path"] == "1"
+    assert "adds and multiplies at once" in left["reason"]
+    assert main(["inspect", f"{mine}:fused", "--schemes"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["unresolved", f"  1: {left['reason']}"]
 
 
 def test_the_mode_can_be_chosen(mine: str, capsys: Capture) -> None:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.edits import RescaleBranches
-from normless.errors import FixedArgumentError, UnresolvedStructureError
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -94,7 +93,7 @@ FOREIGN = {
 }
 POST_NORM = {"bert", "torch post-norm"}
 
-_NOT_BATCH = "not a batch norm of vectors or images"
+_NOT_BATCH = "not a batch norm of vectors, images or volumes"
 _CHANNELS = "does not run|no batch norm is known for the output of a Conv1D"
 _NOT_STANDARDIZED = "does not end in a weight layer|lies between blocks|not in(to)? a (MultiheadA|ScalarTransposedL)"
 _SEVERAL = "no layer with one weight and one output"
@@ -260,18 +259,21 @@ def test_t_fixup_draws_the_columns_of_a_packed_conv1d_by_their_use() -> None:
         assert part.std().item() == pytest.approx(gain * 64**-0.5, rel=0.05)
 
 
-def test_a_lifted_block_refuses_other_keywords_than_it_was_traced_with() -> None:
-    """GPT-2's blocks take what they pass on as keywords without a name; those of tensors are followed."""
-    _, net, inputs = made("sqrt2", "gpt2")
+def test_a_lifted_block_takes_other_keywords_than_it_was_converted_with() -> None:
+    """GPT-2's blocks take what they pass on as keywords without a name, caches and masks among them."""
+    model, net, inputs = made("sqrt2", "gpt2")
     assert isinstance(inputs, dict)
+    net.eval()
+    expected = net(**inputs).logits
     places = torch.arange(1, 8).expand(4, 7)
-    moved = net.eval()(**inputs, position_ids=places).logits
-    assert not torch.allclose(moved, net(**inputs).logits)
-    with pytest.raises(FixedArgumentError, match="rewritten for past_key_values=None"):
-        net(inputs["input_ids"], use_cache=True)
-    # In an export the library makes the mask that it does without otherwise.
-    with pytest.raises(UnresolvedStructureError, match="rewritten for attention_mask=None"):
-        mapped(net, inputs)
+    assert not torch.allclose(net(**inputs, position_ids=places).logits, expected)
+    cached = net(inputs["input_ids"][:, :-1], use_cache=True)
+    last = net(inputs["input_ids"][:, -1:], past_key_values=cached.past_key_values, use_cache=True)
+    torch.testing.assert_close(last.logits[:, -1], expected[:, -1], atol=1e-5, rtol=1e-4)
+    padded = torch.cat([inputs["input_ids"], torch.zeros(4, 2, dtype=torch.long)], 1)
+    mask = torch.cat([torch.ones(4, 7), torch.zeros(4, 2)], 1).long()
+    torch.testing.assert_close(net(padded, attention_mask=mask).logits[:, :7], expected, atol=1e-5, rtol=1e-4)
+    assert mapped(net, inputs).depth == mapped(model, inputs).depth
 
 
 def test_a_cross_attention_packs_keys_and_values_alone() -> None:

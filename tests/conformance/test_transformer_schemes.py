@@ -26,7 +26,7 @@ NORMS: tuple[Norm, Norm] = ("pre", "post")
 CHOSEN = ["fixup", "skipinit", "rezero", "t_fixup", "deepnorm", "none", "xavier"]
 IDENTITY_AT_START = ["fixup", "skipinit", "rezero", "zeroinit", "fixup(multiplier=False)", "fixup(gain=10)"]
 
-_BATCH_NORMS = "it is a LayerNorm, not a batch norm of vectors or images"
+_BATCH_NORMS = "it is a LayerNorm, not a batch norm of vectors, images or volumes"
 _NOT_RUN = "does not run on the example inputs: running_mean"
 REFUSALS: dict[str, dict[Norm, str]] = {
     **{

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.data import Augmentation, Batch, ImageData
-from normless.data.images.tensor_images import Splits, TensorImages, checked_split
+from normless.data.images.tensor_images import Split, TensorImages, channel_statistics, checked_split
 
 NOTHING = Augmentation()
 EVERYTHING = Augmentation(crop=2, flip=True, cutout=4, mixup=0.5)
@@ -23,10 +23,22 @@ def numbered(train: int = 22, test: int = 7, classes: int = 3) -> ImageData:
         pixels[:, 0] = np.arange(n)[:, None, None]
         return pixels
 
-    splits = Splits(
-        *(checked_split(images(n), np.arange(n) % classes, classes=classes, origin="here") for n in (train, test))
+    splits = (checked_split(images(n), np.arange(n) % classes, classes=classes, origin="here") for n in (train, test))
+    return stored(*splits, classes=classes)
+
+
+def stored(train: Split, test: Split, *, classes: int) -> ImageData:
+    mean, std = channel_statistics(train.images)
+    return TensorImages(
+        name="numbered",
+        classes=classes,
+        image_shape=tuple(train.images.shape[1:]),
+        source="a test",
+        train=train,
+        test=test,
+        mean=mean,
+        std=std,
     )
-    return TensorImages(splits, name="numbered", classes=classes, source="a test", default_augmentation=NOTHING)
 
 
 def values(data: ImageData, batches: Iterator[Batch]) -> list[int]:
@@ -72,7 +84,7 @@ def test_statistics_are_those_of_all_pixels() -> None:
     generator = np.random.default_rng(0)
     images = generator.integers(256, size=(6, 3, 5, 7), dtype=np.uint8)
     split = checked_split(images, np.zeros(6, np.int64), classes=1, origin="here")
-    data = TensorImages(Splits(split, split), name="x", classes=1, source="a test", default_augmentation=NOTHING)
+    data = stored(split, split, classes=1)
     np.testing.assert_allclose(data.mean.numpy(), (images / 255).mean((0, 2, 3)), rtol=1e-6)
     np.testing.assert_allclose(data.std.numpy(), (images / 255).std((0, 2, 3)), rtol=1e-6)
 
@@ -186,7 +198,7 @@ def test_provenance_tells_sizes_and_changes_with_any_byte() -> None:
     assert line.startswith("numbered: a test; 22 train / 7 test, 3 classes, 2×8×8; sha256 ")
     assert numbered().provenance == line
     other = numbered()
-    other._splits.test.images[0, 0, 0, 0] += 1  # type: ignore[attr-defined]
+    other.test.images[0, 0, 0, 0] += 1  # type: ignore[attr-defined]
     assert other.provenance != line
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normless.data import Augmentation, load_data
-from normless.data.images.generated import correlated_noise
+from normless.data.images.built_in import correlated_noise
 
 
 def test_images_are_normalized_and_drawn_by_the_seed() -> None:

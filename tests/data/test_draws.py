@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 import torch
@@ -19,15 +17,15 @@ def drawn(seed: int = 0, epoch: int = 0, augmentation: Augmentation = EVERYTHING
 
 def test_same_seed_and_epoch_draw_the_same() -> None:
     first, second = drawn(3, 5), drawn(3, 5)
-    for field in fields(Draws):
-        assert torch.equal(getattr(first, field.name), getattr(second, field.name)), field.name
+    for name in Draws._fields:
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
 
 
 @pytest.mark.parametrize("other", [(0, 0), (1, 1), (1, 0), (2, 1)])
 def test_other_seed_or_epoch_draws_differently_in_everything(other: tuple[int, int]) -> None:
     first, second = drawn(0, 1), drawn(*other)
-    for field in fields(Draws):
-        assert not torch.equal(getattr(first, field.name), getattr(second, field.name)), field.name
+    for name in Draws._fields:
+        assert not torch.equal(getattr(first, name), getattr(second, name)), name
 
 
 def test_order_is_a_permutation() -> None:

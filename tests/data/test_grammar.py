@@ -9,9 +9,20 @@ import pytest
 
 from normless.data import load_parallel_text
 from normless.data.parallel.grammar import LONGEST, sentence_pair
-from normless.data.parallel.grammar_lexicon import ANIMATE, COMPLEMENT, DITRANSITIVE, INTRANSITIVE, THINGS, TRANSITIVE
-from normless.data.parallel.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
-from normless.data.text_sets import ParallelText
+from normless.data.parallel.grammar_sentences import (
+    ANIMATE,
+    COMPLEMENT,
+    DITRANSITIVE,
+    INTRANSITIVE,
+    THINGS,
+    TRANSITIVE,
+    Clause,
+    NounPhrase,
+    Predicate,
+    RelativeClause,
+    written,
+)
+from normless.data.text_sets import Pairs, ParallelText
 
 NOUNS = {noun.english: noun for noun in (*ANIMATE, *THINGS)}
 VERBS = {verb.english: verb for verb in (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *COMPLEMENT)}
@@ -148,11 +159,11 @@ def test_word_order_differs_and_recursion_occurs(text: ParallelText) -> None:
 
 def test_other_directions_sizes_and_seeds(text: ParallelText) -> None:
     small = load_parallel_text("grammar(train=500, validation=5, test=6)")
-    assert small.train == text.train.first(500)
+    assert small.train == text.subset(train=500).train
     back = load_parallel_text(
         "grammar(source='de', target='en', train=500, validation=5, test=6)", root=Path("nowhere")
     )
-    assert (back.train, back.test) == (small.train.swapped, small.test.swapped)
+    assert (back.train, back.test) == (Pairs(*reversed(small.train)), Pairs(*reversed(small.test)))
     assert load_parallel_text("grammar(train=500, seed=1)").train != small.train
     with pytest.raises(ValueError, match="languages are en and de, one to the other; got 'fr' to 'de'"):
         load_parallel_text("grammar(source='fr')")

@@ -55,7 +55,7 @@ def test_shards_are_joined_in_order(tmp_path: Path, random_images: Any, write_pa
     write_parquet(tmp_path / "test.parquet", images[:3], labels[:3])
     data = load_data("cifar10", root=tmp_path, download=False)
     assert data.train_labels.tolist() == labels.tolist()
-    assert data._splits.train.images.numpy().tobytes() == images.tobytes()  # type: ignore[attr-defined]
+    assert data.train.images.numpy().tobytes() == images.tobytes()  # type: ignore[attr-defined]
     (tmp_path / "train-00001-of-00003.parquet").unlink()
     with pytest.raises(DataFormatError, match="not all the 3 shards"):
         load_data("cifar10", root=tmp_path)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from normless.data import DataFormatError, DataNotFoundError
 from normless.data.sources import load_labelled_text
-from normless.data.text.labelled_tables import Columns, read_labelled_tables
+from normless.data.text.labelled_tables import read_labelled_tables
 from normless.data.text_sets import LabelledText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
@@ -112,7 +112,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows([("sentence", "label"), *both])
     (folder / "dev.csv").write_text(lines.getvalue(), encoding="utf-8", newline="")
-    found = read_labelled_tables(folder, Columns("sentence", "label"), name="text")
+    found = read_labelled_tables(folder, ("sentence", "label"), name="text")
     assert found is not None
     for part in (found.train, found.test):
         assert list(zip(part.sentences, part.labels, strict=True)) == [

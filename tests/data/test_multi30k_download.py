@@ -12,7 +12,7 @@ import torch.hub
 
 from normless.data import DataNotFoundError, load_parallel_text
 from normless.data.downloads import fetch_files
-from normless.data.parallel import multi30k
+from normless.data.parallel import parallel_folder
 
 
 def files_in(folder: Path) -> list[str]:
@@ -46,12 +46,12 @@ def test_files_are_fetched_once_and_each_against_its_digest(tmp_path: Path, monk
     source, root = tmp_path / "source", tmp_path / "root"
     source.mkdir()
     digests = {}
-    for name in multi30k.DIGESTS:
+    for name in parallel_folder.DIGESTS:
         content = gzip.compress(f"{name}\n".encode())
         (source / name).write_bytes(content)
         digests[name] = hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(multi30k, "ADDRESS", source.as_uri() + "/")
-    monkeypatch.setattr(multi30k, "DIGESTS", digests)
+    monkeypatch.setattr(parallel_folder, "ADDRESS", source.as_uri() + "/")
+    monkeypatch.setattr(parallel_folder, "DIGESTS", digests)
     text = load_parallel_text("multi30k", root=root)
     assert text.train.source == ("train.de.gz",)
     assert text.test.target == ("test_2016_flickr.en.gz",)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from normless.data.byte_pairs import BytePairs
 from normless.data.images.image_data import Batch
-from normless.data.text.sentence_tokens import LearnedTokens
 from normless.data.text.sentiment import sentiment
-from normless.data.text.text_batches import TextData
+from normless.data.text.text_batches import LearnedTokens, TextData
 from normless.data.text_sets import LabelledSentences, LabelledText
 from normless.data.tokens import TokenSentences
 

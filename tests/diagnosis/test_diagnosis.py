@@ -76,9 +76,9 @@ def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
     assert kinds(diagnosis) == ["growing_variance"]
     growth = diagnosis.findings[0]
     table = nl.probe(bare, (inputs, targets), ["signal"]).signal
-    behind = table["sum_second_moment"].to_numpy()
-    assert growth.evidence["second_moment_behind"] == pytest.approx(behind.max(), rel=1e-6)
-    assert growth.where[-1] == table["name"][int(behind.argmax())]
+    moments = table["sum_second_moment"].to_numpy()
+    assert growth.evidence["second_moment_behind"] == pytest.approx(moments.max(), rel=1e-6)
+    assert growth.where[-1] == table["name"][int(moments.argmax())]
     assert diagnosis.scheme == "skipinit"
     with pytest.raises(nl.AlreadyConvertedError):
         treat(bare, (inputs, targets), diagnosis)
@@ -248,8 +248,8 @@ def test_branch_that_never_grew_in_training() -> None:
 def test_multipliers_missing_in_the_optimizer() -> None:
     torch.manual_seed(0)
     network = nl.convert(narrow(4), "skipinit")
-    held = [one for name, one in network.named_parameters() if not name.endswith("multiplier")]
-    diagnosis = diagnose(network, vectors(), optimizer=SGD(held, lr=0.01))
+    others = [one for name, one in network.named_parameters() if not name.endswith("multiplier")]
+    diagnosis = diagnose(network, vectors(), optimizer=SGD(others, lr=0.01))
     assert kinds(diagnosis) == ["branch_never_grows", "untrained_parameters"]
     assert diagnosis.findings[1].evidence == {"parameters": 4, "scalars": 4}
     assert diagnosis.findings[0].evidence["shut"] == 4

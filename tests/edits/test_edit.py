@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
+
 import pytest
 import torch
 from edit_helpers import edited
@@ -60,6 +63,16 @@ class TwoModes(Operator):
         return self.head(2 * h if self.training else h)
 
 
+class InATensor(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(wrapped(h, self.last(self.relu(self.first(h)))))
+
+
+def wrapped(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
 class Unpacking(Operator):
     def forward(self, x: Tensor) -> Tensor:
         h = self.stem(x)
@@ -71,8 +84,7 @@ class Unpacking(Operator):
     ("kind", "reason"),
     [
         (Stacked, "is no addition of two tensors"),
-        (TwoModes, "does other things in training than in evaluation"),
-        (Unpacking, "its forward code cannot be traced"),
+        (InATensor, "the function wrapped does it, which is no method of its class"),
     ],
 )
 def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(kind, reason) -> None:
@@ -82,6 +94,24 @@ def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(
     assert message.startswith("ScaleSums(factor=0.7071067811865475) is not possible ")
     assert reason in message
     assert "normless.nn.ResidualSum" in message
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_forward_code_may_do_other_things_in_training_than_in_evaluation(training: bool) -> None:
+    model, x = TwoModes(nn.Linear(4, 4)).train(training), torch.randn(3, 4)
+    net = edited(model, ScaleSums(0.5), inputs=(x,))
+    for mode in (False, True):
+        model.train(mode)
+        h = model.stem(x)
+        h = (h + model.last(torch.relu(model.first(h)))) / 2
+        torch.testing.assert_close(net.train(mode)(x), model.head(2 * h if mode else h))
+
+
+def test_sums_in_a_loop_over_rows_are_edited_each() -> None:
+    model, x = Unpacking(nn.Linear(4, 4)), torch.randn(3, 4)
+    net = edited(model, ScaleSums(0.5), inputs=(x,))
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), model.head((h + model.last(torch.relu(model.first(h)))) / 2))
 
 
 def test_a_traced_network_takes_a_multiplier() -> None:
@@ -104,13 +134,36 @@ def test_where_a_layer_takes_no_scalars_the_multiplier_goes_into_the_sum() -> No
     torch.testing.assert_close(net(x), model.head(h + 0.5 * model.last(torch.relu(model.first(h)))))
 
 
+def test_scalars_come_around_a_layer_whose_forward_is_not_known() -> None:
+    model, x = Operator(nn.Linear(4, 4)), torch.randn(3, 4)
+    model.first = OwnLinear(4, 4)
+    net = edited(model, ScalarBiases(), inputs=(x,))
+    assert isinstance(net.first, OwnLinear)
+    torch.testing.assert_close(net(x), model(x))
+    for one, value in ((net.first.input_bias, 0.3), (net.first.output_bias, -0.2)):
+        nn.init.constant_(one, value)
+    h = model.stem(x)
+    expected = model.head(h + model.last(torch.relu(model.first(h + 0.3) - 0.2)))
+    for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(one(x), expected)
+
+
 def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
     model = Operator(nn.Linear(4, 4))
-    model.first = OwnLinear(4, 4)
-    with pytest.raises(
-        nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first: .*into a OwnLinear"
-    ):
+    model.first = nn.Sequential(Transposing())
+    with pytest.raises(nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first\.0"):
         edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
+
+
+class Transposing(nn.Module):
+    """A weight layer of no kind that torch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
 
 
 def test_a_multiplier_comes_behind_an_activation_that_ends_the_branch() -> None:

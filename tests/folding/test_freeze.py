@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import normless as nl
 from normless.models import wide_resnet
 from normless.nn import AlternatingBatchNorm2d, FrozenAffine, GhostBatchNorm2d, PartialBatchNorm2d
+from normless.nn.batch_norms import PartialBatchNorm3d
 
 IMAGES = torch.randn(4, 6, 5, 5)
 NORMS = {
@@ -23,6 +24,7 @@ NORMS = {
     "alternating": (lambda: AlternatingBatchNorm2d(6), IMAGES),
     "no mean": (lambda: PartialBatchNorm2d(6, mean=False), IMAGES),
     "no variance": (lambda: PartialBatchNorm2d(6, variance=False, beta=False), IMAGES),
+    "volumes without a mean": (lambda: PartialBatchNorm3d(6, mean=False), IMAGES[..., None]),
     "only a mean": (lambda: PartialBatchNorm2d(6, variance=False, gamma=False, beta=False), IMAGES),
     "timm fused": (lambda: BatchNormAct2d(6, act_layer=nn.SiLU), IMAGES),
     "timm fused in slopes": (lambda: BatchNormAct2d(6, act_layer=nn.PReLU, drop_layer=nn.Dropout), IMAGES),

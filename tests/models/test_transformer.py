@@ -207,8 +207,9 @@ def test_keys_and_values_of_the_memory_are_computed_once() -> None:
             module.register_forward_hook(lambda *_, name=name: ran.append(name))
     _, later = model.decode(words(2, 1), memory, cache)
     assert ran == []
-    assert later[0].memory.keys is cache[0].memory.keys
-    assert later[0].own.values.shape == (2, HEADS, 2, WIDTH // HEADS)
+    (_, own_values), (memory_keys, _) = later[0]
+    assert memory_keys is cache[0][1][0]
+    assert own_values.shape == (2, HEADS, 2, WIDTH // HEADS)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -226,8 +227,8 @@ def test_attention_takes_a_mask_and_earlier_positions_together() -> None:
     attention = Attention(8, 2).double()
     x = torch.randn(2, 6, 8, dtype=torch.float64)
     mask = (torch.rand(2, 1, 1, 6) < 0.6) | (torch.arange(6) == 0)
-    _, known = attention.attend(x[:, :4], x[:, :4], causal=True)
-    found, _ = attention.attend(x[:, 4:], x[:, 4:], known=known, mask=mask, causal=True)
+    _, known = attention(x[:, :4], x[:, :4], causal=True)
+    found, _ = attention(x[:, 4:], x[:, 4:], known=known, mask=mask, causal=True)
     heads = [layer(x).view(2, 6, 2, 4).transpose(1, 2) for layer in (attention.query, attention.key, attention.value)]
     scores = heads[0] @ heads[1].mT / 2
     allowed = mask & (torch.arange(6)[:, None] >= torch.arange(6))

@@ -8,7 +8,7 @@ from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 from torch import nn
 
 from normless_papers.artefact import Context, Evidence, artefact_of
-from normless_papers.gamma import parameter_groups, rate, stream_of_trained
+from normless_papers.gamma import parameter_groups, rate
 
 TINY = "normless:resnet(depth=18, channels=8)"
 NOISE = "gaussian(image_shape=(3, 32, 32), train=16)"
@@ -115,7 +115,7 @@ def test_the_pattern_of_figure_5_is_told_from_others() -> None:
     table = pd.DataFrame(rows)
 
     def verdicts(*tables: pd.DataFrame) -> list[str]:
-        facts = stream_of_trained.TrainedStreams(tables, 0.95, 0.1)
+        facts = (tables, 0.95, 0.1)
         return [one.verdict for one in artefact_of("gamma/figure-5").checks_of(Evidence(table, facts))]
 
     assert verdicts(table) == ["holds"] * 5

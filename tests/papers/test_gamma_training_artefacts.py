@@ -15,7 +15,7 @@ from papers_helpers import assert_whole, carried_out, check_of
 from normless.sweeps import RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
-from normless_papers.gamma.decay_comparison import BASELINE
+from normless_papers.gamma.image_guidelines import BASELINE
 from normless_papers.gamma.transformer_guidelines import TRANSLATION_POLICIES
 from normless_papers.published import published_as
 

@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from normless.plots import PLOTS, inline_svg
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ChannelContributions, GradientSums
-from normless_papers.understanding_bn.agreeing_summands import SUM_SYMBOLS, draw_sums
-from normless_papers.understanding_bn.dominating_channels import PAIRS
-from normless_papers.understanding_bn.single_parameters import AGAINST_MEAN, SUMMANDS
+from normless_papers.understanding_bn.channels_and_classes import PAIRS
+from normless_papers.understanding_bn.gradient_summands import AGAINST_MEAN, SUM_SYMBOLS, SUMMANDS, draw_sums
 
 DRAW = np.random.default_rng(0)
 

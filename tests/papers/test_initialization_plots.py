@@ -14,9 +14,9 @@ from PIL import Image
 
 from normless.plots import PLOTS, SCHEME_INKS, Plot, histogram, inline_svg, save_png, shades
 from normless_papers.plots import GRADIENT_BY_CLASS
-from normless_papers.understanding_bn.diverging_update import LOSSES
-from normless_papers.understanding_bn.favoured_class import draw_elements
-from normless_papers.understanding_bn.step_lengths import TRIALS
+from normless_papers.understanding_bn.architecture_rates import TRIALS
+from normless_papers.understanding_bn.channels_and_classes import draw_elements
+from normless_papers.understanding_bn.single_updates import LOSSES
 
 ORDER = np.arange(1, 12)
 MOMENTS = pd.concat(

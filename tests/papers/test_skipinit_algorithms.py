@@ -15,8 +15,8 @@ from normless import convert
 from normless.models import resnet_v2
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
+from normless_papers.skipinit.method import _algorithm
 from normless_papers.skipinit.reference_code import appendix_g, expected_parameters
-from normless_papers.skipinit.scalar_bias import _algorithm
 
 
 def test_batch_norm_definition(context: Context) -> None:

@@ -14,9 +14,8 @@ from matplotlib.patches import StepPatch
 from normless.plots import lines, save_png, series_ink
 from normless.plots.grammars.frame import power
 from normless_papers.fixup.updates import SCALAR_STEPS
-from normless_papers.understanding_bn.condition_numbers import CONDITION, LARGEST
-from normless_papers.understanding_bn.limiting_density import DENSITY, PARAMETRIZATION
-from normless_papers.understanding_bn.matrix_products import draw_singular_values
+from normless_papers.understanding_bn.linear_networks import DENSITY, PARAMETRIZATION
+from normless_papers.understanding_bn.matrix_products import CONDITION, LARGEST, draw_singular_values
 
 
 @pytest.fixture

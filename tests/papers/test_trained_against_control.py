@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from normless_papers.claims import Estimate
 from normless_papers.trained import (
     best_accuracy,
-    does_not_train,
     highest_trained_rate,
+    opposite,
     runs_do_not_train,
     runs_train,
     trains,
@@ -55,8 +55,7 @@ def test_half_of_the_controls_gain_decides(accuracy: float, control: float) -> N
     else:
         expected = "holds" if accuracy > needed else "fails"
     assert found.verdict == expected
-    opposite = does_not_train("It does not.", Estimate(accuracy), Estimate(control), CHANCE)
-    assert opposite.verdict == {"holds": "fails", "fails": "holds"}.get(expected, expected)
+    assert opposite(found).verdict == {"holds": "fails", "fails": "holds"}.get(expected, expected)
 
 
 def test_an_accuracy_barely_above_chance_is_no_training_and_a_slow_one_is() -> None:

@@ -20,10 +20,17 @@ from normless.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate, larger
 from normless_papers.effort import Effort
+from normless_papers.runs import Runs
 from normless_papers.understanding_bn import reference_runs
-from normless_papers.understanding_bn.best_rates import best_decade, best_rate, highest_decade, is_rate
-from normless_papers.understanding_bn.plateau import plateaus
-from normless_papers.understanding_bn.protocol import SUBSETS, parts_scheme
+from normless_papers.understanding_bn.rate_search import (
+    SUBSETS,
+    best_decade,
+    best_rate,
+    highest_decade,
+    is_rate,
+    parts_scheme,
+)
+from normless_papers.understanding_bn.reference_runs import plateaus
 
 NETWORK = "normless:resnet_cifar(depth=8)"
 PROTOCOL = {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}
@@ -235,21 +242,21 @@ def test_the_gain_of_batch_norm_must_be_there_to_have_two_thirds_of_it(tmp_path:
 
     facts = swept("understanding-bn/figure-16", ends(95.0), tmp_path).facts
     scales = {name: Estimate(0.0, 0.0, 2, {0: 0.0, 1: 0.0}) for name in ("none", "batch norm", "batch norm on top")}
-    checks = reference_runs._bn_on_top(replace(facts, scales=scales))
+    checks = reference_runs._bn_on_top((facts, scales))
     assert checks[-1].claim.startswith("Its test accuracy is above two thirds")
     assert checks[-1].verdict == "inconclusive"
 
 
 def test_figure_1_asks_nothing_of_learning_that_still_rises_or_never_began(tmp_path: Path) -> None:
-    def facts_of(unnormalized: float) -> reference_runs.ReferenceRuns:
+    def facts_of(unnormalized: float) -> Runs:
         ends = {name: End(90.0) for name in reference_runs.CONFIGURATIONS} | {reference_runs.NONE: End(unnormalized)}
         evidence = swept("understanding-bn/figure-1", lambda labels, _: ends[labels[reference_runs.AXIS]], tmp_path)
-        assert isinstance(evidence.facts, reference_runs.ReferenceRuns)
+        assert isinstance(evidence.facts, Runs)
         return evidence.facts
 
     flat = facts_of(90.0)
     assert reference_runs._figure_1(flat)[0].verdict == "holds"
-    rising = replace(flat, runs=replace(flat.runs, table=flat.runs.table.assign(plateaued=False)))
+    rising = replace(flat, table=flat.table.assign(plateaued=False))
     for one in (*reference_runs._figure_1(rising), *reference_runs._figure_1(facts_of(12.0))[:2]):
         assert one.verdict == "inconclusive"
         assert "Not asked" in one.claim

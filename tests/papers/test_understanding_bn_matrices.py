@@ -8,7 +8,7 @@ import pytest
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.understanding_bn.limiting_density import exponent_at_zero
+from normless_papers.understanding_bn.linear_networks import exponent_at_zero
 
 SMALLER = {
     "theorem-1": {"size": 120, "runs": 2},

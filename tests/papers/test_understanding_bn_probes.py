@@ -17,8 +17,8 @@ from worlds.understanding_bn import WORLDS as UNDERSTANDING_BN
 
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
-from normless_papers.understanding_bn import diverging_update, initial_pass, initializations, step_lengths
-from normless_papers.understanding_bn.favoured_class import _favourite
+from normless_papers.understanding_bn import initializations, single_updates
+from normless_papers.understanding_bn.channels_and_classes import _favourite
 from normless_papers.understanding_bn.initializations import Initializations, conv_path
 
 TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
@@ -135,30 +135,30 @@ def test_only_the_papers_images_and_minibatches_are_not_a_reduction(context: Con
 
 def test_a_pass_is_made_once_for_all_artefacts(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    observe = initial_pass.observe
-    monkeypatch.setattr(initial_pass, "observe", lambda *args: (made.append(1), observe(*args)))
-    monkeypatch.setattr(initial_pass, "_passes", {})
+    observe = initializations.observe
+    monkeypatch.setattr(initializations, "observe", lambda *args: (made.append(1), observe(*args)))
+    monkeypatch.setattr(initializations, "_passes", {})
     for name in ("figure-2", "figure-7", "table-4"):
         carried_out(f"understanding-bn/{name}", context, **(TINY | {"draws": 1}))
     assert len(made) == 2
     first = next(Initializations(context, **TINY).each())
-    assert initial_pass.pass_of(first) is initial_pass.pass_of(first)
+    assert initializations.pass_of(first) is initializations.pass_of(first)
     other = Initializations(replace(context, seed=1), **TINY)
     assert len(made) == 2
-    assert initial_pass.pass_of(next(other.each())) is not initial_pass.pass_of(first)
+    assert initializations.pass_of(next(other.each())) is not initializations.pass_of(first)
 
 
 def test_the_longest_useful_step_is_where_the_loss_is_as_large_as_at_the_start() -> None:
     points = np.array([0.0, 1e-6, 1e-4, 1e-2, 1.0])
     # log-linear between 1e-4 (a tenth of the start) and 1e-2 (ten times it).
     rows = pd.DataFrame({"point": points, "loss": [2.0, 1.9, 0.2, 20.0, np.inf]})
-    assert step_lengths._longest_useful_step(rows) == pytest.approx(1e-3)
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1e-3)
     rows["loss"] = [2.0, 1.9, 0.2, np.inf, np.nan]
-    assert step_lengths._longest_useful_step(rows) == pytest.approx(1e-4)
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1e-4)
     rows["loss"] = [2.0, 3.0, 4.0, 5.0, np.inf]
-    assert step_lengths._longest_useful_step(rows) == pytest.approx(1e-6)
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1e-6)
     rows["loss"] = [2.0, 1.9, 1.8, 1.0, 0.5]
-    assert step_lengths._longest_useful_step(rows) == pytest.approx(1.0)
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1.0)
 
 
 def test_the_favourite_is_the_class_with_the_largest_bias_gradient() -> None:
@@ -194,23 +194,23 @@ def test_moments_along_a_path_by_hand(upper_end: float, lower_end: float, verdic
     ends = {"lower": lower_end, "upper": upper_end}
     rows = [
         {"point": point, "order": order, "abs_mean": value, "variance": value}
-        for part, (first, last) in diverging_update._PARTS.items()
+        for part, (first, last) in single_updates._PARTS.items()
         for order in range(first, last + 1)
         for point, value in ((0.0, 1.0), (0.5, 1.1), (1.0, ends.get(part, 1.0)))
     ]
-    table = diverging_update._by_part(pd.DataFrame(rows))
-    checks = diverging_update._moment_checks(diverging_update.Divergence(3, 20, (1, 1, 1), (table,) * 3))
+    table = single_updates._by_part(pd.DataFrame(rows))
+    checks = single_updates._figure_6(single_updates.Divergence(3, 20, (1, 1, 1), (table,) * 3))
     assert verdict_of(checks) == verdict
 
 
 def test_a_moment_that_overflows_has_exploded() -> None:
     moments = pd.Series({0.0: 1.0, 0.5: 100.0, 1.0: np.inf})
-    assert diverging_update._decades(moments, 0.0, 0.5) == pytest.approx(2)
-    assert diverging_update._decades(moments, 0.5, 1.0) == np.inf
+    assert single_updates._decades(moments, 0.0, 0.5) == pytest.approx(2)
+    assert single_updates._decades(moments, 0.5, 1.0) == np.inf
 
 
 def test_without_divergence_there_is_nothing_to_follow(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diverging_update, "RATE", 1e-9)
+    monkeypatch.setattr(single_updates, "RATE", 1e-9)
     for name in ("figure-5", "figure-6"):
         evidence = carried_out(f"understanding-bn/{name}", context, **(TINY | {"minibatches": 2, "points": 3}))
         assert {one.verdict for one in evidence.checks} == {"inconclusive"}

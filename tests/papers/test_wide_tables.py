@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normless.plots.page import Column, Table
-from normless_papers.cli.wide_tables import tabular
+from normless_papers.cli.text import tabular
 
 NAMES = ["model", "accuracy, published", "accuracy, measured", "deviation"]
 COLUMNS = [Column(name, numeric=name != "model") for name in NAMES]

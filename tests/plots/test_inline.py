@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from normless.plots.axes import name_axes, new_axes
-from normless.plots.inline import inline_svg_text
 from normless.plots.palette import TEXT, scheme_ink
-from normless.plots.save import description
+from normless.plots.save import description, inline_svg_text
 
 HOSTILE = """<?xml version="1.0"?><!-- by hand -->
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" height="9pt"

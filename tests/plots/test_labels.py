@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from normless.plots.labels import spread
+from normless.plots.axes import spread
 
 HEIGHTS = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 

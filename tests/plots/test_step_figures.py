@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from normless.plots import name_axes, new_panels, title_axes
-from normless_papers.understanding_bn.minibatch_noise import NOISE
-from normless_papers.understanding_bn.one_layer_training import STEPS
+from normless_papers.understanding_bn.equations import NOISE
+from normless_papers.understanding_bn.linear_networks import STEPS
 
 
 def test_panels_lie_on_one_figure_row_by_row() -> None:

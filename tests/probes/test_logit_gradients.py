@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normless.probes import probe
 from normless.probes.hooks.observe import observe
-from normless.probes.logits import LogitGradients, agreement
+from normless.probes.moments import LogitGradients, agreement
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes import LogitGradientMatrix
 

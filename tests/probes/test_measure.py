@@ -19,8 +19,7 @@ from torch import Tensor, nn
 import normless as nl
 from normless.models import wide_resnet
 from normless.probes import RideAlong, Signal, Watcher
-from normless.probes.measure import DEFAULT_PROBES, PROBES
-from normless.probes.ride_along import every
+from normless.probes.measure import DEFAULT_PROBES, PROBES, every
 
 
 def batch(examples: int = 4) -> tuple[Tensor, Tensor]:

@@ -7,18 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from normless.probes.hooks.observe import observe
-from normless.probes.logits import LogitGradients
-from normless.probes.moments import ChannelMoments, GradientMoments
+from normless.probes.moments import ChannelMoments, GradientMoments, LogitGradients
 from normless.residual import residual_map
 from normless_papers.probes import LogitGradientMatrix
 from normless_papers.probes.class_gradients import classwise_gradients
-from normless_papers.probes.divergence import find_divergence
+from normless_papers.probes.divergence import find_divergence, largest_stable_rate
 from normless_papers.probes.histograms import (
     ActivationHistograms,
     OutputGradientHistograms,
     ParameterGradientHistograms,
 )
-from normless_papers.probes.largest_rate import largest_stable_rate
 from normless_papers.probes.loss_landscape import loss_along, moments_along, steepest_descent
 
 

@@ -1,4 +1,4 @@
-"""Predicted moments on networks of every kind: right where known, NaN where not, known again behind a norm."""
+"""Predicted moments on networks of every kind: right where known, NaN where not, known again after a norm."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_evaluation_uses_the_running_statistics() -> None:
     assert np.allclose(table["predicted_skip_variance"], table["skip_variance"], rtol=0.15)
 
 
-def test_a_transformer_is_nan_where_attention_is_and_known_behind_norms() -> None:
+def test_a_transformer_is_nan_where_attention_is_and_known_after_norms() -> None:
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0, activation=nn.ReLU())
     model = nn.Sequential(nn.Linear(8, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
     x = torch.randn(4, 6, 8)

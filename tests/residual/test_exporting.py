@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from normless import UnresolvedStructureError, residual_map
 from normless.models import resnet_cifar
+from normless.residual.reader import modules_around
 
 WIDTH = 6
 
@@ -146,7 +148,6 @@ UNRESOLVED = {
     Fused: ("1", "addcmul adds and multiplies at once"),
     IntoAView: ("1", "writes into a part of a tensor"),
     Conditional: ("1", "cond runs a graph of its own"),
-    IdleNorm: ("1.norm", "did not run on these inputs"),
 }
 
 
@@ -169,8 +170,64 @@ def test_strict_is_silent_where_all_is_understood() -> None:
     assert residual_map(resnet_cifar(8), strict=True).depth == 3
 
 
-def test_auxiliary_heads_that_do_not_run_are_named() -> None:
-    model = torchvision.models.googlenet(init_weights=False, aux_logits=True).eval()
-    found = residual_map(model, torch.zeros(1, 3, 96, 96))
-    assert {one.path.partition(".")[0] for one in found.unresolved} == {"aux1", "aux2"}
-    assert not any(path.startswith("aux") for path in found.norms)
+@pytest.mark.parametrize("training", [False, True])
+def test_auxiliary_heads_that_run_in_training_only_are_in_the_map_of_either_mode(training: bool) -> None:
+    model = torchvision.models.googlenet(init_weights=False, aux_logits=True).train(training)
+    mapped = residual_map(model, torch.zeros(2, 3, 96, 96))
+    assert mapped.unresolved == ()
+    assert {"aux1.conv.bn", "aux2.conv.bn"} <= mapped.norms.keys()
+    assert mapped.classifier == "fc"
+    assert all(module.training == training for module in model.modules())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_norm_that_runs_in_neither_mode_is_in_no_list(training: bool) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), IdleNorm()).train(training)
+    mapped = residual_map(model, torch.randn(2, WIDTH), strict=True)
+    assert dict(mapped.norms) == {}
+
+
+class RandomDepth(nn.Module):
+    """A block that training drops at random, whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.f = nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.rand(1).item() < 0.5:
+            return x
+        return x + self.f(self.norm(x))
+
+
+def test_blocks_that_training_drops_at_random_are_mapped_in_training() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), RandomDepth(), RandomDepth())
+    mapped = residual_map(model, torch.randn(3, WIDTH), strict=True)
+    assert [block.norms for block in mapped.blocks] == [("1.norm",), ("2.norm",)]
+    assert mapped == residual_map(model.eval(), torch.randn(3, WIDTH))
+
+
+class OtherSum(nn.Module):
+    """Adds another branch in training than in evaluation, after one that both have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.g, self.h = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.f(x).tanh()
+        return x + (self.g(y) if self.training else self.h(y))
+
+
+def test_a_block_that_is_another_in_the_other_mode_is_unresolved() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), OtherSum())
+    (item,) = residual_map(model, torch.randn(3, WIDTH)).unresolved
+    assert item.path == "1"
+    assert "other layers or another place in evaluation mode" in item.reason
+
+
+def test_a_slice_of_a_sequential_is_none_of_the_networks_modules() -> None:
+    names = ("", "L['self'].features.slice(1, 4, None).block", "L['self'].features.slice(1, 4, None).block.norm")
+    stack = {f"key {index}": (name, None) for index, name in enumerate(names)}
+    node: Any = SimpleNamespace(meta={"nn_module_stack": stack})
+    assert modules_around(node) == ("", "features.block", "features.block.norm")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pkgutil import iter_modules
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
+from normless import signal
 from normless.nn.standardized import scaled_std
-from normless.signal.layouts import fitted, per_axis
-from normless.signal.moments import Moments, activated, dropped
-from normless.signal.norms import normalized
-from normless.signal.rectified import rectified, rectified_sum
+from normless.signal.moments import Moments, activated, dropped, fitted, normalized, per_axis
+from normless.signal.quadrature import rectified, rectified_sum
 from normless.signal.weights import weighted_moments
 
 MANY = 40_000
@@ -189,3 +190,9 @@ def test_factors_broadcast_over_their_axis() -> None:
     assert per_axis(torch.ones(1), torch.Size((1, 3, 5))).shape == (1, 1, 1)  # type: ignore[union-attr]
     assert per_axis(torch.ones(4), torch.Size((1, 3, 5))) is None
     assert per_axis(torch.ones(3, 1), torch.Size((1, 3, 5))).shape == (3, 1)  # type: ignore[union-attr]
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """Else importing another name of that module would make the package's attribute the module."""
+    modules = {module.name for module in iter_modules(signal.__path__)}
+    assert modules.isdisjoint(signal.__all__)

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import resnet, resnet_cifar
-from normless.models.resnet_cifar import PaddedShortcut
+from normless.models.small_images import PaddedShortcut
 from normless.probes import predicted_moments
 from normless.signal import RULES, Moments, Propagation, Step
 from normless.signal.moments import activated, greatest
-from normless.signal.rectified import greatest_normal, greatest_rectified, rectified
+from normless.signal.quadrature import greatest_normal, greatest_rectified, rectified
 
 SIDES = ("skip", "branch", "sum")
 

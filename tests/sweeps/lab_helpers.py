@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from normless.sweeps import Kind, RateGrid, Sweep, WorkerDiedError, axis_of
 from normless.train.result import EpochRow, Report
-from normless.train.settings import DecayPolicy, Device, Precision, Settings
+from normless.train.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,6 @@ class TinyConfig(Settings):
     epochs: int = 2
     rate: float = 0.1
     seed: int = 0
-    weight_decay: float = 0.0
-    decay_policy: DecayPolicy = "all"
-    scalar_rate_scale: float = 1.0
-    precision: Precision = "32-true"
-    device: Device = "cpu"
 
     def __post_init__(self) -> None:
         if not self.scheme:
@@ -47,18 +42,12 @@ class TinyConfig(Settings):
 
 @dataclass(frozen=True)
 class TinyResult(Report):
-    ROW = EpochRow
-
     outcome: Any
     test_accuracy: float
     test_loss: float
     seconds_per_epoch: float
     resumed_after: int
     epochs: tuple[EpochRow, ...]
-
-    @property
-    def score(self) -> str:
-        return f"{self.test_accuracy}"
 
 
 def tiny(config: TinyConfig, directory: Path) -> TinyResult:

@@ -80,7 +80,6 @@ def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) 
         )
         # Its folder stays: it may be tried again.
         assert [folder.name for folder in lab.work.iterdir()] == [configs[1].hash]
-        assert lab.state.failed([config.hash for config in configs]) == {configs[1].hash}
 
 
 @pytest.mark.parametrize("deaths", [1, RESUBMISSIONS, RESUBMISSIONS + 1])

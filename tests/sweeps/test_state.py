@@ -45,7 +45,6 @@ def test_rows_come_back_as_they_went_in(url: str) -> None:
         state.add(rows)
         assert state.read(["a", "b", "nothing"]) == {"a": rows[0], "b": rows[1]}
         assert state.finished(["b", "c", "nothing"]) == {"b", "c"}
-        assert state.failed(["a", "b"]) == {"b"}
     with RunState(url) as state:
         assert state.hashes() == {"a", "b", "c"}
         state.remove(["b", "nothing"])

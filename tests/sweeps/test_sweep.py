@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.sweeps import RateGrid, Sweep, SweepError, axis_of
-from normless.sweeps.pending import extended, further_points
+from normless.sweeps.result_tables import extended, further_points
 from normless.sweeps.runs import KINDS, UnknownKindError, kind_of
 
 SMALL = RateGrid.powers(-3, -1)

@@ -16,7 +16,7 @@ import torch
 from text_helpers import BERT
 
 from normless.train import RunConfig, TextConfig, TrainConfig, TranslationConfig, train, trained_network
-from normless.train.checkpoint import load_weights
+from normless.train.run_files import load_weights
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",

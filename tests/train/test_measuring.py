@@ -12,9 +12,9 @@ import torch
 
 from normless.cli import main
 from normless.probes import RideAlong
-from normless.probes.ride_along import every
+from normless.probes.measure import every
 from normless.train import TrainConfig, train
-from normless.train.checkpoint import load_weights
+from normless.train.run_files import load_weights
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",

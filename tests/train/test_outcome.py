@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normless.divergence import first_diverged, has_diverged
-from normless.train.outcome import SIGNIFICANCE, chance_accuracy, finished_outcome, has_plateaued
+from normless.train.result import SIGNIFICANCE, chance_accuracy, finished_outcome, has_plateaued
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from run_helpers import Interrupt, assert_same_run, without_seconds
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from normless.train import EpochRow, RunListener, RunResult, TrainConfig, train
@@ -31,43 +32,13 @@ CONFIG = TrainConfig(
 )
 
 
-class Interrupt(RunListener):
-    """Ends the run at a step, as Ctrl-C does."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step == self.at:
-            raise KeyboardInterrupt
-
-
 def state(directory: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = torch.load(directory / "checkpoint.pt", weights_only=True)
     return loaded
 
 
-def assert_same_run(one: Path, other: Path) -> None:
-    first, second = state(one), state(other)
-    assert first["epoch"] == second["epoch"] == CONFIG.epochs
-    assert list(first["network"]) == list(second["network"])
-    for name, value in first["network"].items():
-        assert torch.equal(value, second["network"][name]), name
-    moments, others = first["optimizer"]["state"], second["optimizer"]["state"]
-    assert list(moments) == list(others)
-    for key in moments:
-        assert torch.equal(moments[key]["momentum_buffer"], others[key]["momentum_buffer"])
-    pd.testing.assert_frame_equal(epochs(one), epochs(other))
-    pd.testing.assert_frame_equal(pd.read_parquet(one / "steps.parquet"), pd.read_parquet(other / "steps.parquet"))
-
-
 def epochs(directory: Path) -> pd.DataFrame:
     return pd.read_parquet(directory / "epochs.parquet").drop(columns="seconds")
-
-
-def without_seconds(result: RunResult) -> RunResult:
-    rows = tuple(replace(row, seconds=0.0) for row in result.epochs)
-    return replace(result, seconds_per_epoch=0.0, epochs=rows)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +56,7 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, RunR
     result = train(CONFIG, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
     assert seen == list(range((at - 1) // STEPS + 1, 4))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
-    assert_same_run(tmp_path, uninterrupted[0])
+    assert_same_run(tmp_path, uninterrupted[0], CONFIG.epochs, {"momentum_buffer"})
 
 
 def test_killed_by_sigkill_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, RunResult]) -> None:
@@ -105,7 +76,7 @@ train(TrainConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1], listeners=[Kill(
     assert not (tmp_path / "result.json").exists()
     result = train(CONFIG, tmp_path)
     assert without_seconds(result) == without_seconds(uninterrupted[1])
-    assert_same_run(tmp_path, uninterrupted[0])
+    assert_same_run(tmp_path, uninterrupted[0], CONFIG.epochs, {"momentum_buffer"})
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -130,7 +101,7 @@ def test_killed_around_saving(
     assert len(epochs(tmp_path)) == 2
     assert state(tmp_path)["epoch"] == (1 if before else 2)
     train(CONFIG, tmp_path)
-    assert_same_run(tmp_path, uninterrupted[0])
+    assert_same_run(tmp_path, uninterrupted[0], CONFIG.epochs, {"momentum_buffer"})
 
 
 def test_killed_between_the_last_epoch_and_the_result(

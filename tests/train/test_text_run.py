@@ -16,19 +16,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from run_helpers import Interrupt, assert_same_run, without_seconds
 from text_helpers import BERT, quick, written
 
 from normless.data.byte_pairs import BytePairs
 from normless.models.text_classifier import TokenNumbers, text_classifier
 from normless.optim import param_groups
 from normless.probes import RideAlong
-from normless.probes.ride_along import every
+from normless.probes.measure import every
 from normless.residual import residual_map
 from normless.train import (
-    EpochRow,
     RunDirectory,
     RunDirectoryError,
-    RunListener,
     TextConfig,
     TextResult,
     train_text,
@@ -39,34 +38,7 @@ from normless.train.task import build_adam
 from normless.train.text_task import TextTask
 
 STEPS = 10
-
-
-class Interrupt(RunListener[EpochRow, TextResult]):
-    """Ends the run at a step, as Ctrl-C does."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step == self.at:
-            raise KeyboardInterrupt
-
-
-def without_seconds(result: TextResult) -> TextResult:
-    rows = tuple(replace(row, seconds=0.0) for row in result.epochs)
-    return replace(result, seconds_per_epoch=0.0, epochs=rows)
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (one, other))
-    assert first["epoch"] == second["epoch"] == 3
-    assert all(torch.equal(value, second["network"][name]) for name, value in first["network"].items())
-    for key, moments in first["optimizer"]["state"].items():
-        assert all(torch.equal(value, second["optimizer"]["state"][key][name]) for name, value in moments.items())
-    tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (one, other)]
-    pd.testing.assert_frame_equal(*tables)
-    pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
-    assert (one / "vocabulary.json").read_bytes() == (other / "vocabulary.json").read_bytes()
+SAME: dict[str, Any] = {"epochs": 3, "moments": {"step", "exp_avg", "exp_avg_sq"}, "files": ("vocabulary.json",)}
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +103,7 @@ def test_interrupted_and_resumed(
     result = train_text(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
     assert seen == list(range((at - 1) // STEPS + 1, 4))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
-    assert_same_run(tmp_path, uninterrupted[0])
+    assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
 
 def test_a_killed_run_goes_on(tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
@@ -150,7 +122,7 @@ train_text(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[K
     assert not (tmp_path / "result.json").exists()
     result = train_text(config, tmp_path)
     assert without_seconds(result) == without_seconds(uninterrupted[1])
-    assert_same_run(tmp_path, uninterrupted[0])
+    assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
 
 def test_a_finished_run_is_read_again_and_another_refused(
@@ -312,7 +284,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"model": "bert"}, "Expected transformers:KIND"),
     ({"model": "words.py:nothing"}, "There is no file words.py"),
     ({"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
-    ({"data": "sst3"}, "There is no data set 'sst3'; the data are .*sentiment, sst2, labelled_text"),
+    ({"data": "sst3"}, "There is no data set 'sst3' of labelled text; there are sentiment, sst2, labelled_text"),
     ({"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
     (
         {"model": BERT.replace("embeddings=40", "embeddings=8")},

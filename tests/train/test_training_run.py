@@ -24,7 +24,7 @@ from normless.train import (
     trained_network,
 )
 from normless.train import training_run as run_module
-from normless.train.checkpoint import load_weights
+from normless.train.run_files import load_weights
 from normless.train.run_listener import RunStart
 
 CONFIG = TrainConfig(

@@ -15,8 +15,8 @@ CLASSIFIERS = {
     "convnext_tiny": Expected(3 + 3 + 9 + 3),
     "densenet121": Expected(0),
     "efficientnet_b0": Expected(0 + 1 + 1 + 2 + 2 + 3 + 0),
-    "googlenet": Expected(0, training_only="aux"),
-    "inception_v3": Expected(0, training_only="AuxLogits"),
+    "googlenet": Expected(0),
+    "inception_v3": Expected(0),
     # Every layer: an inverted residual, window attention, MLP, grid attention, MLP; the first of a stage strides.
     "maxvit_t": Expected((2 + 2 + 5 + 2) * 5, fitted=4),
     "mnasnet0_5": Expected(2 + 2 + 2 + 1 + 3 + 0),

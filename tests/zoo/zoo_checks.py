@@ -25,13 +25,11 @@ class Expected:
     Attributes:
         blocks: those that lie in no other's branch. `inner`: the rest.
         fitted: of `blocks` those whose skip path is not the identity.
-        training_only: what the names of modules begin with that run in train mode alone, auxiliary classifiers.
     """
 
     blocks: int | None
     inner: int | None = 0
     fitted: int = 0
-    training_only: str | None = None
 
 
 @dataclass
@@ -94,8 +92,7 @@ class MapChecks:
         assert mapped.changed == []
 
     def test_everything_is_understood(self, mapped: Mapped, found: ResidualMap) -> None:
-        idle = mapped.expected.training_only if found is mapped.maps[False] else None
-        assert [one for one in found.unresolved if idle is None or not one.path.startswith(idle)] == []
+        assert found.unresolved == ()
 
     def test_every_norm_that_ran_has_a_role(self, mapped: Mapped, found: ResidualMap) -> None:
         with_role = {layer.gamma for layer in found.layers() if layer.path in found.norms}
@@ -115,9 +112,7 @@ class MapChecks:
     def test_both_modes_show_the_same_blocks(self, mapped: Mapped) -> None:
         evaluated, trained = (mapped.maps[training] for training in (False, True))
         assert [_plain(block) for block in trained.blocks] == [_plain(block) for block in evaluated.blocks]
-        idle = mapped.expected.training_only
-        norms = {path: role for path, role in trained.norms.items() if idle is None or not path.startswith(idle)}
-        assert norms == evaluated.norms
+        assert trained.norms == evaluated.norms
 
 
 def _has_gamma(module: nn.Module) -> bool:

@@ -39,15 +39,9 @@ class Augmentation:
 
 
 def crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
-    """Pad with zeros on all sides and cut a window of the original size out of each image.
+    """Pad images [B, C, H, W] with zeros on all sides and cut a window of the original size out of each.
 
-    Args:
-        images: [B, C, H, W].
-        shift: [B, 2], the window's first row and column in the padded image, 0 … 2·padding.
-        padding: in pixels.
-
-    Returns:
-        [B, C, H, W] of the same type.
+    Its first row and column in the padded image are the shift [B, 2], 0 … 2·padding.
     """
     height, width = images.shape[-2:]
     padded = F.pad(images, (padding,) * 4)
@@ -63,13 +57,8 @@ def flip(images: Tensor, chosen: Tensor) -> Tensor:
 def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
     """Set one square of each normalized image to zero, which is the training set's mean.
 
-    The square is ``side`` pixels wide and starts side // 2 before its centre, which lies anywhere in the
-    image; what falls outside is lost (DeVries & Taylor 2017, section 3).
-
-    Args:
-        images: [B, C, H, W], normalized.
-        centre: [B, 2], row and column.
-        side: in pixels.
+    The square is ``side`` pixels wide and starts side // 2 before its centre [B, 2] (row, column), which lies
+    anywhere in the image; what falls outside is lost (DeVries & Taylor 2017, section 3).
     """
     first = centre - side // 2
     rows, columns = (
@@ -80,15 +69,9 @@ def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
 
 
 def mixup(images: Tensor, labels: Tensor, weight: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mix each example with the one after it, which in a shuffled epoch is a random other one.
+    """Mix each of the examples [B + 1] with the next, which in a shuffled epoch is a random other one.
 
-    x̃ = λ·x + (1 − λ)·x′ and ỹ = λ·y + (1 − λ)·y′ (Zhang et al. 2017, Eq. 1), with a λ for each example.
-
-    Args:
-        images: [B + 1, …], the last only a partner.
-        labels: [B + 1] int64.
-        weight: [B], λ of each mixture.
-        classes: number of classes.
+    x̃ = λ·x + (1 − λ)·x′ and ỹ = λ·y + (1 − λ)·y′ (Zhang et al. 2017, Eq. 1), with a λ for each, the weight [B].
 
     Returns:
         Mixed images [B, …] and targets [B, classes], both float.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from normless.data.epoch_randomness import Draws, draw_epoch
+from normless.data.epoch_randomness import Draws, check_share, draw_epoch
 from normless.data.images.augmentation import Augmentation, cutout, flip, mixup
 
 
@@ -27,6 +28,18 @@ class Batch(NamedTuple):
     targets: Tensor
 
 
+class Examples(Protocol):
+    """Images, in memory or in files, and their classes."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 [N], on the CPU."""
+
+    def take(self, rows: Tensor) -> Self:
+        """The examples at some rows [M]."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class ImageData(ABC):
     """A training and a test set of labelled images, all of one shape.
 
@@ -37,56 +50,53 @@ class ImageData(ABC):
         name: the name `load_data` knows it by.
         classes: number of classes.
         image_shape: (C, H, W); (features,) for vectors.
-        default_augmentation: what the papers use on this set.
-        mean: [C], in units of `full`.
-        std: [C], in units of `full`.
+        source: where the examples come from, in words.
+        train, test: the examples.
+        mean, std: [C], in units of `full`.
         full: the stored value of white: 255 for bytes, else 1.
-        train_labels: int64 [N], on the CPU.
-        test_labels: int64 [M], on the CPU.
+        default_augmentation: what the papers use on this set.
     """
 
     kind: ClassVar[str] = "labelled images"
     parts: ClassVar[tuple[str, ...]] = ("train", "test")
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        classes: int,
-        image_shape: tuple[int, ...],
-        source: str,
-        default_augmentation: Augmentation,
-        mean: Tensor,
-        std: Tensor,
-        full: float,
-        labels: tuple[Tensor, Tensor],
-    ) -> None:
-        self.name = name
-        self.classes = classes
-        self.image_shape = image_shape
-        self.default_augmentation = default_augmentation
-        self.mean = mean
-        self.std = std
-        self.full = full
-        self.train_labels, self.test_labels = labels
-        self._source = source
+    name: str
+    classes: int
+    image_shape: tuple[int, ...]
+    source: str
+    train: Examples
+    test: Examples
+    mean: Tensor
+    std: Tensor
+    full: float = 255.0
+    default_augmentation: Augmentation = field(default_factory=Augmentation)
+
+    @property
+    def train_labels(self) -> Tensor:
+        """int64 [N], on the CPU."""
+        return self.train.labels
+
+    @property
+    def test_labels(self) -> Tensor:
+        """int64 [M], on the CPU."""
+        return self.test.labels
 
     @property
     def train_size(self) -> int:
         """Number of training examples."""
-        return len(self.train_labels)
+        return len(self.train.labels)
 
     @property
     def test_size(self) -> int:
         """Number of test examples."""
-        return len(self.test_labels)
+        return len(self.test.labels)
 
     @cached_property
     def provenance(self) -> str:
         """One line for a table of results: name, source, sizes, shape and checksum."""
         shape = "×".join(map(str, self.image_shape))
         return (
-            f"{self.name}: {self._source}; {self.train_size} train / {self.test_size} test, "
+            f"{self.name}: {self.source}; {self.train_size} train / {self.test_size} test, "
             f"{self.classes} classes, {shape}; {self._checksum()}"
         )
 
@@ -103,15 +113,17 @@ class ImageData(ABC):
         Raises:
             ValueError: a size is below 1 or above what there is.
         """
-        kept, parts = [], []
-        for kind, size, labels in (("train", train, self.train_labels), ("test", test, self.test_labels)):
-            whole = len(labels)
+        kept: list[Examples] = []
+        sizes = []
+        for part, size, examples in (("train", train, self.train), ("test", test, self.test)):
+            whole = len(examples.labels)
             size = whole if size is None else size
             if not 1 <= size <= whole:
-                raise ValueError(f"A subset of {self.name} has 1 to {whole} {kind} examples, not {size}.")
-            kept.append(_proportional(labels, size))
-            parts.append(f"{size} of {whole} {kind}")
-        return self._restricted(*kept, source=f"{self._source}, subset of {' and '.join(parts)}")
+                raise ValueError(f"A subset of {self.name} has 1 to {whole} {part} examples, not {size}.")
+            kept.append(examples.take(_proportional(examples.labels, size)))
+            sizes.append(f"{size} of {whole} {part}")
+        source = f"{self.source}, subset of {' and '.join(sizes)}"
+        return replace(self, train=kept[0], test=kept[1], source=source)
 
     def train_batches(
         self,
@@ -130,11 +142,11 @@ class ImageData(ABC):
         The last incomplete batch is dropped; a set smaller than a batch is one batch.
 
         Raises:
-            ValueError: the batch cannot be shared evenly, the rank does not exist, seed or epoch is
-                negative, or the augmentation does not apply to these images.
+            ValueError: the batch cannot be shared evenly, the rank does not exist, seed or epoch is negative, or the
+                augmentation does not apply to these images.
         """
-        whole = min(_positive(batch_size), self.train_size)
-        _check_rank(rank, world_size)
+        check_share(rank, world_size, batch_size)
+        whole = min(batch_size, self.train_size)
         if whole % world_size:
             raise ValueError(f"A batch of {whole} cannot be shared evenly by {world_size} processes.")
         self._check_augmentation(augmentation)
@@ -154,29 +166,29 @@ class ImageData(ABC):
         """Every test example once, in the stored order, without augmentation.
 
         Process ``rank`` of ``world_size`` receives its consecutive part of each batch; parts may differ in size by
-        one, and empty ones are left out.
-
-        Raises:
-            ValueError: the batch size is below 1 or the rank does not exist.
+        one, and empty ones are left out. A batch size below 1 and a rank that does not exist raise a ValueError.
         """
-        _positive(batch_size)
-        _check_rank(rank, world_size)
+        check_share(rank, world_size, batch_size)
         device = torch.empty(0, device=device).device
         rows = torch.arange(self.test_size, device=device)
-        starts = range(0, self.test_size, batch_size)
-        steps = [rows[start : start + batch_size].tensor_split(world_size)[rank] for start in starts]
-        return self._test_batches([step for step in steps if len(step)], device)
+        steps = [
+            rows[start : start + batch_size].tensor_split(world_size)[rank]
+            for start in range(0, len(rows), batch_size)
+        ]
+        normalized = self._normalizer(device)
+        raw = self._testing_images([step for step in steps if len(step)], device)
+        return (Batch(normalized(images), labels) for images, labels in raw)
 
     def _train_batches(
         self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device
     ) -> Iterator[Batch]:
-        mean, std = self._statistics(device)
+        normalized = self._normalizer(device)
         raw = self._training_images(draws, steps, augmentation, device)
         for rows, (images, labels) in zip(steps, raw, strict=True):
             drawn = draws.take(rows)
             if drawn.flip is not None:
                 images = flip(images, drawn.flip)
-            images = _normalized(images, mean, std)
+            images = normalized(images)
             if drawn.hole is not None:
                 images = cutout(images, drawn.hole, augmentation.cutout)
             if drawn.weight is not None:
@@ -184,15 +196,10 @@ class ImageData(ABC):
             else:
                 yield Batch(images, labels)
 
-    def _test_batches(self, steps: list[Tensor], device: torch.device) -> Iterator[Batch]:
-        mean, std = self._statistics(device)
-        for images, labels in self._testing_images(steps, device):
-            yield Batch(_normalized(images, mean, std), labels)
-
-    def _statistics(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation in stored units, shaped to broadcast over images."""
+    def _normalizer(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         shape = (-1, *(1,) * (len(self.image_shape) - 1))
-        return (self.mean * self.full).view(shape).to(device), (self.std * self.full).view(shape).to(device)
+        mean, std = ((values * self.full).view(shape).to(device) for values in (self.mean, self.std))
+        return lambda images: images.to(torch.float32, copy=True).sub_(mean).div_(std)
 
     def _check_augmentation(self, augmentation: Augmentation) -> None:
         pixels = [name for name in ("crop", "flip", "cutout") if getattr(augmentation, name)]
@@ -213,27 +220,8 @@ class ImageData(ABC):
         """For the examples of each step: raw images [B, C, H, W] on the device, and labels [B]."""
 
     @abstractmethod
-    def _restricted(self, train_rows: Tensor, test_rows: Tensor, *, source: str) -> ImageData:
-        """The set with these examples only."""
-
-    @abstractmethod
     def _checksum(self) -> str:
         """A checksum of the examples, in words and hexadecimal digits."""
-
-
-def _normalized(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return images.to(torch.float32, copy=True).sub_(mean).div_(std)
-
-
-def _positive(batch_size: int) -> int:
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    return batch_size
-
-
-def _check_rank(rank: int, world_size: int) -> None:
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be 0 to world_size − 1 = {world_size - 1}, got {rank}.")
 
 
 def _proportional(labels: Tensor, size: int) -> Tensor:

@@ -1,15 +1,33 @@
-"""Folders of image files: ImageNet's layout, one folder per class, and that of the Oxford-IIIT Pets."""
+"""Image files in ImageNet's layout, one folder per class, or that of the Oxford-IIIT Pets.
+
+Worker processes decode them while the device trains.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from normless.data.downloads import fetch_images, find_or_fetch
-from normless.data.images.file_images import CropSizes, FileImages, Files, Listing
+from normless.data.epoch_randomness import Draws
+from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
 from normless.errors import DataFormatError, DataNotFoundError
 from normless.extras import import_extra
+from normless.machine import available_cores
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 PETS_ADDRESS = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
 PETS_MD5 = {
@@ -17,6 +35,11 @@ PETS_MD5 = {
     "annotations.tar.gz": "95a8c909bbe2e81eed6a22bccdf3f68f",
 }
 _TEST_FOLDERS = ("val", "test")
+_MOST_WORKERS = 8
+
+_Crop = Callable[[Any], Any]
+# An example and the seed of its crop.
+_Key = tuple[int, int]
 
 
 def image_folder(
@@ -34,7 +57,7 @@ def image_folder(
     test set, since ImageNet's ``test`` has no labels. Nothing is downloaded.
 
     Args:
-        root: holds ``train`` and ``val``/``test``, or ``images`` and ``annotations``.
+        root: has ``train`` and ``val``/``test``, or ``images`` and ``annotations``.
         size: side in pixels of the images that come out.
         resize: shorter side in pixels to which a test image is resized before its centre is cut out.
         scale: the least and the greatest part of a training image's area that a crop takes.
@@ -46,23 +69,14 @@ def image_folder(
         ImportError: torchvision is not installed.
         ValueError: the sizes make no sense.
     """
-    sizes = CropSizes(size=size, resize=resize, scale=(scale[0], scale[1]))
-    if (root / "train").is_dir():
-        listing = _class_folders(root)
-    elif is_pets(root):
-        listing = read_pets(root)
-    else:
+    crops = _crops(size, resize, scale)
+    sets = _class_folders(root) or _pets(root)
+    if sets is None:
         raise DataNotFoundError(
             f"{root} has neither train/<class>/ with {' or '.join(_TEST_FOLDERS)}/<class>/, nor images/ with "
             "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Name the right folder with root."
         )
-    return FileImages(
-        listing,
-        name="image_folder",
-        source=f"image files of {root.resolve().name}",
-        sizes=sizes,
-        workers=workers,
-    )
+    return _images("image_folder", f"image files of {root.resolve().name}", sets, size, crops, workers)
 
 
 def pets(
@@ -79,64 +93,181 @@ def pets(
     37 breeds, 3,680 training and 3,669 test images. The two folders lie in ``root/pets``, ``root/oxford-iiit-pet`` or
     ``root``. Images are cropped as by `image_folder`, which explains the other arguments and errors.
     """
-    sizes = CropSizes(size=size, resize=resize, scale=(scale[0], scale[1]))
+    crops = _crops(size, resize, scale)
     archives = [(f"{PETS_ADDRESS}{name}", name, digest) for name, digest in PETS_MD5.items()]
-    listing = find_or_fetch(
+    sets = find_or_fetch(
         "pets",
         root,
-        lambda folders: next((read_pets(folder) for folder in folders if is_pets(folder)), None),
-        lambda folder: fetch_images(folder, lambda _: archives),
+        [_pets],
+        partial(fetch_images, files=lambda _: archives),
         layout="images/ and annotations/ with trainval.txt and test.txt",
         download=download,
         other_names=("oxford-iiit-pet",),
     )
-    return FileImages(listing, name="pets", source="official files", sizes=sizes, workers=workers)
+    return _images("pets", "official files", sets, size, crops, workers)
 
 
-def _class_folders(root: Path) -> Listing:
-    tests = [root / name for name in _TEST_FOLDERS if (root / name).is_dir()]
-    if not tests:
+class Files(NamedTuple):
+    """Paths of N images, and their labels, int64 [N]."""
+
+    paths: tuple[str, ...]
+    labels: Tensor
+
+    def take(self, rows: Tensor) -> Files:
+        """The files at some rows [M]."""
+        return Files(tuple(self.paths[row] for row in rows.tolist()), self.labels[rows])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FileImages(ImageData):
+    """Images read from files as they are needed, by torch's DataLoader.
+
+    Each training image's crop is drawn from a seed of its own, so it does not depend on which worker decodes
+    it. Flip, cutout and mixup happen on the device.
+
+    The crops are those of a training and of a test image, to `image_shape`.
+    """
+
+    train: Files
+    test: Files
+    crops: tuple[_Crop, _Crop]
+    workers: int | None
+
+    def _check_augmentation(self, augmentation: Augmentation) -> None:
+        if augmentation.crop:
+            raise ValueError(
+                f"{self.name} already crops at random, with RandomResizedCrop; "
+                f"crop must be 0, got {augmentation.crop}."
+            )
+        super()._check_augmentation(augmentation)
+
+    def _training_images(
+        self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        order, seeds = draws.order.tolist(), draws.seed.tolist()
+        keys = [[(order[row], seeds[row]) for row in rows.tolist()] for rows in steps]
+        return self._load(_Decoder(self.train, self.crops[0]), keys, device)
+
+    def _testing_images(self, steps: list[Tensor], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        keys = [[(row, 0) for row in rows.tolist()] for rows in steps]
+        return self._load(_Decoder(self.test, self.crops[1]), keys, device)
+
+    def _load(
+        self, decoder: _Decoder, keys: list[list[_Key]], device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        loader: DataLoader[Any] = DataLoader(
+            decoder,
+            batch_sampler=keys,
+            num_workers=min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # else the loader would draw from the global one
+        )
+        for images, labels in loader:
+            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def _checksum(self) -> str:
+        """Of the files' names, lengths and labels: reading every image would take hours on ImageNet."""
+        digest = hashlib.sha256()
+        for files in (self.train, self.test):
+            for file, label in zip(map(Path, files.paths), files.labels.tolist(), strict=True):
+                digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size} {label}\n".encode())
+        return f"sha256 of file names, lengths and labels {digest.hexdigest()[:12]}"
+
+
+class _Decoder(Dataset[tuple[Tensor, int]]):
+    """Decodes one file: image [3, size, size] as bytes, and its label."""
+
+    def __init__(self, files: Files, transform: _Crop) -> None:
+        self.paths, self.labels = files.paths, files.labels.tolist()
+        self.transform = transform
+
+    def __getitem__(self, key: _Key) -> tuple[Tensor, int]:
+        index, seed = key
+        try:
+            with Image.open(self.paths[index]) as file:
+                image = file.convert("RGB")
+        # Pillow raises errors of many kinds for damaged files.
+        except Exception as error:
+            raise DataFormatError(f"Cannot decode {self.paths[index]}: {error}.") from error
+        # torchvision draws from the global generator: it gets this example's seed, and its own state back.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self.transform(image), self.labels[index]
+
+
+def _crops(size: int, resize: int, scale: tuple[float, float]) -> tuple[_Crop, _Crop]:
+    """The transformations of a training and of a test image."""
+    if not 1 <= size <= resize:
+        raise ValueError(f"Expected 1 ≤ size ≤ resize, got size={size}, resize={resize}.")
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise ValueError(f"scale is 0 < least ≤ greatest ≤ 1 of an image's area, got {scale}.")
+    v2 = import_extra("zoo", "Cropping image files", "torchvision.transforms.v2")
+    training = v2.Compose([v2.RandomResizedCrop(size, scale=scale), v2.PILToTensor()])
+    testing = v2.Compose([v2.Resize(resize), v2.CenterCrop(size), v2.PILToTensor()])
+    return training, testing
+
+
+def _images(
+    name: str, source: str, sets: tuple[Files, Files, int], size: int, crops: tuple[_Crop, _Crop], workers: int | None
+) -> FileImages:
+    """The data of training files, test files and a number of classes."""
+    train, test, classes = sets
+    return FileImages(
+        name=name,
+        classes=classes,
+        image_shape=(3, size, size),
+        source=source,
+        train=train,
+        test=test,
+        mean=torch.tensor(IMAGENET_MEAN),
+        std=torch.tensor(IMAGENET_STD),
+        default_augmentation=Augmentation(flip=True),
+        crops=crops,
+        workers=workers,
+    )
+
+
+def _class_folders(root: Path) -> tuple[Files, Files, int] | None:
+    """Training files, test files and the number of classes; None without a folder ``train``."""
+    train, *tests = (root / name for name in ("train", *_TEST_FOLDERS))
+    if not train.is_dir():
+        return None
+    test = next(filter(Path.is_dir, tests), None)
+    if test is None:
         raise DataNotFoundError(
             f"{root} has train/ but neither {' nor '.join(f'{name}/' for name in _TEST_FOLDERS)}."
         )
-    names, other = (_classes(folder) for folder in (root / "train", tests[0]))
-    if names != other:
-        difference = ", ".join(sorted(names.keys() ^ other.keys())[:5])
-        raise DataFormatError(
-            f"The class folders of {root / 'train'} and {tests[0]} differ, for instance in {difference}."
-        )
-    train, test = (_files(folder, names) for folder in (root / "train", tests[0]))
-    return Listing(train, test, len(names))
+    names, others = _classes(train), _classes(test)
+    if names != others:
+        difference = ", ".join(sorted(set(names) ^ set(others))[:5])
+        raise DataFormatError(f"The class folders of {train} and {test} differ, for instance in {difference}.")
+    return _files(train, names), _files(test, names), len(names)
 
 
-def _classes(folder: Path) -> dict[str, int]:
-    """Class names and their numbers."""
+def _classes(folder: Path) -> list[str]:
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise DataFormatError(f"{folder} holds no folders; expected one for each class.")
-    return {name: number for number, name in enumerate(names)}
+    return names
 
 
-def _files(folder: Path, classes: dict[str, int]) -> Files:
-    from PIL import Image
-
+def _files(folder: Path, classes: list[str]) -> Files:
     listing = import_extra("zoo", "Listing class folders", "torchvision.datasets.folder")
+    numbers = {name: number for number, name in enumerate(classes)}
     try:
-        files = listing.make_dataset(str(folder), classes, extensions=tuple(Image.registered_extensions()))
+        files = listing.make_dataset(str(folder), numbers, extensions=tuple(Image.registered_extensions()))
     except FileNotFoundError as error:
         raise DataFormatError(f"{folder} has a class without images: {str(error).partition('.')[0]}.") from error
-    return Files(tuple(path for path, _ in files), tuple(label for _, label in files))
+    paths, labels = zip(*files, strict=True)
+    return Files(paths, torch.tensor(labels))
 
 
-def is_pets(folder: Path) -> bool:
-    """Whether a folder has the data set's list of training images."""
-    return (folder / "annotations" / "trainval.txt").is_file()
-
-
-def read_pets(folder: Path) -> Listing:
-    """The files that ``annotations/trainval.txt`` and ``annotations/test.txt`` list, in ``images``."""
+def _pets(folder: Path) -> tuple[Files, Files, int] | None:
+    """Training files, test files and the number of classes; None without a list of training images."""
+    if not (folder / "annotations" / "trainval.txt").is_file():
+        return None
     train, test = (_listed(folder, folder / "annotations" / name) for name in ("trainval.txt", "test.txt"))
-    return Listing(train, test, max(train.labels) + 1)
+    return train, test, int(train.labels.max()) + 1
 
 
 def _listed(root: Path, file: Path) -> Files:
@@ -160,4 +291,4 @@ def _listed(root: Path, file: Path) -> Files:
         labels.append(int(words[1]) - 1)
     if not paths:
         raise DataFormatError(f"{file} names no images.")
-    return Files(tuple(paths), tuple(labels))
+    return Files(tuple(paths), torch.tensor(labels))

@@ -1,26 +1,33 @@
-"""Sets of 32×32 colour images: CIFAR and Street View House Numbers, from official files, Parquet, or a download."""
+"""Sets of 32×32 colour images: CIFAR and Street View House Numbers, from official files, Parquet, or a download.
+
+The pickled batches of CIFAR are read without creating anything but plain data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
-from normless.data.downloads import fetch_images, find_or_fetch
+from normless.data.downloads import Download, fetch_images, find_or_fetch, first_of
 from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
 from normless.data.images.parquet_images import read_parquet
-from normless.data.images.restricted_unpickling import read_batch
-from normless.data.images.tensor_images import Split, Splits, TensorImages, checked_split
+from normless.data.images.tensor_images import Split, TensorImages, channel_statistics, checked_split
 from normless.errors import DataFormatError
 
 SIDE = 32
 IMAGE_SHAPE = (3, SIDE, SIDE)
+
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
 def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
@@ -33,7 +40,8 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
         DataNotFoundError: it is not there and could not, or should not, be downloaded.
         DataFormatError: a file does not hold what it should.
     """
-    return _load(_CIFAR10, root, download=download, side=side)
+    files = ("cifar-10-batches-py", _BATCHES, "test_batch")
+    return _cifar("cifar10", root, download, side, files, "label", 10)
 
 
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SIDE) -> ImageData:
@@ -41,7 +49,9 @@ def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SI
 
     ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` and the errors are those of `cifar10`.
     """
-    return _load(_CIFAR100_COARSE if coarse else _CIFAR100, root, download=download, side=side)
+    files = ("cifar-100-python", ("train",), "test")
+    label, classes = ("coarse_label", 20) if coarse else ("fine_label", 100)
+    return _cifar("cifar100", root, download, side, files, label, classes)
 
 
 def svhn(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
@@ -49,78 +59,112 @@ def svhn(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
 
     From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download; otherwise as `cifar10`.
     """
-    return _load(_SVHN, root, download=download, side=side)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Where one of the sets is: official files (in words, a reader, a download), folders and columns of Parquet."""
-
-    name: str
-    classes: int
-    layout: str
-    read_official: Callable[[Path], Splits | None]
-    fetch: Callable[[Path], None]
-    parquet_folders: tuple[str, ...]
-    label_columns: tuple[str, ...]
-    default_augmentation: Augmentation
-
-
-def _load(recipe: Recipe, root: Path, *, download: bool, side: int) -> ImageData:
-    """The set with its images averaged to `side` pixels."""
-    if not isinstance(side, int) or side < 1 or SIDE % side:
-        raise ValueError(f"The side of {recipe.name}'s images must divide their {SIDE} pixels, got {side!r}.")
-    splits, source = find_or_fetch(
-        recipe.name,
+    return _load(
+        "svhn",
         root,
-        partial(_find, recipe),
-        recipe.fetch,
-        layout=f"its official files ({recipe.layout}) or Parquet files (*train*.parquet and *test*.parquet)",
+        download,
+        side,
+        _read_svhn,
+        lambda sets: [sets.SVHN.split_list[part] for part in ("train", "test")],
+        layout="train_32x32.mat and test_32x32.mat",
+        classes=10,
+        parquet_folders=("data", "cropped_digits"),
+        label_columns=("label", "labels"),
+        augmentation=Augmentation(),
+    )
+
+
+def _cifar(
+    name: str,
+    root: Path,
+    download: bool,
+    side: int,
+    files: tuple[str, tuple[str, ...], str],
+    label: str,
+    classes: int,
+) -> ImageData:
+    """The set of a folder, the training batches in it, and a test batch."""
+    folder, train, test = files
+
+    def downloads(datasets: ModuleType) -> list[Download]:
+        known = getattr(datasets, name.upper())
+        return [(known.url, known.filename, known.tgz_md5)]
+
+    def read(place: Path) -> tuple[Split, Split] | None:
+        if not ((place / train[0]).is_file() and (place / test).is_file()):
+            return None
+        return _read_batches(place, train, f"{label}s", classes), _read_batches(place, (test,), f"{label}s", classes)
+
+    return _load(
+        name,
+        root,
+        download,
+        side,
+        lambda place: first_of(read, (place / folder, place)),
+        downloads,
+        layout=f"{folder}/ with {' … '.join(dict.fromkeys((train[0], train[-1])))} and {test}",
+        classes=classes,
+        parquet_folders=("data", "plain_text", "cifar100"),
+        label_columns=(label, f"{label}s", *(("label", "labels") if label == "fine_label" else ())),
+        augmentation=Augmentation(crop=4, flip=True),
+    )
+
+
+def _load(
+    name: str,
+    root: Path,
+    download: bool,
+    side: int,
+    read_official: Callable[[Path], tuple[Split, Split] | None],
+    downloads: Callable[[ModuleType], Iterable[Download]],
+    *,
+    layout: str,
+    classes: int,
+    parquet_folders: tuple[str, ...],
+    label_columns: tuple[str, ...],
+    augmentation: Augmentation,
+) -> ImageData:
+    """The set from official files (`layout` in words), else from Parquet, averaged to `side` pixels."""
+    if not isinstance(side, int) or side < 1 or SIDE % side:
+        raise ValueError(f"The side of {name}'s images must divide their {SIDE} pixels, got {side!r}.")
+
+    def official(folder: Path) -> tuple[Split, Split, str] | None:
+        sets = read_official(folder)
+        return None if sets is None else (*sets, "official files")
+
+    def parquet(folder: Path) -> tuple[Split, Split, str] | None:
+        read = partial(read_parquet, name=name, classes=classes, image_shape=IMAGE_SHAPE, label_columns=label_columns)
+        return first_of(read, (folder / below for below in (".", *parquet_folders)))
+
+    train, test, source = find_or_fetch(
+        name,
+        root,
+        (official, parquet),
+        partial(fetch_images, files=downloads),
+        layout=f"its official files ({layout}) or Parquet files (*train*.parquet and *test*.parquet)",
         download=download,
     )
     if side != SIDE:
-        splits = Splits(*(_averaged(split, side) for split in splits))
+        train, test = _averaged(train, side), _averaged(test, side)
         source = f"{source}, averaged to {side}×{side}"
+    mean, std = channel_statistics(train.images)
     return TensorImages(
-        splits,
-        name=recipe.name,
-        classes=recipe.classes,
+        name=name,
+        classes=classes,
+        image_shape=(3, side, side),
         source=source,
-        default_augmentation=recipe.default_augmentation,
+        train=train,
+        test=test,
+        default_augmentation=augmentation,
+        mean=mean,
+        std=std,
     )
-
-
-def _find(recipe: Recipe, folders: Sequence[Path]) -> tuple[Splits, str] | None:
-    """The sets of the first folder with official files, else of the first with Parquet files."""
-    for folder in folders:
-        splits = recipe.read_official(folder)
-        if splits is not None:
-            return splits, "official files"
-    for place in (folder / below for folder in folders for below in (".", *recipe.parquet_folders)):
-        stored = read_parquet(
-            place, recipe.name, classes=recipe.classes, image_shape=IMAGE_SHAPE, label_columns=recipe.label_columns
-        )
-        if stored is not None:
-            return stored
-    return None
 
 
 def _averaged(split: Split, side: int) -> Split:
     """The same images with smaller sides: means over squares, rounded to bytes."""
     means = [F.adaptive_avg_pool2d(part.float(), side) for part in torch.split(split.images, 1000)]
     return Split(torch.cat([mean.round().to(torch.uint8) for mean in means]), split.labels)
-
-
-def _read_cifar(
-    folder: Path, *, inner: str, train: tuple[str, ...], test: str, label_key: str, classes: int
-) -> Splits | None:
-    """Read the batches in ``folder/inner`` or the folder itself; None where neither has them."""
-    for place in (folder / inner, folder):
-        if (place / train[0]).is_file() and (place / test).is_file():
-            return Splits(
-                _read_batches(place, train, label_key, classes), _read_batches(place, (test,), label_key, classes)
-            )
-    return None
 
 
 def _read_batches(place: Path, files: tuple[str, ...], label_key: str, classes: int) -> Split:
@@ -141,32 +185,9 @@ def _read_batches(place: Path, files: tuple[str, ...], label_key: str, classes: 
     )
 
 
-def _cifar(name: str, inner: str, train: tuple[str, ...], test: str, label: str, classes: int) -> Recipe:
-    torchvision_name = name.upper()
-    return Recipe(
-        name=name,
-        classes=classes,
-        layout=f"{inner}/ with {' … '.join(dict.fromkeys((train[0], train[-1])))} and {test}",
-        read_official=partial(
-            _read_cifar, inner=inner, train=train, test=test, label_key=f"{label}s", classes=classes
-        ),
-        fetch=partial(
-            fetch_images,
-            files=lambda datasets: [
-                (known.url, known.filename, known.tgz_md5) for known in (getattr(datasets, torchvision_name),)
-            ],
-        ),
-        parquet_folders=("data", "plain_text", "cifar100"),
-        label_columns=(label, f"{label}s", *(("label", "labels") if label == "fine_label" else ())),
-        default_augmentation=Augmentation(crop=4, flip=True),
-    )
-
-
-def _read_svhn(folder: Path) -> Splits | None:
+def _read_svhn(folder: Path) -> tuple[Split, Split] | None:
     train, test = folder / "train_32x32.mat", folder / "test_32x32.mat"
-    if not (train.is_file() and test.is_file()):
-        return None
-    return Splits(_read_matlab(train), _read_matlab(test))
+    return (_read_matlab(train), _read_matlab(test)) if train.is_file() and test.is_file() else None
 
 
 def _read_matlab(path: Path) -> Split:
@@ -178,8 +199,7 @@ def _read_matlab(path: Path) -> Split:
     except Exception as error:
         raise DataFormatError(f"{path} is not a MATLAB file: {error}.") from error
     pixels, labels = content.get("X"), content.get("y")
-    channels, height, width = IMAGE_SHAPE
-    if pixels is None or pixels.dtype != np.uint8 or pixels.shape[:-1] != (height, width, channels):
+    if pixels is None or pixels.dtype != np.uint8 or pixels.shape[:-1] != (SIDE, SIDE, 3):
         raise DataFormatError(f"{path} holds no array X of bytes with the shape 32×32×3×N.")
     if labels is None or labels.dtype.kind not in "iu" or not np.isin(labels, range(1, 11)).all():
         raise DataFormatError(f"{path} holds no array y of whole numbers from 1 to 10.")
@@ -187,17 +207,75 @@ def _read_matlab(path: Path) -> Split:
     return checked_split(pixels.transpose(3, 2, 0, 1), labels.ravel() % 10, classes=10, origin=str(path))
 
 
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_CIFAR10 = _cifar("cifar10", "cifar-10-batches-py", _BATCHES, "test_batch", "label", 10)
-_CIFAR100 = _cifar("cifar100", "cifar-100-python", ("train",), "test", "fine_label", 100)
-_CIFAR100_COARSE = _cifar("cifar100", "cifar-100-python", ("train",), "test", "coarse_label", 20)
-_SVHN = Recipe(
-    name="svhn",
-    classes=10,
-    layout="train_32x32.mat and test_32x32.mat",
-    read_official=_read_svhn,
-    fetch=partial(fetch_images, files=lambda sets: [sets.SVHN.split_list[part] for part in ("train", "test")]),
-    parquet_folders=("data", "cropped_digits"),
-    label_columns=("label", "labels"),
-    default_augmentation=Augmentation(),
-)
+# A pickle may call any function by name. Here the few names that an array of bytes needs stand for classes of our
+# own, which only store their arguments; every other name is refused.
+class _Type:
+    """Stands for a NumPy dtype: ``dtype('u1', False, True)`` and its state."""
+
+    def __init__(self, code: Any = "", *_: Any) -> None:
+        self.code = code.decode("ascii") if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and alignment mean nothing for bytes, the only type that is accepted."""
+
+
+class _Array:
+    """Stands for a NumPy array."""
+
+    array: NDArray[np.uint8] | None = None
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        _version, shape, kind, fortran, data = state
+        if not (isinstance(kind, _Type) and kind.code == "u1" and isinstance(data, bytes)):
+            raise pickle.UnpicklingError("an array is not of unsigned bytes")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _Latin1:
+    """Stands for ``codecs.encode``, by which Python 3 writes bytes into the older pickle protocols."""
+
+    def __call__(self, text: str, encoding: str) -> bytes:
+        if encoding != "latin1":
+            raise pickle.UnpicklingError(f"text is encoded as {encoding!r}")
+        return text.encode("latin1")
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it gives a function a state")
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): _Type,
+    ("numpy", "ndarray"): _Array,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("_codecs", "encode"): _Latin1(),
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Look the name up in the table instead of importing it."""
+        if (module, name) not in _NAMES:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
+        return _NAMES[module, name]
+
+
+def read_batch(path: Path) -> dict[str, Any]:
+    """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text."""
+    try:
+        with path.open("rb") as file:
+            content = _Reader(file, encoding="bytes").load()
+        if not isinstance(content, dict):
+            raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not a dictionary")
+    # A damaged pickle raises errors of many kinds.
+    except Exception as error:
+        raise DataFormatError(f"{path} is not a CIFAR batch: {error}.") from error
+    return {
+        key.decode("latin1") if isinstance(key, bytes) else str(key): value.array
+        if isinstance(value, _Array)
+        else value
+        for key, value in content.items()
+    }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from normless.data.parallel.grammar_lexicon import (
+from normless.data.parallel.grammar_sentences import (
     ADJECTIVES,
     ADVERBS,
     ANIMATE,
@@ -18,10 +18,14 @@ from normless.data.parallel.grammar_lexicon import (
     MODALS,
     THINGS,
     TRANSITIVE,
+    Clause,
     Noun,
+    NounPhrase,
+    Predicate,
+    RelativeClause,
+    written,
 )
-from normless.data.parallel.grammar_sentences import Clause, NounPhrase, Predicate, RelativeClause, written
-from normless.data.seeded_choice import SeededChoice, distinct
+from normless.data.seeded_choice import SeededChoice, distinct_sets
 from normless.data.text_sets import Pairs, ParallelText
 
 # Clauses within clauses, at most; and words of the longer side, so that a sentence has the length of a caption.
@@ -42,15 +46,7 @@ def grammar(
 
     No sentence comes twice, within a set or in two of them, and all words of validation and test come in training.
     Each sentence has one translation and no two have the same, in either direction, so that BLEU 100 can be reached.
-
-
-    Args:
-        source: "en" or "de", the language to translate.
-        target: the other one.
-        train: number of training pairs.
-        validation: number of validation pairs.
-        test: number of test pairs.
-        seed: of the sentences.
+    The languages are "en" and "de"; the sizes count pairs.
 
     Raises:
         ValueError: the languages are not these two, a size is below 1, or training is too small for its words to make
@@ -61,17 +57,10 @@ def grammar(
     if min(train, validation, test) < 1:
         raise ValueError(f"Expected at least one pair in each set, got {train=}, {validation=}, {test=}.")
     generator = random.Random(seed)
-    taken: set[str] = set()
-
-    def draw(_: int) -> tuple[str, ...]:
-        return sentence_pair(generator)
-
-    learned = distinct(draw, train, taken)
-    words = {word for pair in learned for side in pair for word in side.split()}
-    drawn = [learned, *(distinct(draw, size, taken, words) for size in (validation, test))]
-    sets = [Pairs(*(tuple(side) for side in zip(*pairs, strict=True))) for pairs in drawn]
+    drawn = distinct_sets(lambda _: sentence_pair(generator), (train, validation, test))
+    sets = (Pairs(*(tuple(side) for side in zip(*pairs, strict=True))) for pairs in drawn)
     if source == "de":
-        sets = [pairs.swapped for pairs in sets]
+        sets = (Pairs(*reversed(pairs)) for pairs in sets)
     return ParallelText("grammar", (source, target), f"sentences of the embedded grammar, seed {seed}", *sets)
 
 
@@ -127,7 +116,7 @@ class _Draw(SeededChoice):
 
     def simple(self, nouns: Sequence[Noun]) -> NounPhrase:
         plural = self.chance(0.4)
-        kinds = [kind for kind, forms in DETERMINERS.items() if forms[plural] is not None]
+        kinds = [kind for kind, forms in DETERMINERS.items() if forms[plural] != "-"]
         adjectives = (self.one_of(ADJECTIVES),) if self.chance(0.45) else ()
         return NounPhrase(self.one_of(kinds), adjectives, self.one_of(nouns), plural)
 

@@ -1,4 +1,4 @@
-"""Sentences as trees, each with an English and a German form.
+"""Sentences as trees, each with an English and a German form; their words are in ``grammar_words.yaml``.
 
 English keeps subject, verb, object. German puts the finite verb second in a main clause and last in a subordinate
 one, participles and infinitives at the end; articles and adjectives agree with gender, number and case.
@@ -6,22 +6,63 @@ one, participles and infinitives at the end; articles and adjectives agree with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from normless.data.parallel.grammar_lexicon import (
-    DETERMINERS,
-    HAVE,
-    MODALS,
-    Case,
-    Noun,
-    Verb,
-    german_adjective,
-    german_determiner,
-    relative_pronoun,
-)
+import yaml
 
 Words = list[str]
+Gender = Literal["m", "f", "n"]
+Case = Literal["nominative", "accusative", "dative"]
+
+
+class Noun(NamedTuple):
+    """A noun: English singular and plural, its gender in German, German singular and plural."""
+
+    english: str
+    english_plural: str
+    gender: Gender
+    german: str
+    german_plural: str
+
+    def in_german(self, plural: bool, case: Case) -> str:
+        """Its form in the number and the case: only the dative plural has an ending, -n."""
+        if not plural:
+            return self.german
+        return self.german_plural + ("n" if case == "dative" and self.german_plural[-1] not in "ns" else "")
+
+
+class Verb(NamedTuple):
+    """A verb: third person singular, plural and infinitive, past participle; in English and in German."""
+
+    english_singular: str
+    english: str
+    english_participle: str
+    german_singular: str
+    german: str
+    german_participle: str
+
+
+_WORDS = {
+    kind: tuple(tuple(line.split()) for line in lines.splitlines())
+    for kind, lines in yaml.safe_load(Path(__file__).with_name("grammar_words.yaml").read_text("utf-8")).items()
+}
+ANIMATE, THINGS = (tuple(Noun(*words) for words in _WORDS[kind]) for kind in ("animate", "things"))
+INTRANSITIVE, TRANSITIVE, DITRANSITIVE, COMPLEMENT = (
+    tuple(Verb(*words) for words in _WORDS[kind])
+    for kind in ("intransitive", "transitive", "ditransitive", "complement")
+)
+MODALS, ADJECTIVES, ADVERBS = (_WORDS[kind] for kind in ("modals", "adjectives", "adverbs"))
+HAVE = ("has", "have", "hat", "haben")
+DETERMINERS = {kind: forms for kind, *forms in _WORDS["determiners"]}
+_ENDINGS = {kind: forms for kind, *forms in _WORDS["endings"]}
+
+
+def _declined(forms: Sequence[str], gender: Gender, plural: bool, case: Case) -> str:
+    """One of twelve forms, as ``grammar_words.yaml`` lists them."""
+    return forms[4 * ("nominative", "accusative", "dative").index(case) + (3 if plural else "mfn".index(gender))]
 
 
 @dataclass(frozen=True)
@@ -40,9 +81,9 @@ class NounPhrase:
 
     def english(self) -> Words:
         """In English."""
-        rest = [*(english for english, _ in self.adjectives), self.noun.in_english(self.plural)]
+        noun = self.noun.english_plural if self.plural else self.noun.english
+        rest = [*(english for english, _ in self.adjectives), noun]
         determiner = DETERMINERS[self.determiner][self.plural]
-        assert determiner is not None
         if determiner == "a" and rest[0][0] in "aeiou":
             determiner = "an"
         companion = ["with", *self.companion.english()] if self.companion else []
@@ -51,11 +92,14 @@ class NounPhrase:
     def german(self, case: Case) -> Words:
         """In German, in a case."""
         form = (self.noun.gender, self.plural, case)
-        adjectives = [german_adjective(stem, self.determiner, *form) for _, stem in self.adjectives]
+        determiner = _declined(DETERMINERS[self.determiner][2:], *form)
+        # Strong where the determiner does not show gender and case.
+        kind = "strong" if self.determiner in ("two", "many") or determiner == "ein" else "weak"
+        adjectives = [stem + _declined(_ENDINGS[kind], *form) for _, stem in self.adjectives]
         companion = ["mit", *self.companion.german("dative")] if self.companion else []
         relative = [",", *self.relative.german(self), ","] if self.relative else []
         noun = self.noun.in_german(self.plural, case)
-        return [german_determiner(self.determiner, *form), *adjectives, noun, *companion, *relative]
+        return [determiner, *adjectives, noun, *companion, *relative]
 
 
 @dataclass(frozen=True)
@@ -70,20 +114,16 @@ class Predicate:
     def english(self, plural: bool) -> Words:
         """In English, for a subject of this number."""
         objects = [word for phrase in (self.recipient, self.patient) if phrase for word in phrase.english()]
-        return [*self._english_verb(plural), *objects]
-
-    def _english_verb(self, plural: bool) -> Words:
         if self.tense == "present":
-            return [self.verb.english if plural else self.verb.english_singular]
+            return [self.verb.english if plural else self.verb.english_singular, *objects]
         if self.tense == "perfect":
-            return [HAVE[plural], self.verb.english_participle]
-        return [MODALS[self.tense][0], self.verb.english]
+            return [HAVE[plural], self.verb.english_participle, *objects]
+        return [MODALS[self.tense][0], self.verb.english, *objects]
 
     def german(self, plural: bool) -> tuple[str, Words, Words]:
         """In German, for a subject of this number: finite verb, objects, participle or infinitive."""
-        recipient = self.recipient.german("dative") if self.recipient else []
-        patient = self.patient.german("accusative") if self.patient else []
-        objects = [*recipient, *patient]
+        objects = self.recipient.german("dative") if self.recipient else []
+        objects += self.patient.german("accusative") if self.patient else []
         if self.tense == "present":
             return self.verb.german if plural else self.verb.german_singular, objects, []
         if self.tense == "perfect":
@@ -106,13 +146,12 @@ class RelativeClause:
 
     def german(self, head: NounPhrase) -> Words:
         """In German: the verb at the end."""
-        gender, plural = head.noun.gender, head.plural
-        if self.subject is None:
-            finite, objects, rest = self.predicate.german(plural)
-            return [relative_pronoun(gender, plural, "nominative"), *objects, *rest, finite]
-        finite, objects, rest = self.predicate.german(self.subject.plural)
-        pronoun = relative_pronoun(gender, plural, "accusative")
-        return [pronoun, *self.subject.german("nominative"), *objects, *rest, finite]
+        subject = [] if self.subject is None else self.subject.german("nominative")
+        case: Case = "nominative" if self.subject is None else "accusative"
+        # The relative pronoun is the article in these cases.
+        pronoun = _declined(DETERMINERS["definite"][2:], head.noun.gender, head.plural, case)
+        finite, objects, rest = self.predicate.german((self.subject or head).plural)
+        return [pronoun, *subject, *objects, *rest, finite]
 
     def ambiguous(self, head: NounPhrase) -> bool:
         """Whether the German clause stays the same when subject and object are exchanged."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normless.data.byte_pairs import BytePairs
+from normless.data.epoch_randomness import check_share
 from normless.data.text_sets import Pairs, ParallelText
 from normless.data.tokens import SPECIAL_TOKENS, Integers, TokenSentences, bucket_epoch, sorted_buckets, token_buckets
 
@@ -49,14 +50,8 @@ class TranslationData:
 
     The batches of an epoch are a pure function of (seed, epoch); the global generators are not used.
 
-    Args:
-        text: sentences and translations; training pairs with an empty side are left out.
-        vocabulary: of both languages.
-        longest: tokens of a side, its end included; longer training pairs are left out. No limit if None.
-
-    Attributes:
-        text, vocabulary: the arguments.
-        left_out: the number of training pairs left out.
+    Training pairs with an empty side, or one with more than `longest` tokens, its end included, are left out; their
+    number is `left_out`.
 
     Raises:
         ValueError: no training pair is left.
@@ -65,7 +60,8 @@ class TranslationData:
     def __init__(self, text: ParallelText, vocabulary: BytePairs, *, longest: int | None = None) -> None:
         self.text = text
         self.vocabulary = vocabulary
-        train = _encoded(text.train.without_empty(), vocabulary)
+        both = text.train.take([all(pair) for pair in zip(*text.train, strict=True)])
+        train = _encoded(both, vocabulary)
         if longest is not None:
             train = train.take(np.flatnonzero(train.lengths <= longest))
         if not train.size:
@@ -116,20 +112,13 @@ class TranslationData:
     ) -> Iterator[TranslationBatch]:
         """The batches of one epoch in random order, with every training pair once.
 
-        Args:
-            max_tokens: B · max(S, T) of a batch is at most this.
-            seed: of the run.
-            epoch: counted from 0.
-            device: of the batches.
-            rank: of this process; it receives its consecutive part of every batch.
-            world_size: number of processes; parts differ by at most one sentence, and one without sentences is a
-                sentence without labels.
+        B · max(S, T) of a batch is at most ``max_tokens``. Process ``rank`` of ``world_size`` receives its part of
+        every batch; parts differ by at most one sentence, and an empty one is a sentence without labels.
 
         Raises:
             ValueError: a sentence is longer than a batch, the rank does not exist, or seed or epoch is negative.
         """
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be 0 to world_size − 1 = {world_size - 1}, got {rank}.")
+        check_share(rank, world_size)
         train = self._sets["train"]
         buckets = bucket_epoch(train.lengths, max_tokens, seed=seed, epoch=epoch)
         return (train.part(rows, rank, world_size, device) for rows in buckets)

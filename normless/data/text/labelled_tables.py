@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
+from normless.data.downloads import first_of
 from normless.data.tables import VALIDATION_STEMS, find_shards, read_table
 from normless.data.text_sets import LabelledSentences, LabelledText
 from normless.errors import DataFormatError, DataNotFoundError
 
 ENDINGS = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
 
-
-class Columns(NamedTuple):
-    """Names of the columns with sentences and with classes."""
-
-    sentence: str
-    label: str
+# Names of the columns with sentences and with classes.
+Columns = tuple[str, str]
 
 
 def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
@@ -29,22 +25,21 @@ def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
     Parquet. The test sentences of GLUE have no labels, so that the accuracy is that of dev.
 
     Args:
-        root: the folder of data sets, or the set's own.
         test_file: stem of the file to test on; "dev" in what GLUE distributes.
 
     Raises:
         DataNotFoundError: it is not there.
         DataFormatError: a file has another content.
     """
-    columns = Columns("sentence", "label")
-    for folder in [root / name / within for name in ("SST-2", "sst2", ".") for within in (".", "data")]:
-        text = read_labelled_tables(folder, columns, name="sst2", test_file=test_file)
-        if text is not None:
-            return text
-    raise DataNotFoundError(
-        f"The data set sst2 is in none of {root / 'SST-2'}, {root / 'sst2'} and {root}: expected train.tsv and "
-        "dev.tsv as GLUE distributes them, or *train*.parquet. Put them there, or name their folder with root."
-    )
+    columns = ("sentence", "label")
+    folders = [root / name / within for name in ("SST-2", "sst2", ".") for within in (".", "data")]
+    text = first_of(lambda folder: read_labelled_tables(folder, columns, name="sst2", test_file=test_file), folders)
+    if text is None:
+        raise DataNotFoundError(
+            f"The data set sst2 is in none of {root / 'SST-2'}, {root / 'sst2'} and {root}: expected train.tsv and "
+            "dev.tsv as GLUE distributes them, or *train*.parquet. Put them there, or name their folder with root."
+        )
+    return text
 
 
 def labelled_text(
@@ -55,16 +50,14 @@ def labelled_text(
     The files are .tsv or .csv (plain or .gz) or .parquet, with a header.
 
     Args:
-        root: the folder.
-        sentence: name of the column with sentences.
-        label: name of the column with classes, which are numbers or names.
+        sentence, label: names of the columns with sentences and with classes, which are numbers or names.
         test_file: stem of the file to test on.
 
     Raises:
         DataNotFoundError: the folder has no training file.
         DataFormatError: a file has another content.
     """
-    text = read_labelled_tables(root, Columns(sentence, label), name=root.name, test_file=test_file)
+    text = read_labelled_tables(root, (sentence, label), name=root.name, test_file=test_file)
     if text is None:
         raise DataNotFoundError(
             f"{root} has no train.tsv, train.csv (plain or .gz) or *train*.parquet. Name the right folder with root."
@@ -77,20 +70,22 @@ def read_labelled_tables(
 ) -> LabelledText | None:
     """Read the training and the test set of a folder; None where it has no training file.
 
-    The test set is ``test``, or where that has no classes, as in GLUE, ``dev`` (or ``val``, ``valid``,
-    ``validation``). The classes are those of the training set, in the order of their numbers or of their names.
+    The test set is the first of ``test`` and `VALIDATION_STEMS` with classes; in GLUE ``test`` has none. The classes
+    are those of the training set, in the order of their numbers or of their names.
     """
     training = _files(folder, "train", name)
     if not training:
         return None
     train = _read(training, columns)
     if "label" not in train:
-        raise DataFormatError(_no_column(training[0], columns.label, "classes"))
-    classes = _ordered(set(train["label"]))
+        raise DataFormatError(_no_column(training[0], columns[1], "classes"))
+    labels = set(train["label"])
+    numbers = all(label.lstrip("-").isdecimal() for label in labels)
+    classes = tuple(sorted(labels, key=int if numbers else None))
     if len(classes) < 2:
         raise DataFormatError(f"{training[0]} has one class only, {classes[0]!r}; expected two or more.")
     stem, file, test = _test(folder, columns, name, test_file)
-    new = sorted(set(test["label"]) - set(classes))
+    new = sorted(set(test["label"]) - labels)
     if new:
         raise DataFormatError(
             f"{file} has the class {new[0]!r}, which {training[0].name} has not; that has {', '.join(classes)}."
@@ -113,33 +108,32 @@ def _test(folder: Path, columns: Columns, name: str, chosen: str | None) -> tupl
         # The Hub writes −1 for the classes of GLUE's test sets, which are not published.
         if "label" in table and set(table["label"]) != {"-1"}:
             return stem, files[0], table
-        unlabelled = f" {files[0].name} has no classes in a column {columns.label!r}."
-    wanted = "test or dev" if chosen is None else chosen
+        unlabelled = f" {files[0].name} has no classes in a column {columns[1]!r}."
     raise DataFormatError(
-        f"{folder} has training sentences, but no {wanted} with classes ({', '.join(ENDINGS)}).{unlabelled}"
+        f"{folder} has training sentences, but no {chosen or 'test or dev'} with classes "
+        f"({', '.join(ENDINGS)}).{unlabelled}"
     )
 
 
 def _files(folder: Path, stem: str, name: str) -> list[Path]:
-    for ending in ENDINGS[:-1]:
-        if (folder / f"{stem}{ending}").is_file():
-            return [folder / f"{stem}{ending}"]
-    return find_shards(folder, name, stem) if folder.is_dir() else []
+    texts = [path for ending in ENDINGS[:-1] if (path := folder / f"{stem}{ending}").is_file()]
+    return texts[:1] or (find_shards(folder, name, stem) if folder.is_dir() else [])
 
 
 def _read(files: Sequence[Path], columns: Columns) -> pd.DataFrame:
     """Columns `sentence`, and `label` where the files have classes, both text."""
+    sentence, label = columns
     tables = []
     for file in files:
         table = read_table(file)
-        if columns.sentence not in table:
-            raise DataFormatError(_no_column(file, columns.sentence, "sentences", list(table.columns)))
-        wrong = [value for value in table[columns.sentence] if not isinstance(value, str)]
+        if sentence not in table:
+            raise DataFormatError(_no_column(file, sentence, "sentences", list(table.columns)))
+        wrong = [value for value in table[sentence] if not isinstance(value, str)]
         if wrong:
             raise DataFormatError(f"{file} has {wrong[0]!r} for a sentence; expected text in every row.")
-        chosen = {"sentence": table[columns.sentence].str.strip()}
-        if columns.label in table:
-            chosen["label"] = table[columns.label].astype(str)
+        chosen = {"sentence": table[sentence].str.strip()}
+        if label in table:
+            chosen["label"] = table[label].astype(str)
         tables.append(pd.DataFrame(chosen, dtype=object))
     whole = pd.concat(tables, join="inner", ignore_index=True)
     if whole.empty:
@@ -150,9 +144,3 @@ def _read(files: Sequence[Path], columns: Columns) -> pd.DataFrame:
 def _no_column(file: Path, column: str, what: str, names: Sequence[str] = ()) -> str:
     among = f" among {', '.join(names)}" if names else ""
     return f"{file} has no column {column!r} with {what}{among}; name it by sentence=… or label=…."
-
-
-def _ordered(labels: set[str]) -> tuple[str, ...]:
-    """Classes in the order of their numbers where all are numbers, else of their names."""
-    numbers = all(label.lstrip("-").isdecimal() for label in labels)
-    return tuple(sorted(labels, key=int if numbers else None))

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
-from normless.data.seeded_choice import SeededChoice, distinct
+import yaml
+
+from normless.data.seeded_choice import SeededChoice, distinct_sets
 from normless.data.text_sets import LabelledSentences, LabelledText
 
 CLASSES = ("negative", "positive")
 
-
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    words = text.split()
-    return tuple(zip(words[::2], words[1::2], strict=True))
-
-
-# Negative, positive.
-ADJECTIVES = _pairs("""
-    dull lively
-    bad good
-    awful wonderful
-    tedious gripping
-    clumsy elegant
-    shallow profound
-    stale fresh
-    predictable surprising
-    boring thrilling
-    ugly beautiful
-    silly clever
-    lifeless moving
-""")
-VERBS = _pairs("""
-    bores delights
-    disappoints impresses
-    annoys amuses
-    tires moves
-    fails succeeds
-""")
-PARTS = ("film", "story", "plot", "cast", "ending", "music", "script", "dialogue", "hero", "comedy", "drama")
-OWNERS = ("the", "its", "this", "his", "her")
-DEGREES = ("very", "quite", "rather", "truly", "really", "surprisingly")
-# Each inverts what follows it.
-DENIALS = ("not", "never", "hardly", "anything but", "far from", "by no means")
-SPEAKERS = ("critics", "friends", "some viewers", "many people", "the papers")
+_WORDS = yaml.safe_load(Path(__file__).with_name("sentiment_words.yaml").read_text("utf-8"))
+ADJECTIVES, VERBS = (
+    tuple(tuple(line.split()) for line in _WORDS[kind].splitlines()) for kind in ("adjectives", "verbs")
+)
+PARTS, OWNERS, DEGREES, DENIALS, SPEAKERS = (
+    _WORDS[kind] for kind in ("parts", "owners", "degrees", "denials", "speakers")
+)
 
 
 def sentiment(*, train: int = 4000, test: int = 500, seed: int = 0) -> LabelledText:
@@ -52,28 +28,17 @@ def sentiment(*, train: int = 4000, test: int = 500, seed: int = 0) -> LabelledT
     delights" is negative. The opinion is that of the main clause, inverted by each negation of it. No
     sentence occurs twice, and all words of the test set occur in training.
 
-    Args:
-        train: number of training sentences.
-        test: number of test sentences.
-        seed: of the sentences.
-
     Raises:
         ValueError: a size is below 2, or training is too small for its words to make sentences.
     """
     if min(train, test) < 2:
         raise ValueError(f"Expected two sentences or more in each set, got {train=}, {test=}.")
     opinions = _Opinions(random.Random(seed))
-    taken: set[str] = set()
-
-    def draw(number: int) -> tuple[str, ...]:
-        # Both classes in turn.
-        return (opinions.sentence(positive=number % 2 == 1),)
-
-    learned = distinct(draw, train, taken)
-    words = {word for (sentence,) in learned for word in sentence.split()}
+    # Both classes in turn.
+    drawn = distinct_sets(lambda number: (opinions.sentence(positive=number % 2 == 1),), (train, test))
     parts = (
-        LabelledSentences(tuple(one for (one,) in part), tuple(number % 2 for number in range(len(part))))
-        for part in (learned, distinct(draw, test, taken, words))
+        LabelledSentences(tuple(sentence for (sentence,) in part), tuple(number % 2 for number in range(len(part))))
+        for part in drawn
     )
     return LabelledText("sentiment", CLASSES, f"opinions of the embedded grammar, seed {seed}", *parts)
 

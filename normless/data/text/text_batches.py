@@ -1,33 +1,98 @@
-"""Labelled sentences as tokens: the batches of an epoch, and those to evaluate on."""
+"""Labelled sentences as tokens, of byte pairs learned from them or of a checkpoint, and their batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from normless.data.byte_pairs import BytePairs
 from normless.data.epoch_randomness import epoch_sequence
 from normless.data.images.image_data import Batch
-from normless.data.text.sentence_tokens import SentenceTokens
 from normless.data.text_sets import LabelledText
-from normless.data.tokens import Integers, TokenSentences
+from normless.data.tokens import SPECIAL_TOKENS, Integers, TokenSentences
+from normless.errors import DataFormatError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+
+
+class SentenceTokens(Protocol):
+    """A vocabulary of `size` tokens, one of them for `padding`, its name in words, and the encoding of sentences."""
+
+    size: int
+    padding: int
+    name: str
+
+    def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
+        """The tokens of each sentence with its start and end, its text truncated to `longest` tokens in all."""
+
+
+class LearnedTokens:
+    """Byte pairs learned from a training text, each sentence between a start and an end."""
+
+    def __init__(self, pieces: BytePairs) -> None:
+        self.pieces = pieces
+        self.size = pieces.size
+        self.padding = SPECIAL_TOKENS.padding
+        self.name = f"{pieces.size} byte pairs"
+
+    def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
+        """The tokens of each sentence: start, those of its text, end."""
+        return [
+            [SPECIAL_TOKENS.start, *tokens[: longest - 2], SPECIAL_TOKENS.end]
+            for tokens in self.pieces.encode(sentences)
+        ]
+
+
+class CheckpointTokens:
+    """The tokenizer in the folder of a checkpoint, with its tokens around a sentence.
+
+    Raises:
+        DataFormatError: it cannot be read, or has no token for padding.
+        ModuleNotFoundError: transformers is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        library = import_module("transformers")
+        try:
+            tokenizer: Any = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        # The library raises errors of many kinds.
+        except Exception as error:
+            raise DataFormatError(f"The tokenizer in {folder} cannot be read: {error}") from error
+        # GPT-2 has no padding; what follows the end is masked, so the end serves as padding.
+        padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        if padding is None:
+            raise DataFormatError(f"The tokenizer in {folder} has neither a padding token nor an end token; add one.")
+        self._tokenizer = tokenizer
+        self.size = len(tokenizer)
+        self.padding = int(padding)
+        self.name = f"the {self.size} tokens of the checkpoint"
+
+    def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
+        """The tokens of each sentence, as the checkpoint was trained on them."""
+        encoded = self._tokenizer(list(sentences), truncation=True, max_length=longest)
+        tokens: list[list[int]] = encoded["input_ids"]
+        return tokens
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder of a checkpoint has a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 class TextData:
     """A labelled text in a vocabulary; a batch is tokens int64 [B, S], padded, and labels int64 [B].
 
-    The order of an epoch is a pure function of (seed, epoch); the global generators are not used.
-
-    Args:
-        text: sentences and their classes.
-        tokens: the vocabulary.
-        longest: tokens of a sentence, special ones included; the rest is cut off.
+    A sentence has at most `longest` tokens, special ones included; the rest is cut off. The order of an epoch is a
+    pure function of (seed, epoch); the global generators are not used.
 
     Attributes:
-        text, tokens: the arguments.
         classes: number of classes.
         cut: number of training sentences that were cut.
     """

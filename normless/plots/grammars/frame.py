@@ -21,8 +21,7 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from normless.plots.axes import name_axes, new_axes, style_axes
-from normless.plots.labels import Curve, add_legend, end_label, label_ends
+from normless.plots.axes import Curve, add_legend, label_ends, name_axes, new_axes, style_axes
 from normless.plots.palette import QUIET, Ink, inks_of, series_ink
 from normless.plots.plot import Frame, Law, Ticks
 
@@ -125,7 +124,7 @@ def finish(
     name_axes(axes, title=frame.get("title", ""), across=fill(across, 64), up=up)
     names = frame.get("names", "ends")
     if names == "ends":
-        label_ends(axes, [label for label in (end_label(axes, one) for one in [*curves, *laws]) if label is not None])
+        label_ends(axes, [*curves, *laws])
     elif names != "none":
         add_legend(axes, beside=names == "beside")
     return axes

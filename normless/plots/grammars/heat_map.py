@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from normless.plots.axes import SMALL_FONT_SIZE
 from normless.plots.grammars.frame import begin, finish
 from normless.plots.palette import PAPER, QUIET, SCHEME_INKS, TEXT, Ink
-from normless.plots.plot import Frame, require_columns
+from normless.plots.plot import Frame, require_columns, require_unique
 
 
 def heat_map(
@@ -27,12 +27,9 @@ def heat_map(
     unit: str = "",
     **frame: Unpack[Frame],
 ) -> Axes:
-    """Draw a value at each x and y, with a scale beside it; y goes down.
+    """Draw the column of values at each x and y in colours, with a scale beside them; y goes down.
 
     Args:
-        table: a row per cell.
-        x, y: the columns across and down.
-        value: the column in colours.
         signed: blue below 0 and orange above; otherwise from the paper's colour at 0 to dark.
         ink: the colour of values that are not signed.
         unit: of the value, beside the scale.
@@ -41,8 +38,7 @@ def heat_map(
         ValueError: a column is missing, the table is empty, or a cell is there twice.
     """
     require_columns(table, [x, y, value], frame.get("title", "A heat map"))
-    if table.duplicated([x, y]).any():
-        raise ValueError(f"Expected one row per {x} and {y}, but one is there twice; draw one matrix.")
+    require_unique(table, [x, y], "matrix")
     axes = begin(ax, frame)
     matrix = table.pivot(index=y, columns=x, values=value)
     limit = max(float(np.nanmax(np.abs(matrix.to_numpy(float)))), 1e-12)

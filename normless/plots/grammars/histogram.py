@@ -31,10 +31,9 @@ def histogram(
     inks: Mapping[str, Ink] | None = None,
     **frame: Unpack[Frame],
 ) -> Axes:
-    """Draw a histogram per series as a filled outline, or as bars.
+    """Draw a histogram per series as a filled outline, or as bars; the table has a row per value, or per bin.
 
     Args:
-        table: a row per value, or a row per bin.
         x: the column of values to count, or the places of bars; without it the table has bins ``low`` to ``high``.
         bins: how many bins the values are counted in.
         limits: of the bins; values beyond are counted in the outermost. From 0 to the largest value by default.
@@ -54,6 +53,7 @@ def histogram(
     if bins < 1:
         raise ValueError(f"Expected at least one bin, got {bins}.")
     axes, drawn = begin(ax, frame), []
+    low, high = limits or (0.0, 1.02 * float(table[x].max()) if x else 1.0)
     for name, rows, ink in series_of(table, by, frame, inks):
         single = [one for _, one in rows.groupby(each, sort=False)] if each else [rows]
         for number, one in enumerate(single):
@@ -62,27 +62,17 @@ def histogram(
                 heights = one[height].to_numpy(float)
                 axes.bar(one[x], heights, width=0.7, color=ink.light, zorder=3, label=label)
             else:
-                heights, edges = _counted(one, x, height, np.linspace(*_limits(table, x, limits), bins + 1), share)
-                axes.stairs(
-                    heights, edges, fill=True, color=ink.light, alpha=0.2 / len(single), linewidth=0, zorder=2
-                )
-                outline: dict[str, Any] = {
-                    "alpha": 1.0 if len(single) == 1 else 0.6,
-                    "linewidth": 1.2,
-                    "label": label,
-                }
-                axes.stairs(heights, edges, color=ink.light, zorder=3, **outline)
+                heights, edges = _counted(one, x, height, np.linspace(low, high, bins + 1), share)
+                fill: dict[str, Any] = {"fill": True, "alpha": 0.2 / len(single), "linewidth": 0, "zorder": 2}
+                outline: dict[str, Any] = {"alpha": 1.0 if len(single) == 1 else 0.6, "linewidth": 1.2, "zorder": 3}
+                axes.stairs(heights, edges, color=ink.light, **fill)
+                axes.stairs(heights, edges, color=ink.light, label=label, **outline)
             drawn.append(heights)
     if law is not None:
         _draw_law(axes, law, by, law_name, frame)
     _limit(axes, np.concatenate(drawn), frame)
     names: Names = "none" if bars or (by is None and law is None) else "legend"
-    values = table if bars else None
-    return finish(axes, {"names": names, **frame}, table=values, x=x or "value", y=height)
-
-
-def _limits(table: pd.DataFrame, x: str | None, limits: tuple[float, float] | None) -> tuple[float, float]:
-    return limits or (0.0, 1.02 * float(table[x].max()) if x else 1.0)
+    return finish(axes, {"names": names, **frame}, table=table if bars else None, x=x or "value", y=height)
 
 
 def _counted(rows: pd.DataFrame, x: str | None, height: str, edges: Numbers, share: bool) -> tuple[Numbers, Numbers]:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.grammars.frame import bar_lengths, begin, columns_of, drawable, finish, series_column, series_of
-from normless.plots.labels import Curve
+from normless.plots.axes import Curve
+from normless.plots.grammars.frame import (
+    Numbers,
+    bar_lengths,
+    begin,
+    columns_of,
+    drawable,
+    finish,
+    series_column,
+    series_of,
+)
 from normless.plots.palette import PAPER, Ink
 from normless.plots.plot import Frame, require_columns
 
@@ -38,16 +50,15 @@ def lines(
 ) -> Axes:
     """Draw y against x, a named line per series through the mean of the rows with the same x.
 
+    A y that is not finite, or not above 0 on a logarithmic axis, leaves a gap.
+
     Args:
-        table: a tidy table. A y that is not finite, or not above 0 on a logarithmic axis, leaves a gap.
-        x: the column across.
-        y: the column up. Of several, the second and third are dashed and dotted.
+        y: the column up. Of several, the second and third are dashed and dotted, and so on.
         each: a column of single curves within a series, such as runs: thin lines, or all there is without `summary`.
         summary: of rows with the same x, as `pandas` names it: ``"mean"``, ``"median"``, ``"sum"``.
         band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
         error: bars: the column of their half width, or the columns of their ends.
-        hollow: a column of booleans; points that have it are hollow.
-        hollow_name: what a hollow point is.
+        hollow, hollow_name: a column of booleans; points that have it are hollow, and what these are.
         end_text: the name at the end of a line, from that of the series and the last value.
 
     Raises:
@@ -57,30 +68,25 @@ def lines(
     columns, ends = columns_of(y), columns_of(error)
     others = [by, each, hollow, *ends, None if band == "std" else band]
     require_columns(table, [x, *columns, *others], frame.get("title", "A plot of lines"))
-    axes, log = begin(ax, frame, table[columns]), "y" in frame.get("log", "")
-    curves: list[Curve] = []
+    axes, curves = begin(ax, frame, table[columns]), list[Curve]()
     for name, rows, ink in series_of(table, by, frame, inks):
-        for place, column in enumerate(columns):
+        single = [one.sort_values(x) for _, one in rows.groupby(each, sort=False)] if each else []
+        ordered = _summarized(rows if summary or not each else single[-1], x, summary)
+        for column, dashes in zip(columns, cycle(_DASHES), strict=False):
+            line = _Line(axes, x, column, ink, "y" in frame.get("log", ""))
             label = name if len(columns) == 1 else f"{name}, {column.replace('_', ' ')}"
-            single = [one.sort_values(x) for _, one in rows.groupby(each, sort=False)] if each else []
-            for number, one in enumerate(single):
-                thin = ("_run", 0.7, 0.5) if summary else ("_same" if number else label, 1.2, 1.0)
-                _draw(axes, one, x, column, ink, log, *thin)
-            ordered = _summarized(rows if summary or not each else single[-1], x, summary)
-            across, values = ordered[x].to_numpy(float), drawable(ordered[column], log=log)
+            line.draw_each(single, None if summary else label)
             if band:
-                _fill(axes, rows, ordered, x, column, band, ink, log)
+                line.fill(ordered, rows.groupby(x)[column].std() if band == "std" else ordered[band])
             if summary or not each:
-                _draw(axes, ordered, x, column, ink, log, label, 1.8, 1.0, _DASHES[place])
+                line.draw(ordered, label, linewidth=1.8, linestyle=dashes)
             if ends:
-                bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends])
-                style: dict[str, Any] = {"fmt": "none", "ecolor": ink.light, "elinewidth": 1, "capsize": 2.5}
-                axes.errorbar(across, values, yerr=bars, zorder=2.5, **style)
-            if hollow and place == 0:
-                _hollow(axes, rows, x, column, hollow, summary, ink, f"{name}, {hollow_name}")
-            if place == 0:
-                last = values[~np.isnan(values)]
-                curves.append(Curve(end_text(name, float(last[-1])) if len(last) else "", across, values, ink.light))
+                line.draw_bars(ordered, ends)
+            if column == columns[0]:
+                if hollow:
+                    marked = _summarized(rows[rows[hollow].astype(bool)], x, summary)
+                    line.draw_hollow(marked, f"{name}, {hollow_name}")
+                curves.append(line.curve(ordered, partial(end_text, name)))
     return finish(axes, frame, curves, table=table, x=x, y=columns[0])
 
 
@@ -92,39 +98,58 @@ def _summarized(rows: pd.DataFrame, x: str, summary: str | None) -> pd.DataFrame
     return table
 
 
-def _draw(
-    axes: Axes,
-    rows: pd.DataFrame,
-    x: str,
-    column: str,
-    ink: Ink,
-    log: bool,
-    label: str,
-    width: float,
-    alpha: float,
-    dashes: Any = "solid",
-) -> None:
-    marker = ink.marker if len(rows) <= _MARKED and label != "_run" else "none"
-    style: dict[str, Any] = {"marker": marker, "markersize": 5, "color": ink.light, "linewidth": width}
-    style |= {"alpha": alpha, "linestyle": dashes, "zorder": 3}
-    axes.plot(rows[x], drawable(rows[column], log=log), label=label, **style)
+@dataclass(frozen=True)
+class _Line:
+    """A column of a series, drawn on axes."""
 
+    axes: Axes
+    x: str
+    column: str
+    ink: Ink
+    log: bool
 
-def _fill(
-    axes: Axes, rows: pd.DataFrame, ordered: pd.DataFrame, x: str, column: str, band: str, ink: Ink, log: bool
-) -> None:
-    """A band around a line; on a logarithmic axis it is cut off at a tenth of the line, since 0 has no place."""
-    middle = drawable(ordered[column], log=log)
-    width = rows.groupby(x)[column].std().to_numpy(float) if band == "std" else ordered[band].to_numpy(float)
-    width = np.nan_to_num(width)
-    low = np.maximum(middle - width, middle / 10) if log else middle - width
-    axes.fill_between(ordered[x], low, middle + width, color=ink.light, alpha=0.17, linewidth=0, zorder=2)
+    def values(self, rows: pd.DataFrame) -> Numbers:
+        return drawable(rows[self.column], log=self.log)
 
+    def curve(self, rows: pd.DataFrame, text: Callable[[float], str]) -> Curve:
+        """The line with its name, from the last value."""
+        values = self.values(rows)
+        last = values[~np.isnan(values)]
+        return Curve(text(float(last[-1])) if len(last) else "", rows[self.x].to_numpy(float), values, self.ink.light)
 
-def _hollow(
-    axes: Axes, rows: pd.DataFrame, x: str, column: str, hollow: str, summary: str | None, ink: Ink, label: str
-) -> None:
-    marked = _summarized(rows[rows[hollow].astype(bool)], x, summary)
-    style: dict[str, Any] = {"marker": ink.marker, "markersize": 5.5, "markeredgewidth": 1.4}
-    style |= {"markerfacecolor": PAPER.light, "markeredgecolor": ink.light}
-    axes.plot(marked[x], marked[column], linestyle="none", label=label, zorder=4, **style)
+    def draw(self, rows: pd.DataFrame, label: str, **changes: Any) -> None:
+        marker = self.ink.marker if len(rows) <= _MARKED else "none"
+        style: dict[str, Any] = {
+            "marker": marker,
+            "markersize": 5,
+            "color": self.ink.light,
+            "alpha": 1.0,
+            "zorder": 3,
+        }
+        self.axes.plot(rows[self.x], self.values(rows), label=label, **style | changes)
+
+    def draw_each(self, single: Sequence[pd.DataFrame], label: str | None) -> None:
+        """Single curves, thin where they have no label of their own."""
+        for number, rows in enumerate(single):
+            if label is None:
+                self.draw(rows, "_run", linewidth=0.7, alpha=0.5, marker="none")
+            else:
+                self.draw(rows, "_same" if number else label, linewidth=1.2)
+
+    def fill(self, ordered: pd.DataFrame, widths: pd.Series) -> None:
+        """A band around the line; on a logarithmic axis it ends at a tenth of the line, since 0 has no place."""
+        middle, width = self.values(ordered), np.nan_to_num(widths.to_numpy(float))
+        low = np.maximum(middle - width, middle / 10) if self.log else middle - width
+        style: dict[str, Any] = {"color": self.ink.light, "alpha": 0.17, "linewidth": 0, "zorder": 2}
+        self.axes.fill_between(ordered[self.x], low, middle + width, **style)
+
+    def draw_bars(self, ordered: pd.DataFrame, ends: Sequence[str]) -> None:
+        values = self.values(ordered)
+        bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends])
+        style: dict[str, Any] = {"fmt": "none", "ecolor": self.ink.light, "elinewidth": 1, "capsize": 2.5}
+        self.axes.errorbar(ordered[self.x].to_numpy(float), values, yerr=bars, zorder=2.5, **style)
+
+    def draw_hollow(self, marked: pd.DataFrame, label: str) -> None:
+        style: dict[str, Any] = {"marker": self.ink.marker, "markersize": 5.5, "markeredgewidth": 1.4, "zorder": 4}
+        style |= {"markerfacecolor": PAPER.light, "markeredgecolor": self.ink.light, "linestyle": "none"}
+        self.axes.plot(marked[self.x], marked[self.column], label=label, **style)

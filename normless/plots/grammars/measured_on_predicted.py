@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from normless.plots.axes import Curve
 from normless.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
-from normless.plots.labels import Curve
 from normless.plots.palette import QUIET, Ink, series_ink
-from normless.plots.plot import Frame, require_columns
+from normless.plots.plot import Frame, require_columns, require_unique
 
 # More points than this would run together.
 _MARKERS = 24
@@ -37,16 +37,13 @@ def measured_on_predicted(
 ) -> Axes:
     """Draw what was measured as hollow points and what was predicted as a line, a colour per series.
 
+    What cannot be drawn leaves a gap; a prediction that leaves the plot is named where it does, with an arrow.
+
     Args:
-        table: a row per x, and per series. What is not finite, or not above 0 on a logarithmic axis, leaves a gap; a
-            prediction that leaves the plot is named where it does, with an arrow.
-        x: the column across.
         measured: the column up; of several, a mapping from each to its name. One without any number is left out.
         predicted: the column of the prediction; ``predicted_`` and the measured column by default.
-        law: the column of a dotted line, such as the law of an idealized network.
-        law_name: of that line, at its end.
-        error: the column of the half width of bars.
-        apart: how far the points of neighbouring series are moved apart, in units of x.
+        law, law_name: the column of a dotted line, such as the law of an idealized network, and the line's name.
+        error, apart: the column of the half width of bars; how far neighbouring series are apart, in units of x.
         joined: a line through the measured points; the prediction is then dashed.
         end_text: the name at the end of a line, from that of the series.
 
@@ -57,68 +54,51 @@ def measured_on_predicted(
     names = {measured: ""} if isinstance(measured, str) else dict(measured)
     theory = {column: predicted or f"predicted_{column}" for column in names}
     require_columns(table, [x, *names, *theory.values(), by, law, error], frame.get("title", "A plot of predictions"))
-    if table.duplicated([x] if by is None else [by, x]).any():
-        raise ValueError(
-            f"Expected one row per {x}{'' if by is None else f' and {by}'}, but one is there twice; draw one network."
-        )
-    axes = begin(ax, frame, table[list(names)])
+    require_unique(table, [x] if by is None else [x, by], "network")
+    axes, curves, log = begin(ax, frame, table[list(names)]), list[Curve](), frame.get("log", "")
     if joined:
-        # The prediction may leave the plot.
         top = float(table[list(names)].where(np.isfinite).max().max())
-        frame.setdefault("y_limits", (0, 1.1 * top) if "y" not in frame.get("log", "") else (None, 2 * top))
+        frame.setdefault("y_limits", (0, 1.1 * top) if "y" not in log else (None, 2 * top))
     present = [column for column in names if len(names) == 1 or table[column].notna().any()]
     series = series_of(table, by, frame, inks)
-    curves: list[Curve] = []
     for number, (name, rows, own) in enumerate(series):
         ordered = rows.sort_values(x)
         shift = apart * (number - (len(series) - 1) / 2)
         for place, column in enumerate(present):
             ink = own if len(names) == 1 else series_ink(place)
             label = ", ".join(filter(None, (name, names[column])))
-            how = (frame.get("log", ""), joined, shift)
-            curves.append(_draw(axes, ordered, (x, column, theory[column]), ink, label, *how))
-            if error:
-                bars = ordered[error].fillna(0.0)
-                style: dict[str, Any] = {"fmt": "none", "ecolor": ink.light, "capsize": 3, "zorder": 3}
-                axes.errorbar(ordered[x] + shift, ordered[column], yerr=bars, **style)
+            values = ordered[[x, column, theory[column]]].set_axis(["x", "measured", "predicted"], axis=1)
+            bars = ordered[error].fillna(0.0) if error else None
+            end = _draw(axes, values, bars, ink, f"{label}, " if label else "", log, joined, shift)
+            curves.append(Curve(end_text(label), ordered[x].to_numpy(float), end, ink.light))
         if law:
-            across, values = ordered[x].to_numpy(float), drawable(ordered[law], log="y" in frame.get("log", ""))
-            colour = QUIET.light if law_name else own.light
-            style = {"linestyle": ":", "linewidth": 1.2, "zorder": 2}
-            axes.plot(across, values, color=colour, label=law_name or f"{name}, law", **style)
-            curves.append(Curve(law_name, across, values, colour))
-    curves = [Curve(end_text(one.name) if one.name else "", one.x, one.y, one.colour) for one in curves]
+            end, colour = drawable(ordered[law], log="y" in log), QUIET.light if law_name else own.light
+            curves.append(Curve(end_text(law_name), ordered[x].to_numpy(float), end, colour))
+            label = law_name or f"{name}, law"
+            axes.plot(ordered[x], end, color=colour, linestyle=":", linewidth=1.2, zorder=2, label=label)
     return finish(axes, frame, curves, table=table, x=x, y=measured if isinstance(measured, str) else "")
 
 
 def _draw(
-    axes: Axes,
-    rows: pd.DataFrame,
-    columns: tuple[str, str, str],
-    ink: Ink,
-    name: str,
-    log: str,
-    joined: bool,
-    shift: float,
-) -> Curve:
-    """The line and the points of one series; returns the line for its name, or the points where there is no line."""
-    x, column, prediction = columns
-    across, measured = rows[x].to_numpy(float), drawable(rows[column], log="y" in log)
-    fine, theory = across, rows[prediction]
+    axes: Axes, rows: pd.DataFrame, bars: pd.Series | None, ink: Ink, label: str, log: str, joined: bool, shift: float
+) -> Numbers:
+    """The line, the points and the bars of a series; the heights of the line, or of the points if it has none."""
+    across, measured = rows["x"].to_numpy(float), drawable(rows["measured"], log="y" in log)
+    fine, theory = across, rows["predicted"]
     if joined:
         # The prediction is straight, which a logarithmic axis shows only with points in between.
         fine = np.union1d(across, (np.geomspace if "x" in log else np.linspace)(across[0], across[-1], 1000))
         theory = pd.Series(np.interp(fine, across, theory.to_numpy(float)))
-    label = f"{name}, " if name else ""
     line: dict[str, Any] = {"linestyle": (0, (4, 3)) if joined else "solid", "linewidth": 1.5, "zorder": 2}
     axes.plot(fine, drawable(theory, log="y" in log), color=ink.light, label=f"{label}predicted", **line)
     points: dict[str, Any] = {"linestyle": "solid" if joined else "none", "linewidth": 1.8, "zorder": 4}
     points |= {"marker": ink.marker, "markersize": 4.5, "markeredgewidth": 1.1}
     points |= {"markerfacecolor": ink.light if joined else "none", "markevery": _evenly(across, log="x" in log)}
     axes.plot(across + shift, measured, color=ink.light, label=f"{label}measured", **points)
+    if bars is not None:
+        axes.errorbar(across + shift, rows["measured"], bars, fmt="none", ecolor=ink.light, capsize=3, zorder=3)
     # A prediction beyond the plot has its name where it leaves.
-    end = measured if joined or rows[prediction].isna().all() else rows[prediction].to_numpy(float)
-    return Curve(name, across, end, ink.light)
+    return measured if joined or rows["predicted"].isna().all() else rows["predicted"].to_numpy(float)
 
 
 def _evenly(across: Numbers, *, log: bool) -> int | list[int]:

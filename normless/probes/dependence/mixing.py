@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from normless.arguments import forward_arguments
-from normless.probes.dependence.differences import (
-    changed,
-    has_example_axis,
-    largest_difference,
-    locate_change,
-    noise_of,
-)
-from normless.probes.dependence.influence import Pass, Recorder, Tracker
-from normless.probes.dependence.reruns import (
-    Arguments,
-    batch_size,
-    groups,
-    redrawn,
-    reproducible_kernels,
-    run_copy,
-    tensors_of,
-    without_zeros,
-)
+from normless.lifting import unfused
+from normless.probes.dependence import influence
+from normless.probes.dependence.influence import Hook, Pass, Reference, Tracker, map_tensors, tensors_of
+from normless.probes.hooks.observe import preserve_random_state
 from normless.residual.classify import kind_of
 
-Change = tuple[frozenset[int], Arguments]
-"""A group of examples, and arguments with other values of them."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and keyword arguments of a network's forward."""
+Changes = dict[frozenset[int], Arguments]
+"""By group of examples, arguments with other values of them."""
 
+_SEED = 0
 _REPEATABLE = 1e-3
 _ROUNDING = 1e-12
 _CLEARLY = ""
@@ -88,23 +80,20 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     j. All passes draw the same random numbers, so dropout is no influence.
 
     Outputs are compared bit by bit; kernels that are not repeatable may differ by 8 times the difference of the first
-    two passes. A difference that may be rounding must exceed 8·10⁻¹² of the largest value in double precision (sums
-    of other lengths, as over the tokens of an expert, are rounded differently); if the network only runs in its own
-    precision, it counts and the reason says so. Examples are on axis 0 of the inputs, and of outputs of that length;
-    other outputs are searched for an axis that holds them. Outputs without such an axis (a loss) are ignored.
+    two passes. A difference that may be rounding must exceed 8·10⁻¹² of the largest value in double precision; if the
+    network only runs in its own precision, it counts and the reason says so. Outputs whose axis 0 is not B long are
+    searched for an axis that holds the examples, and ignored without one (a loss).
 
-    The modules named are the innermost ones that propagate a change to other examples; the change is undone at their
-    output, so that each is judged by itself. The network's output may not depend on all of them.
-
-    The passes run on copies; the model and the random states are left as they were. Trainable weights that are zero
-    are replaced by small numbers in the copies, since a zero multiplier hides its branch until the first step. Not
-    detected are dependences that need other inputs to show, and memory between passes outside the buffers.
+    The modules named are the innermost ones that propagate a change to other examples, each judged by itself: the
+    network's output may not depend on all of them. In the copies that are run, trainable weights that are zero are
+    replaced by small numbers, since a zero multiplier hides its branch until the first step. Not detected are
+    dependences that need other inputs to show, and memory between passes outside the buffers.
 
     Args:
-        model: the network, in training or in evaluation mode.
+        model: the network, in training or in evaluation mode; it is unchanged.
         inputs: arguments of forward; B ≥ 2 is the length of axis 0 of the first tensor that has one. Tensors of
-            another length there are shared by the examples. A few examples suffice; memory for the activations of
-            one pass is needed twice.
+            another length there are shared by the examples. A few examples suffice; the activations of a pass are
+            stored.
         example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of keyword
             arguments.
         kwargs: further arguments by name.
@@ -114,78 +103,69 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
             example, or two passes on the same inputs differ.
     """
     model = getattr(model, "_orig_mod", model)  # A compiled network hides its modules in fused code.
-    arguments = Arguments(*forward_arguments(inputs, kwargs, example_inputs))
-    batch = batch_size(arguments)
-    with reproducible_kernels(model):
-        copied = without_zeros(model)
-        changes = [(group, redrawn(arguments, batch, group)) for group in groups(batch)]
-        output, after = run_copy(copied, arguments)
-        expected = _with_examples(output, batch)
-        repeated, again = run_copy(copied, arguments)
-        noise = _noise(expected, _with_examples(repeated, batch), model)
-        unsteady = _different_buffers(after, again)
-        leaking: list[Change] = []
-        state: set[str] = set()
-        for group, others in changes:
-            output, changed_copy = run_copy(copied, others)
-            state |= _different_buffers(after, changed_copy) - unsteady
-            if _reaches_others(expected, _with_examples(output, batch), noise, batch, group):
-                leaking.append((group, others))
-        modules = _mixing_modules(copied, arguments, leaking, batch) if leaking else ()
-    order = [name.rpartition(".")[0] for name, _ in model.named_buffers() if name in state]
-    return ExampleMixing(modules, tuple(dict.fromkeys(order)))
-
-
-def _mixing_modules(
-    model: nn.Module, arguments: Arguments, leaking: list[Change], batch: int
-) -> tuple[MixingModule, ...]:
-    """The modules that propagate these changes to other examples; none if all of it is rounding."""
-    how = _traced(model, arguments, leaking, batch, rounding=0.0)
-    if _FAINTLY in how.values() and (precise := _in_double(model, arguments)) is not None:
-        changes = [(group, others.map(_doubled)) for group, others in leaking]
-        confirmed = _traced(precise, arguments.map(_doubled), changes, batch, _ROUNDING)
-        how = {path: _CLEARLY if text == _FAINTLY else text for path, text in confirmed.items()}
-    return tuple(MixingModule(path, _reason(model.get_submodule(path), text)) for path, text in how.items())
+    arguments = forward_arguments(inputs, kwargs, example_inputs)
+    batch = _batch_size(arguments)
+    cudnn = torch.backends.cudnn
+    kernels = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
+    # The fused encoder layer hides its modules.
+    with unfused(), torch.no_grad(), preserve_random_state(model), kernels:
+        copied = _without_zeros(model)
+        changes: Changes = {}
+        # 2⌈log₂ B⌉ groups, of which for all i ≠ j one contains i and not j.
+        for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
+            group = frozenset(one for one in range(batch) if one >> bit & 1 == value)
+            changes[group] = _redrawn(arguments, batch, group)
+        how, leaking, state = _traced(copied, arguments, changes, batch)
+        if _FAINTLY in how.values():
+            arguments, leaking = map_tensors(
+                lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, leaking)
+            )
+            # Forward code may raise anything in an unexpected precision.
+            with suppress(Exception):
+                confirmed, _, _ = _traced(copied.double(), arguments, leaking, batch, _ROUNDING)
+                how = {path: _CLEARLY if text == _FAINTLY else text for path, text in confirmed.items()}
+    modules = tuple(MixingModule(path, _reason(model.get_submodule(path), text)) for path, text in how.items())
+    owners = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_buffers() if name in state)
+    return ExampleMixing(modules, tuple(owners))
 
 
 def _traced(
-    model: nn.Module, arguments: Arguments, leaking: list[Change], batch: int, rounding: float
-) -> dict[str, str]:
-    """The modules that mix or move examples, in execution order, with a remark on each."""
-    record = Pass(rounding)
-    output, _ = run_copy(model, arguments, Recorder(record))
-    repeated, _ = run_copy(model, arguments, Recorder(record))
-    expected = _with_examples(output, batch)
-    pairs = zip(expected, _with_examples(repeated, batch), strict=True)
-    noise = [noise_of(*pair, rounding) for pair in pairs]
+    model: nn.Module, arguments: Arguments, changes: Changes, batch: int, rounding: float = 0.0
+) -> tuple[dict[str, str], Changes, set[str]]:
+    """A remark on each module that mixes or moves examples; the changes that show it; the dependent buffers."""
+    output, after = _run_copy(model, arguments)
+    repeated, again = _run_copy(model, arguments)
+    expected = Reference(_with_examples(output, batch))
+    expected.repeat(_with_examples(repeated, batch), rounding)
+    for value, difference in zip(expected.values, expected.noise, strict=True):
+        if difference and not difference <= _REPEATABLE * float(influence.gap(value, torch.zeros_like(value)).max()):
+            raise ValueError(
+                f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
+                f"numpy and Python, differ by {difference:.2g}. Make it draw its random numbers from one of these."
+            )
+    leaking: Changes = {}
+    state: set[str] = set()
+    for group, others in changes.items():
+        output, changed_copy = _run_copy(model, others)
+        state |= _different_buffers(after, changed_copy)
+        if _reaches_others(expected, output, batch, group):
+            leaking[group] = others
+    record: Pass = {}
+    for _ in range(2 if leaking else 0):
+        store = influence.recorder(record, rounding)
+        _run_copy(model, arguments, store, store)
     how: dict[str, str] = {}
-    for group, others in leaking:
-        output, _ = run_copy(model, others)
-        if not _reaches_others(expected, _with_examples(output, batch), noise, batch, group):
-            continue
+    for group, others in leaking.items():
         tracker = Tracker(record, batch, group)
-        output, _ = run_copy(model, others, tracker)
-        if _reaches_others(expected, _with_examples(output, batch), noise, batch, group):
+        output, _ = _run_copy(model, others, tracker.enter, tracker.leave)
+        if _reaches_others(expected, output, batch, group):
             for path in tracker.moving or [""]:
                 how.setdefault(path, _MOVING if tracker.moving else _FAINTLY)
         for path, clearly in tracker.mixing.items():
             if clearly or how.get(path) != _CLEARLY:
                 how[path] = _CLEARLY if clearly else _FAINTLY
-    return {path: how[path] for path in dict.fromkeys(path for path, _, _ in record.values) if path in how}
-
-
-def _in_double(model: nn.Module, arguments: Arguments) -> nn.Module | None:
-    """A copy in double precision, or None if its forward code fails in it."""
-    precise = deepcopy(model).double()
-    try:
-        run_copy(precise, arguments.map(_doubled))
-    except Exception:  # Forward code may raise anything in an unexpected precision.
-        return None
-    return precise
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+    in_order = {path: how[path] for path, _, _ in record if path in how}
+    return in_order, leaking, state - _different_buffers(after, again)
 
 
 def _reason(module: nn.Module, how: str) -> str:
@@ -200,7 +180,7 @@ def _reason(module: nn.Module, how: str) -> str:
 
 def _with_examples(output: Any, batch: int) -> list[Tensor]:
     """The tensors of an output with an axis for the examples."""
-    tensors = [tensor for tensor in tensors_of(output) if has_example_axis(tensor, batch)]
+    tensors = [tensor for tensor in tensors_of(output) if influence.has_example_axis(tensor, batch)]
     if not tensors:
         raise ValueError(
             f"No output belongs to an example: forward returns no tensor with an axis for the {batch} examples. "
@@ -209,37 +189,18 @@ def _with_examples(output: Any, batch: int) -> list[Tensor]:
     return tensors
 
 
-def _noise(expected: list[Tensor], repeated: list[Tensor], model: nn.Module) -> list[float]:
-    """The largest difference of each output between two equal passes: 0 for deterministic kernels."""
-    noise = []
-    for value, again in zip(expected, repeated, strict=True):
-        difference = largest_difference(value, again) if value.shape == again.shape else inf
-        if difference and not difference <= _REPEATABLE * largest_difference(value, torch.zeros_like(value)):
-            raise ValueError(
-                f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
-                f"numpy and Python, differ by {difference:.2g}. Make it draw its random numbers from one of these."
-            )
-        noise.append(difference)
-    return noise
-
-
-def _reaches_others(
-    expected: list[Tensor], outputs: list[Tensor], noise: list[float], batch: int, group: frozenset[int]
-) -> bool:
+def _reaches_others(expected: Reference, output: Any, batch: int, group: frozenset[int]) -> bool:
     """Whether the outputs of examples outside the group have changed."""
-    if [value.shape for value in expected] != [value.shape for value in outputs]:
-        return True
+    changes = expected.changes(_with_examples(output, batch))
     others = [example for example in range(batch) if example not in group]
-    for value, other, difference in zip(expected, outputs, noise, strict=True):
-        change = changed(value, other, difference)
-        if value.dim() and value.shape[0] == batch:
-            if change[others].any():
-                return True
-        elif change.any():
-            location = locate_change(change, batch, len(group), group)
-            if location is None or not location.examples <= group:
-                return True
-    return False
+
+    def is_confined(change: Tensor) -> bool:
+        if change.shape[0] == batch:
+            return not change[others].any()
+        location = influence.locate_change(change, batch, len(group), group)
+        return location is not None and location.examples <= group
+
+    return changes is None or not all(map(is_confined, changes))
 
 
 def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
@@ -248,5 +209,72 @@ def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
     return {
         name
         for name, buffer in model.named_buffers()
-        if name not in values or values[name].shape != buffer.shape or changed(buffer, values[name]).any()
+        if name not in values or values[name].shape != buffer.shape or influence.changed(buffer, values[name]).any()
     }
+
+
+def _run_copy(model: nn.Module, arguments: Arguments, *hooks: Hook) -> tuple[Any, nn.Module]:
+    """The output of a copy of a network on clones of its arguments, from a fixed random state, and the copy."""
+    fresh = deepcopy(model)
+    if hooks:
+        influence.hook_calls(fresh, *hooks)
+    positional, named = map_tensors(Tensor.clone, arguments)
+    torch.manual_seed(_SEED)
+    random.seed(_SEED)
+    np.random.seed(_SEED)  # noqa: NPY002
+    return fresh(*positional, **named), fresh
+
+
+def _batch_size(arguments: Arguments) -> int:
+    """The number of examples, 2 or more: the length of axis 0 of the first tensor that has one."""
+    length = next((tensor.shape[0] for tensor in tensors_of(arguments) if tensor.dim()), None)
+    if length is None or length < 2:
+        problem = "there is no tensor with an axis" if length is None else f"that has length {length}"
+        raise ValueError(
+            "Whether examples mix is measured on a batch of at least two, along axis 0 of the first tensor; "
+            f"{problem}. Give more examples."
+        )
+    return length
+
+
+def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Arguments:
+    """The arguments with every element of a group's examples replaced by another value of the same tensor."""
+    generator = torch.Generator().manual_seed(_SEED)
+    rows = sorted(group)
+    varies = False
+
+    def redraw(tensor: Tensor) -> Tensor:
+        nonlocal varies
+        if tensor.is_complex():
+            return torch.view_as_complex(redraw(torch.view_as_real(tensor)))
+        if not tensor.dim() or tensor.shape[0] != batch:
+            return tensor
+        values, index = torch.unique(tensor, return_inverse=True)
+        if len(values) < 2:
+            return tensor
+        varies = True
+        # Without the extremes, so that a maximum over the batch changes.
+        excluded = 1 if len(values) > 3 else 0
+        inner = values[excluded : len(values) - excluded]
+        own = (index[rows] - excluded).clamp(0, len(inner) - 1)
+        step = torch.randint(1, len(inner), own.shape, generator=generator).to(tensor.device)
+        return tensor.index_copy(0, torch.tensor(rows, device=tensor.device), inner[(own + step) % len(inner)])
+
+    result: Arguments = map_tensors(redraw, arguments)
+    if not varies:
+        raise ValueError(
+            "Examples are changed to other values of the same input, and every input has one value only. "
+            "Give inputs that vary, such as torch.randn."
+        )
+    return result
+
+
+def _without_zeros(model: nn.Module) -> nn.Module:
+    """A copy with small random numbers in place of zeros among trainable weights, as in multipliers."""
+    copied = deepcopy(model)
+    generator = torch.Generator().manual_seed(_SEED)
+    for parameter in copied.parameters():
+        if parameter.requires_grad:
+            small = 0.1 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(torch.where(parameter == 0, small.to(parameter), parameter))
+    return copied

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,9 +17,7 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes.hooks.attach import attach_hooks, logits_of
-from normless.probes.hooks.preserve_state import preserve_state
-from normless.probes.hooks.watcher import Setting, Watcher, needs_gradients
+from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -23,6 +25,8 @@ Loss = Callable[[Tensor, Any], Tensor]
 """From logits and targets to a scalar, in nats."""
 Batch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and targets of the loss."""
+
+_BACKWARD = ("on_layer_gradient", "on_sum_gradient", "on_logits_gradient", "on_parameter_gradient")
 
 
 def observe(
@@ -40,11 +44,8 @@ def observe(
     Weights, `.grad`, buffers, modes and random states are restored, after errors too.
 
     Args:
-        model: the network.
-        watchers: the measurements.
         inputs: one tensor, a tuple of positional or a dictionary of keyword arguments of forward.
-        targets: second argument of `loss`; required where gradients are measured.
-        loss: (logits, targets) to a scalar in nats, usually the mean over examples.
+        targets: of the loss; required where gradients are measured.
         residual_map: the network's map; computed if None.
         training: whether the pass is made in training mode, in which batch norms use the batch's statistics.
 
@@ -56,7 +57,7 @@ def observe(
             returns no tensor that can serve as logits.
     """
     residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
-    backward = any(needs_gradients(watcher) for watcher in watchers)
+    backward = any(overrides(watcher, *_BACKWARD) for watcher in watchers)
     if backward and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"Gradients are measured, and this {type(model).__name__} has no trainable parameter.")
     if backward and targets is None:
@@ -111,12 +112,48 @@ def descend(
         optimizer.zero_grad()
         with torch.enable_grad():
             value = loss(compute_logits(model, inputs), targets)
-            number = float(value.detach())
-            diverged = has_diverged(number, limit)
-            if not diverged:
-                value.backward()  # type: ignore[no-untyped-call]
-        if not diverged:
-            optimizer.step()
-        yield number
-        if diverged:
+        number = float(value.detach())
+        if has_diverged(number, limit):
+            yield number
             return
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        yield number
+
+
+@contextmanager
+def preserve_state(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Run the body in training or evaluation mode and without `.grad`.
+
+    Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    with preserve_random_state(model):
+        try:
+            model.train(training)
+            for parameter, _ in gradients:
+                parameter.grad = None
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+
+
+@contextmanager
+def preserve_random_state(model: nn.Module) -> Iterator[None]:
+    """Restore the random states of Python, numpy and torch, on the CPU and the devices of a network."""
+    devices = {tensor.device for tensor in chain(model.parameters(), model.buffers()) if tensor.is_cuda}
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002

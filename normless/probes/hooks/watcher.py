@@ -1,18 +1,31 @@
-"""Watchers: measurements that receive the tensors of a pass through a network, and the registry of them."""
+"""Watchers: measurements that receive the tensors of a pass through a network, and the hooks that pass them on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from normless.lifting import ADDITIONS, followed
+from normless.nn import ResidualSum
+from normless.nn.channels import per_channel
 from normless.registry import Registry
-from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
+from normless.residual import Layer, ResidualBlock, ResidualMap, Site, Unresolved
 
 Tables = Mapping[str, pd.DataFrame]
+
+_IN_PLACE = frozenset({"add_", "__iadd__"})
+
+OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], None]
+OnMissed = Callable[[ResidualBlock, str], None]
 
 
 @dataclass(frozen=True)
@@ -29,8 +42,8 @@ class Watcher:
     """Base class of probes: receives the tensors of a pass at the locations of a residual map.
 
     A subclass overrides the methods it needs, and `table`; only overridden methods cost anything, and a backward
-    pass is made if a `…_gradient` method is among them. Tensors are detached. They are the network's own: they must
-    not be changed, nor stored beyond the pass.
+    pass is made if a `…_gradient` method is among them. Tensors are detached and the network's own: they must not be
+    changed, nor stored beyond the pass.
     """
 
     missed: list[Unresolved] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -105,21 +118,216 @@ class BlockWatcher(Watcher):
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
         """Empty the columns of the block's row that depend on its sum."""
         super().on_missed(block, reason)
-        if block.name in self.rows:
-            unchanged = ("block", "name", *self.independent)
-            self.rows[block.name] = {key: value for key, value in self.rows[block.name].items() if key in unchanged}
+        row = self.rows.get(block.name, {})
+        for name in row.keys() - {"block", "name", *self.independent}:
+            del row[name]
 
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; `block` counts from 1."""
         return pd.DataFrame(list(self.rows.values()), columns=list(self.columns))
 
 
-def overrides(watcher: Watcher, method: str) -> bool:
-    """Whether a watcher overrides a method of `Watcher`."""
-    return getattr(type(watcher), method) is not getattr(Watcher, method)
+def overrides(watcher: Watcher, *methods: str) -> bool:
+    """Whether a watcher overrides any of these methods of `Watcher`."""
+    return any(getattr(type(watcher), method) is not getattr(Watcher, method) for method in methods)
 
 
-def needs_gradients(watcher: Watcher) -> bool:
-    """Whether a watcher needs a backward pass."""
-    methods = ("on_layer_gradient", "on_sum_gradient", "on_logits_gradient", "on_parameter_gradient")
-    return any(overrides(watcher, method) for method in methods)
+@contextmanager
+def attach_hooks(setting: Setting, watchers: Sequence[Watcher]) -> Iterator[None]:
+    """Pass the tensors of all passes that the body makes through the network to watchers; then remove the hooks.
+
+    The network computes the same values as without hooks; only what a watcher overrides is hooked. What cannot be
+    observed is appended to the watchers' `missed`.
+    """
+    for watcher in watchers:
+        watcher.missed.clear()
+        watcher.on_start(setting)
+    with ExitStack() as stack:
+        _attach_to_layers(setting, watchers, stack)
+        _attach_to_sums(setting, watchers, stack)
+        _attach_to_parameters(setting, watchers, stack)
+        stack.callback(setting.model.register_forward_hook(partial(_on_output, watchers)).remove)
+        yield
+
+
+def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:
+    calls: dict[str, dict[int, Layer]] = {}
+    concerned = [watcher for watcher in watchers if overrides(watcher, "on_layer", "on_layer_gradient")]
+    for layer in setting.map.layers():
+        interested = [watcher for watcher in concerned if watcher.wants(layer)]
+        if interested and (":" in layer.path or not layer.called):
+            missed = Unresolved(layer.path, "it is no module that is called, so its tensors are not seen")
+            for watcher in interested:
+                watcher.missed.append(missed)
+        elif interested:
+            calls.setdefault(layer.path, {})[layer.call] = layer
+    counter: Counter[str] = Counter()
+    if calls:
+        stack.callback(setting.model.register_forward_pre_hook(lambda *_: counter.clear()).remove)
+
+    def hook(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        layer = calls[path].get(counter[path])
+        counter[path] += 1
+        x, y = first_tensor((args, kwargs)), first_tensor(output)
+        if layer is None or x is None or y is None:
+            return
+        for watcher in concerned:
+            if watcher.wants(layer):
+                watcher.on_layer(layer, module, x.detach(), y.detach())
+                _on_gradient(y, watcher, "on_layer_gradient", layer, module, x.detach())
+
+    for path in calls:
+        module = setting.model.get_submodule(path)
+        stack.callback(module.register_forward_hook(partial(hook, path), with_kwargs=True).remove)
+
+
+def _on_gradient(tensor: Tensor, watcher: Watcher, method: str, *arguments: Any) -> None:
+    """Call a watcher's method, if it overrides it, with arguments and the tensor's gradient, if it gets one."""
+    if tensor.requires_grad and overrides(watcher, method):
+        receive = getattr(watcher, method)
+        tensor.register_hook(lambda gradient: receive(*arguments, gradient.detach()))  # type: ignore[no-untyped-call]
+
+
+def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:
+    interested = [watcher for watcher in watchers if overrides(watcher, "on_sum", "on_sum_gradient")]
+    if not interested:
+        return
+
+    def on_sum(block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        for watcher in interested:
+            watcher.on_sum(block, skip, branches, total.detach())
+            _on_gradient(total, watcher, "on_sum_gradient", block)
+
+    def on_missed(block: ResidualBlock, reason: str) -> None:
+        for watcher in interested:
+            watcher.on_missed(block, reason)
+
+    def hook(block: ResidualBlock, module: ResidualSum, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        skip, branch = (side.detach() for side in inputs)
+        if module.multiplier is not None:
+            branch = branch * per_channel(module.multiplier.detach(), branch)
+        if module.branch_factor != 1.0:
+            branch = branch * module.branch_factor
+        if module.skip_factor != 1.0:
+            skip = skip * module.skip_factor
+        on_sum(block, skip, (branch,), output)
+
+    for block in setting.map.walk():
+        if block.sum is not None and len(block.branches) == 1:
+            total = setting.model.get_submodule(block.sum)
+            assert isinstance(total, ResidualSum)
+            stack.callback(total.register_forward_hook(partial(hook, block)).remove)
+        elif block.sum is not None or not block.sites:
+            on_missed(block, "its residual sum is no addition of two tensors, so its summands are not seen")
+    if any(block.sites for block in setting.map.walk()):
+        mode = _Additions(setting, on_sum, on_missed)
+        stack.enter_context(followed(setting.model, mode.enter, mode.leave))
+        stack.enter_context(mode)
+
+
+class _Additions(TorchFunctionMode):
+    """Intercepts the additions at the sites of a residual map, counted as in `Site`.
+
+    Where a module makes another number of them than its dataflow has, its blocks are reported as missed.
+    """
+
+    def __init__(self, setting: Setting, on_sum: OnSum, on_missed: OnMissed) -> None:
+        super().__init__()
+        self.model, self.on_sum, self.on_missed = setting.model, on_sum, on_missed
+        # A module that runs several times reaches one site for several blocks, in their order.
+        self.blocks: dict[tuple[nn.Module, int], list[tuple[ResidualBlock, Site]]] = defaultdict(list)
+        self.totals: dict[nn.Module, int] = {}
+        for block in setting.map.walk():
+            for site in block.sites:
+                module = self.model.get_submodule(site.module)
+                self.blocks[module, site.index].append((block, site))
+                self.totals[module] = site.total
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new pass."""
+        # The running module calls, and the number of additions that the own code of each has executed.
+        self.running: list[nn.Module] = []
+        self.counts: list[int] = []
+        self.ahead = {key: iter(pairs) for key, pairs in self.blocks.items()}
+        # By block: its skip path, and the ends of the branches that were added so far.
+        self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
+
+    def enter(self, _path: str, module: nn.Module, _: Any) -> None:
+        """Forward pre-hook of every module."""
+        if module is self.model:
+            self.reset()
+        self.running.append(module)
+        self.counts.append(0)
+
+    def leave(self, *_: Any) -> None:
+        """Forward hook of every module."""
+        if not self.running:
+            return
+        module, count = self.running.pop(), self.counts.pop()
+        total = self.totals.get(module, count)
+        if total != count:
+            reason = f"its forward code made {count} additions where its dataflow has {total}"
+            for (owner, _index), blocks in self.blocks.items():
+                for block, _site in blocks if owner is module else ():
+                    self.on_missed(block, reason)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        found = None
+        # Two different tensors and no parameters, so neither biases nor embeddings.
+        operands = args[:2] if name in ADDITIONS and self.running else ()
+        summands = [one for one in operands if isinstance(one, Tensor) and not isinstance(one, nn.Parameter)]
+        if len(summands) == 2 and summands[0] is not summands[1]:
+            found = next(self.ahead.get((self.running[-1], self.counts[-1]), iter(())), None)
+            self.counts[-1] += 1
+        if found is None:
+            return func(*args, **(kwargs or {}))
+        block, site = found
+        summands = [one.detach() for one in summands]
+        if name in _IN_PLACE:
+            summands[0] = summands[0].clone()
+        total = func(*args, **(kwargs or {}))
+        skip, branches = self.summands.setdefault(block.name, (summands[1 - site.branch], []))
+        branches.append(summands[site.branch])
+        # A block's last addition completes its sum.
+        if len(branches) == len(block.sites):
+            del self.summands[block.name]
+            self.on_sum(block, skip, tuple(branches), total)
+        return total
+
+
+def _attach_to_parameters(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:
+    interested = [watcher for watcher in watchers if overrides(watcher, "on_parameter_gradient")]
+
+    def hook(name: str, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        for watcher in interested:
+            watcher.on_parameter_gradient(name, parameter.detach(), parameter.grad)
+
+    for name, parameter in setting.model.named_parameters():
+        if parameter.requires_grad and interested:
+            handle = parameter.register_post_accumulate_grad_hook(partial(hook, name))  # type: ignore[no-untyped-call]
+            stack.callback(handle.remove)
+
+
+def _on_output(watchers: Sequence[Watcher], _module: nn.Module, _inputs: Any, output: Any) -> None:
+    logits = logits_of(output)
+    if logits is not None:
+        for watcher in watchers:
+            watcher.on_logits(logits.detach())
+            _on_gradient(logits, watcher, "on_logits_gradient", logits.detach())
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits in a network's output: its `logits`, or else its first floating-point tensor."""
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return named if isinstance(named, Tensor) else first_tensor(output)
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The first floating-point tensor in a nested value, or None."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    leaves = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return next((leaf for leaf in leaves if leaf.is_floating_point()), None)

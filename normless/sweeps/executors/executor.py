@@ -30,17 +30,26 @@ class Executor(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
-        """Call `function(*args)` as soon as a process is free.
+        """Call `function(*args)`, importable by name and picklable, as soon as a process is free.
 
-        Args:
-            function: importable by name.
-            args: each picklable.
-            group: tasks of a group share data and compiled code; an executor may call them in one process in turn.
-
-        Returns:
-            The future of the result. It raises `WorkerDiedError` if the process died, or the function's exception.
+        Tasks of a group share data and compiled code; an executor may call them in one process in turn. The future
+        raises the function's exception, or `WorkerDiedError` if the process died.
         """
 
 
 # Creates an executor that has not been entered yet.
 ExecutorFactory = Callable[[], Executor]
+
+
+def settle(future: Future[Any], outcome: Future[Any], in_words: Callable[[BaseException], BaseException]) -> None:
+    """Give a future the result of another one that is done, or its error in words."""
+    if not future.set_running_or_notify_cancel():
+        return
+    error = outcome.exception()
+    if error is None:
+        future.set_result(outcome.result())
+    else:
+        explained = in_words(error)
+        if explained is not error and isinstance(explained, NormlessError):
+            explained.__cause__ = error
+        future.set_exception(explained)

@@ -18,10 +18,8 @@ from pebble import ProcessExpired, ProcessPool
 
 from normless.errors import NormlessError
 from normless.machine import available_cores, threads_of_each
-from normless.sweeps.executors.executor import Result, WorkerDiedError
+from normless.sweeps.executors.executor import Result, WorkerDiedError, settle
 
-# All may be submitted at once: waiting here, those of a group are carried out together.
-WINDOW = 1_000_000
 # How often a task is given to a new process because the one it was meant for was gone before it began.
 STARTS = 3
 CONTEXT = get_context("spawn")
@@ -42,15 +40,6 @@ class Task:
     starts: int = 0
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The end of a task in a process."""
-
-    process: WarmProcess
-    task: Task
-    outcome: Future[Any]
-
-
 class LocalExecutor:
     """Worker processes that share the cores, of one thread each if there is one per core; a context manager.
 
@@ -58,13 +47,12 @@ class LocalExecutor:
     has waited longest: replicates of one point share their data and compiled code. The processes ignore Ctrl-C, write
     to standard error alone, and end with this process, even if it is killed.
 
-    Args:
-        workers: number of processes; one per core if None.
-        threads: of each; its share of the cores if None.
-
-    Raises:
-        ValueError: the number of processes is below 1.
+    There is one process per core if `workers` is None; less than 1 is a ValueError. `threads` are those of each, its
+    share of the cores if None.
     """
+
+    # All may be submitted at once: waiting here, those of a group are carried out together.
+    window = 1_000_000
 
     def __init__(self, workers: int | None = None, *, threads: int | None = None) -> None:
         count = available_cores() if workers is None else workers
@@ -76,13 +64,8 @@ class LocalExecutor:
         self._waiting: dict[Hashable, deque[Task]] = {}
         self._working: dict[WarmProcess, Task] = {}
         # Only one thread uses the attributes above; it receives these events.
-        self._events: SimpleQueue[Task | Ended | None] = SimpleQueue()
+        self._events: SimpleQueue[Task | tuple[WarmProcess, Task, Future[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="normless executor", daemon=True)
-
-    @property
-    def window(self) -> int:
-        """Unlimited in practice."""
-        return WINDOW
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -105,7 +88,7 @@ class LocalExecutor:
             if isinstance(event, Task):
                 self._waiting.setdefault(event.group, deque()).append(event)
             else:
-                self._finish(event)
+                self._finish(*event)
             while self._free and self._waiting:
                 process = self._free.pop()
                 self._give(process, self._next_for(process))
@@ -135,44 +118,35 @@ class LocalExecutor:
             # As in a worker that imports its parent's script and so starts workers itself.
             outcome = Future()
             outcome.set_exception(error)
-        outcome.add_done_callback(lambda future: self._events.put(Ended(process, task, future)))
+        outcome.add_done_callback(lambda future: self._events.put((process, task, future)))
 
-    def _finish(self, ended: Ended) -> None:
+    def _finish(self, process: WarmProcess, task: Task, outcome: Future[Any]) -> None:
         """Set the future of a task that ended; a process that died is replaced."""
-        task, error = ended.task, ended.outcome.exception()
-        del self._working[ended.process]
-        self._free.append(ended.process)
+        error = outcome.exception()
+        del self._working[process]
+        self._free.append(process)
         if isinstance(error, (ProcessExpired, BrokenProcessPool)):
             # Part of a message of the killed process may be left in its pipe.
-            ended.process.end()
+            process.end()
             if isinstance(error, BrokenProcessPool) and task.starts < STARTS:
                 self._waiting.setdefault(task.group, deque()).appendleft(task)
                 return
-        if not task.future.set_running_or_notify_cancel():
-            return
-        if error is None:
-            task.future.set_result(ended.outcome.result())
-        else:
-            task.future.set_exception(_explained(error))
+        settle(task.future, outcome, _in_words)
 
 
-def _explained(error: BaseException) -> BaseException:
+def _in_words(error: BaseException) -> BaseException:
     """The error of a process in words; an exception of the task itself is unchanged."""
-    explained: NormlessError
     if isinstance(error, ProcessExpired):
-        explained = WorkerDiedError(
+        return WorkerDiedError(
             f"its process died with exit code {error.exitcode}; a process that needs more memory than there is "
             "ends like this, and fewer workers need less."
         )
-    elif isinstance(error, BrokenProcessPool):
-        explained = NoWorkerError(
+    if isinstance(error, BrokenProcessPool):
+        return NoWorkerError(
             "no worker process could start; a script that starts them needs its own statements under "
             'if __name__ == "__main__", since every worker imports the script.'
         )
-    else:
-        return error
-    explained.__cause__ = error
-    return explained
+    return error
 
 
 class WarmProcess:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from normless.errors import NormlessError
 from normless.machine import available_cores
-from normless.sweeps.executors.executor import Result, WorkerDiedError
+from normless.sweeps.executors.executor import Result, WorkerDiedError, settle
 
 # Tasks that wait in the cluster: enough to keep short ones running, few enough not to burden it.
 SMALLEST_WINDOW = 1000
@@ -45,6 +45,9 @@ class RayExecutor:
         workers: the most tasks at once; what there is room for if None.
         gpus_per_run: of each task; 0.25 lets four share one.
 
+    Attributes:
+        window: the number of tasks that may wait in the cluster.
+
     Raises:
         ValueError: the number of workers is below 1, or the GPUs are negative.
     """
@@ -60,13 +63,8 @@ class RayExecutor:
         self._ray: ModuleType | None = None
         self._owns = False
         self._task: Any = None
-        self._window = SMALLEST_WINDOW
+        self.window = SMALLEST_WINDOW
         self._open: set[Future[Any]] = set()
-
-    @property
-    def window(self) -> int:
-        """The number of tasks that may wait in the cluster."""
-        return self._window
 
     def __enter__(self) -> Self:
         """Connect to the cluster, or start it."""
@@ -77,10 +75,10 @@ class RayExecutor:
         self._ray = ray
         self._task = ray.remote(num_cpus=1, num_gpus=self._gpus, max_retries=0)(_carry_out)
         slots = int(ray.cluster_resources().get("CPU", 1))
-        self._window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
+        self.window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
         if self._workers is not None and not (self._owns and self._address is None):
             # In a cluster that others use too, the limit is on the tasks submitted.
-            self._window = self._workers
+            self.window = self._workers
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,29 +102,19 @@ class RayExecutor:
         return future
 
     def _connect(self, ray: ModuleType) -> None:
-        quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-        if self._address is not None:
-            ray.init(address=self._address, **quiet)
-            return
-        ray.init(
-            address="local",
-            num_cpus=self._workers or available_cores(),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
-            **quiet,
-        )
+        started = {
+            "num_cpus": self._workers or available_cores(),
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+        }
+        options: dict[str, Any] = {} if self._address is not None else started
+        ray.init(address=self._address or "local", log_to_driver=False, configure_logging=False, **options)
 
     def _finish(self, outcome: Future[Any], future: Future[Any]) -> None:
         """Set the future of a task that ended; called in a thread of Ray."""
         self._open.discard(future)
-        if not future.set_running_or_notify_cancel():
-            return
-        error = outcome.exception()
-        if error is None:
-            future.set_result(outcome.result())
-        else:
-            future.set_exception(_explained(error))
+        settle(future, outcome, _in_words)
 
 
 @cache
@@ -151,37 +139,27 @@ def _ray(*, local: bool) -> ModuleType:
 
 def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
     """In a worker process: carry out a function on its arguments, by one thread."""
-    _prepare(paths)
-    function, args = pickle.loads(task)
-    return function(*args)
-
-
-@cache
-def _prepare(paths: tuple[str, ...]) -> None:
     sys.path += [path for path in paths if path not in sys.path]
     import torch
 
     torch.set_num_threads(1)
+    function, args = pickle.loads(task)
+    return function(*args)
 
 
-def _explained(error: BaseException) -> BaseException:
+def _in_words(error: BaseException) -> BaseException:
     """An error of Ray in words; an exception of the task itself is unchanged."""
     from ray import exceptions
 
     if isinstance(error, exceptions.RayTaskError):
-        cause = error.cause
-        return cause if isinstance(cause, Exception) else error
+        return error.cause if isinstance(error.cause, Exception) else error
     lost = (
         exceptions.WorkerCrashedError,
         exceptions.NodeDiedError,
         exceptions.OutOfMemoryError,
         exceptions.ObjectLostError,
     )
-    explained: NormlessError
     text = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, lost):
-        explained = WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
-    else:
-        explained = ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
-    explained.__cause__ = error
-    return explained
+        return WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
+    return ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from normless.train.decoding.beam import beam_search, length_penalty
-from normless.train.decoding.bleu import Bleu, bleu
-from normless.train.decoding.greedy import greedy_search
-from normless.train.decoding.prefixes import Hypothesis
-from normless.train.decoding.translate import translate
+from normless.train.decoding.search import Hypothesis, beam_search, greedy_search, length_penalty
+from normless.train.decoding.translate import Bleu, bleu, translate
 
 __all__ = ["Bleu", "Hypothesis", "beam_search", "bleu", "greedy_search", "length_penalty", "translate"]

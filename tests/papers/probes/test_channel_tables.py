@@ -18,9 +18,9 @@ from normless.probes import observe
 from normless_papers.probes.channel_contributions import ChannelContributions, contributions, dominance_table
 from normless_papers.probes.channel_gradients import ChannelGradients, channel_gradient_spread
 from normless_papers.probes.channel_pairs import ChannelPairs, effective_rank, rank_one_share
-from normless_papers.probes.layer_summands import UnknownSummandsError
 from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
 from normless_papers.probes.summand_distribution import SummandDistribution, summand_statistics
+from normless_papers.probes.summands import UnknownSummandsError
 
 INPUTS, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 from normless.probes import observe
-from normless_papers.probes.gradient_sums import COLUMNS, GradientSums
+from normless_papers.probes.gradient_sums import GradientSums
 
 
 def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -28,7 +28,7 @@ def test_every_layer_has_the_gradient_of_autograd(scheme: str) -> None:
     inputs, targets = torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 4])
     exact = weight_gradients(model, inputs, targets)
     table = measured(GradientSums(), model, inputs, targets)
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == GradientSums.columns
     assert set(table["layer"]) == set(exact)
     assert table["order"].tolist() == list(range(1, len(exact) + 1))
     for row in table.to_dict(orient="records"):

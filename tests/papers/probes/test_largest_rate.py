@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from normless.models import wide_resnet
-from normless_papers.probes.largest_rate import WarmStart, largest_stable_rate
+from normless_papers.probes.divergence import WarmStart, largest_stable_rate
 
 
 class Parabola(nn.Module):

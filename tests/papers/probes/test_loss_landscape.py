@@ -14,7 +14,7 @@ from torch import nn
 
 from normless.models import wide_resnet
 from normless.probes import probe
-from normless.probes.logits import LogitGradients
+from normless.probes.moments import LogitGradients
 from normless_papers.probes.divergence import momentum_sgd
 from normless_papers.probes.loss_landscape import loss_along, moments_along, moved, observe_along, steepest_descent
 
@@ -87,6 +87,10 @@ def test_a_direction_of_another_network_is_refused() -> None:
         moved(model, {"bias": torch.ones(3)}, 1.0),
     ):
         pass
+    with pytest.raises(ValueError, match="no trainable parameter 'other'"):
+        loss_along(model, x, y, {"other": torch.ones(1)}, [0.0], loss=F.mse_loss)
+    with pytest.raises(ValueError, match=r"direction of bias has the shape \(3,\)"):
+        loss_along(model, x, y, {"bias": torch.ones(3)}, [0.0], loss=F.mse_loss)
     with pytest.raises(ValueError, match="This Linear has no trainable parameter"):
         loss_along(model.requires_grad_(False), x, y, {}, [0.0], loss=F.mse_loss)
 

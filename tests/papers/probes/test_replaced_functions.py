@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -40,3 +42,10 @@ def test_a_former_function_gives_the_watchers_table(
         function = getattr(package, name)
     table = function(model, *batch, *arguments, training=training)
     pd.testing.assert_frame_equal(table, measured(watcher, model, *batch, training=training))
+
+
+@pytest.mark.parametrize("package", [normless_papers.probes, normless_papers.theory])
+def test_no_public_name_is_hidden_by_a_module(package: ModuleType) -> None:
+    for module in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+    assert [name for name in package.__all__ if isinstance(getattr(package, name), ModuleType)] == []

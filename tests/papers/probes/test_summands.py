@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from normless.nn import scalar_affine
 from normless.nn.standardized import scaled_std
 from normless_papers.probes import summands
-from normless_papers.probes.layer_summands import UnknownSummandsError, summands_of
+from normless_papers.probes.summands import UnknownSummandsError, summands_of
 
 CONVOLUTIONS = {False: (nn.Conv1d, nn.Conv2d, nn.Conv3d), True: (nn.ConvTranspose1d, nn.ConvTranspose2d)}
 PADDINGS = ("zeros", "circular", "replicate")

@@ -14,7 +14,7 @@ from worlds.world import World
 
 from normless_papers.de_smith import METHODS
 from normless_papers.published import published_as
-from normless_papers.skipinit.batch_sizes import BEST_BATCH, GHOST
+from normless_papers.skipinit.training import BEST_BATCH, GHOST
 
 _PRINTED = published_as("zeroinit/figure-2").rows[0]["value"]
 SATURATION = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from math import log, log2
 from pathlib import Path
@@ -15,12 +14,10 @@ from worlds.world import World
 
 from normless_papers.agreement import Agreement
 from normless_papers.claims import Estimate
-from normless_papers.fixup.bounds import InputBounds, SetBounds
-from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH, Updates
-from normless_papers.fixup.dynamics import WITH, WITHOUT, Dynamics
+from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH
+from normless_papers.fixup.dynamics import WITH, WITHOUT
 from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN
-from normless_papers.fixup.method import Method, Rules
-from normless_papers.fixup.updates import RATES, ScalarBranch, UpdateTerms
+from normless_papers.fixup.updates import RATES
 from normless_papers.published import published_as
 
 
@@ -38,43 +35,38 @@ def world(published: Callable[[], Any], opposite: Callable[[], Any]) -> World:
     return World(ignoring(published), ignoring(opposite))
 
 
-def _rules(blocks: int, layers: str) -> Rules:
+def _rules(blocks: int, layers: str) -> dict[str, float]:
     """As the box prints them: `layers` is m=2 or m=3 of the examples."""
     quantities = printed("fixup/fixup")
     exponent = Fraction(quantities["examples"][layers].removeprefix("L^(").removesuffix(")"))
-    same = ("zeros", "branches", "logits", "loss", "inner weights", "other weights", "multipliers", "biases")
-    return Rules(
-        blocks=blocks,
-        factor=blocks ** float(exponent),
-        deviation=0.1,
-        he=0.1,
-        error=0.001,
-        multiplier=quantities["multiplier_init"],
-        bias=quantities["bias_init"],
+    return {
+        "blocks": blocks,
+        "factor": blocks ** float(exponent),
+        "deviation": 0.1,
+        "he": 0.1,
+        "error": 0.001,
+        "multiplier": quantities["multiplier_init"],
+        "bias": quantities["bias_init"],
         # Figure 1: a multiplier and four biases in a basic block; a bias after the stem and before the classifier.
-        multipliers=blocks,
-        biases=4 * blocks + 2,
-        convolutions=2 * blocks + 1,
-        with_bias=0,
-        agreements=tuple(Agreement(name, 0.0) for name in same),
-    )
+        "multipliers": blocks,
+        "biases": 4 * blocks + 2,
+        "convolutions": 2 * blocks + 1,
+        "with_bias": 0,
+    }
 
 
-def _method() -> Method:
-    formula = (Agreement("logits", 0.0), Agreement("gradients", 0.0))
-    return Method(_rules(54, "m=2"), _rules(16, "m=3"), formula)
+def _method(deviation: float = 0.0) -> tuple[dict[str, float], dict[str, float], list[Agreement]]:
+    same = ("zeros", "branches", "logits", "loss", "inner weights", "other weights", "multipliers", "biases")
+    agreements = [Agreement(name, deviation) for name in (*same, *same, "logits", "gradients")]
+    return _rules(54, "m=2"), _rules(16, "m=3"), agreements
 
 
-def _another_method() -> Method:
+def _another_method() -> tuple[dict[str, float], dict[str, float], list[Agreement]]:
     """Standard weights in every layer, norms' vectors for multipliers, layers with biases."""
-    found = _method()
-
-    def other(rules: Rules) -> Rules:
-        away = tuple(replace(one, deviation=1.0) for one in rules.agreements)
-        return replace(rules, factor=1.0, deviation=0.2, multipliers=64 * rules.blocks, with_bias=1, agreements=away)
-
-    formula = tuple(replace(one, deviation=1.0) for one in found.formula)
-    return Method(other(found.basic), other(found.bottleneck), formula)
+    basic, bottleneck, agreements = _method(deviation=1.0)
+    for rules in (basic, bottleneck):
+        rules |= {"factor": 1.0, "deviation": 0.2, "multipliers": 64 * rules["blocks"], "with_bias": 1}
+    return basic, bottleneck, agreements
 
 
 def _doubling() -> dict[str, Estimate]:
@@ -108,7 +100,7 @@ def _sets(homogeneous: bool) -> pd.DataFrame:
     )
 
 
-def _input_bounds(right: bool) -> InputBounds:
+def _input_bounds(right: bool) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """Gradients twice their bound, or half of it; logits zero at Fixup's start, or not."""
     losses = pd.DataFrame({"loss": [5.0, 9.0], "entropy": [1.0, 2.0], "input_norm": [2.0, 4.0]})
     excess = losses["loss"] - losses["entropy"]
@@ -118,10 +110,10 @@ def _input_bounds(right: bool) -> InputBounds:
     if not right:
         rows = rows.assign(inner_product=0.0, gradient_norm=bound / 2)
         start = start.assign(gradient_norm=1.0, loss=5.0)
-    return InputBounds(rows, start, 10)
+    return rows, start, 10
 
 
-def _set_bounds(right: bool) -> SetBounds:
+def _set_bounds(right: bool) -> tuple[pd.DataFrame, Estimate, pd.DataFrame]:
     """The same of sets; gradients that grow tenfold from depth to depth, or fall so."""
     rows = pd.DataFrame({"set": ["stem", "classifier"], "excess": [4.0, 4.0], "bound": [2.0, 1.0]})
     factor, sign = (2.0, 1) if right else (0.5, -1)
@@ -132,10 +124,10 @@ def _set_bounds(right: bool) -> SetBounds:
         for place, depth in enumerate((20, 56, 110))
         for draw in range(3)
     )
-    return SetBounds(rows, Estimate(float(sign), 0.1, 100), grown)
+    return rows, Estimate(float(sign), 0.1, 100), grown
 
 
-def _updates(right: bool) -> Updates:
+def _updates(right: bool) -> tuple[dict[tuple[str, int, int], Estimate], dict[int, Any]]:
     """One function's update with Fixup at every depth, and sixteen times as large with the others; or the reverse."""
     grows = Estimate(log(16), 0.1, 16)
     level = Estimate(0.0, 0.1, 16)
@@ -145,23 +137,18 @@ def _updates(right: bool) -> Updates:
     sizes |= {(scheme, 0, depth): one for scheme in WITH_DEPTH for depth, one in ((4, level), (16, others))}
     shortcut = printed("fixup/design-goal")["shortcut_layers_imagenet"]
     wrong = {"convolutions": 50, "fully_connected": 1}
-    return Updates(sizes, dict.fromkeys((50, 101, 152), shortcut if right else wrong))
+    return sizes, dict.fromkeys((50, 101, 152), shortcut if right else wrong)
 
 
-def _update_terms(right: bool) -> UpdateTerms:
+def _update_terms(right: bool) -> tuple[Any, Estimate]:
     """What a formula to first order leaves is of second order, or of first."""
     order = 2 if right else 1
     wrong = 0.0 if right else 1.0
-    return UpdateTerms(
-        same=Agreement("The terms are the paper's J_l^i", wrong, 1e-9),
-        remainders={rate: rate**order for rate in RATES},
-        asymmetry=wrong,
-        eigenvalue=0.1 - wrong,
-        slopes=Estimate(order - 1, 0.1, 16),
-    )
+    same = Agreement("The terms are the paper's J_l^i", wrong, 1e-9)
+    return (same, {rate: rate**order for rate in RATES}, wrong, 0.1 - wrong), Estimate(order - 1, 0.1, 16)
 
 
-def _scalar_branch(right: bool) -> ScalarBranch:
+def _scalar_branch(right: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Equations 17 and 18: ΔF = -η Σ (∏_{k≠i} a_k)² with x = ∂l/∂F = 1; or standard scalars and rescaled ones."""
     rate, rows, slopes = 1e-3, [], []
     for option in ("equal", "zero_last", "ones"):
@@ -176,10 +163,10 @@ def _scalar_branch(right: bool) -> ScalarBranch:
                     | {"update": -rate * terms * others**2, "output": output if right else 1.0 - bool(output)}
                 )
             slopes.append({"option": option, "layers": layers, "slope": -1.0 if rescaled else 0.0})
-    return ScalarBranch(pd.DataFrame(rows), pd.DataFrame(slopes))
+    return pd.DataFrame(rows), pd.DataFrame(slopes)
 
 
-def _dynamics(right: bool) -> Dynamics:
+def _dynamics(right: bool) -> tuple[pd.DataFrame, int, int]:
     """Of three draws: after step 200 norms shrink and the multiplier grows; or they grow, and it falls as it rose."""
     courses = {100: (2.0, 1.0), 200: (1.9, 1.0), 300: (1.5, 1.2)} if right else {
         100: (1.9, 0.9), 200: (2.0, 1.0), 300: (2.5, 0.8),
@@ -197,7 +184,7 @@ def _dynamics(right: bool) -> Dynamics:
                     "log_rate": 2 * log(near * alpha / norm),
                 }
                 rows.append(row)
-    return Dynamics(pd.DataFrame(rows), 200, 300)
+    return pd.DataFrame(rows), 200, 300
 
 
 WORLDS: dict[str, World] = {

@@ -14,9 +14,8 @@ from worlds.world import World
 from normless_papers.agreement import Agreement
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Estimate
-from normless_papers.fixup.baselines import Calibrated, Scaled
 from normless_papers.fixup.depth import first_epochs
-from normless_papers.fixup.translation import SCHEMES, Template
+from normless_papers.fixup.translation import SCHEMES
 from normless_papers.published import published_as
 from normless_papers.runs import Runs
 
@@ -64,23 +63,22 @@ def _runs(artefact: str, methods: Mapping[str, str], endings: Endings, folder: P
     return first_epochs(made_up(endings, folder), methods, efforts)
 
 
-def _scaled(folder: Path, right: bool) -> Scaled:
+def _scaled(folder: Path, right: bool) -> tuple[Agreement, Estimate, Estimate, Runs]:
     methods = {"sqrt(1/2)": "sqrt2", "BatchNorm": "batch_norm", "Fixup": "fixup"}
-    return Scaled(
-        sums=Agreement("Every sum is √½ (x + F(x))", 0.0 if right else 1.0, 1e-6),
-        per_block=Estimate(1.0 if right else 1.5, 0.001, 32),
-        ratio=Estimate(1.0 if right else 0.5, 0.01, 32),
-        runs=_runs("fixup/sqrt2-scaling", methods, _first_epoch if right else _deep_baselines, folder),
+    return (
+        Agreement("Every sum is √½ (x + F(x))", 0.0 if right else 1.0, 1e-6),
+        Estimate(1.0 if right else 1.5, 0.001, 32),
+        Estimate(1.0 if right else 0.5, 0.01, 32),
+        _runs("fixup/sqrt2-scaling", methods, _first_epoch if right else _deep_baselines, folder),
     )
 
 
-def _calibrated(folder: Path, right: bool) -> Calibrated:
+def _calibrated(folder: Path, right: bool) -> tuple[Mapping[str, list[float]], Agreement, Runs]:
     methods = {"LSUV": "lsuv", "BatchNorm": "batch_norm", "Fixup": "fixup"}
-    return Calibrated(
-        branches=[1.0, 1.01] if right else [1.0, 2.0],
-        layers=[0.99, 1.0] if right else [0.5, 1.0],
-        rows=Agreement("Every weight is orthogonal up to its scale", 0.0 if right else 1.0, 1e-4),
-        runs=_runs("fixup/lsuv", methods, _first_epoch if right else _deep_baselines, folder),
+    return (
+        {"branch": [1.0, 1.01] if right else [1.0, 2.0], "weight layer": [0.99, 1.0] if right else [0.5, 1.0]},
+        Agreement("Every weight is orthogonal up to its scale", 0.0 if right else 1.0, 1e-4),
+        _runs("fixup/lsuv", methods, _first_epoch if right else _deep_baselines, folder),
     )
 
 
@@ -182,7 +180,7 @@ def _no_translation(labels: Mapping[str, str], settings: Mapping[str, Any]) -> E
     return Ending(0.7, bleu=30.0, chance=0.05)
 
 
-def _template(outcomes: Sequence[str], right: bool) -> Template:
+def _template(outcomes: Sequence[str], right: bool) -> tuple[tuple[Agreement, ...], pd.DataFrame, pd.DataFrame]:
     """Three runs of Fixup with these outcomes, and three of layer normalization that trained."""
     names = ("ends", "scaled", "kept", "embedding", "branches")
     wanted = {"layer norms": 0, "scalar multipliers": 10, "scalar biases": 49}
@@ -192,7 +190,7 @@ def _template(outcomes: Sequence[str], right: bool) -> Template:
         for scheme in SCHEMES
         for seed, outcome in enumerate(outcomes if scheme == "fixup" else ["trained"] * 3)
     ]
-    return Template(
+    return (
         tuple(Agreement(name, 0.0 if right else 1.0) for name in names),
         pd.DataFrame(
             {"quantity": name, "count": count + (not right), "by_template": count} for name, count in wanted.items()

@@ -9,7 +9,6 @@ from worlds.facts import both, drawn
 
 from normless_papers.claims import Estimate
 from normless_papers.gamma.parameter_groups import APPLIED, PRINTED
-from normless_papers.gamma.stream_of_trained import TrainedStreams
 from normless_papers.published import published_as
 
 
@@ -61,7 +60,7 @@ def figure_6(right: bool) -> dict[str, Estimate]:
     return {role: drawn(-2.0 if right else 0.0) for role in ("other", "last", "down", "stem")}
 
 
-def figure_5(right: bool) -> TrainedStreams:
+def figure_5(right: bool) -> tuple[list[pd.DataFrame], float, float]:
     """Set at the start of each stage and falling in it; or the other way round."""
     rows = [
         {"block": f"{stage}-{index}", "stage": stage, "index": index, "variance": stage + 1 / (1 + index)}
@@ -69,7 +68,7 @@ def figure_5(right: bool) -> TrainedStreams:
         for index in range(count)
     ]
     table = pd.DataFrame(rows)
-    return TrainedStreams((table if right else table.assign(variance=-table["variance"]),), 1.0, 0.1)
+    return [table if right else table.assign(variance=-table["variance"])], 1.0, 0.1
 
 
 WORLDS = {

@@ -15,8 +15,7 @@ from worlds.world import World
 
 from normless.sweeps import Laboratory, RateGrid
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.gamma.decay_comparison import BASELINE
-from normless_papers.gamma.image_guidelines import Branches, compared_by_role
+from normless_papers.gamma.image_guidelines import BASELINE, compared_by_role
 from normless_papers.published import published_as
 
 # Differences to L2 on the weights alone, where the paper prints one number for no network, or none but a direction.
@@ -68,7 +67,7 @@ def facts(artefact: str, folder: Path, right: bool) -> Any:
         settings["effort"] = replace(settings["effort"], rates=RateGrid((2.0**-4,), None))
     if artefact == "gamma/guideline-1":
         comparison = compared_by_role(context, settings["effort"])
-        return Branches(comparison, shares(right))
+        return comparison, shares(right)
     return found.function(context, **settings).facts
 
 

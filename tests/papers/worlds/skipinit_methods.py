@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,13 @@ from worlds.world import World
 from normless_papers.bias_and_dropout import RegularizedFacts
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
-from normless_papers.skipinit.batch_statistics import BatchStatistics
-from normless_papers.skipinit.covariances import CovarianceFacts, Moments
-from normless_papers.skipinit.initialization import BatchStatisticsOfBlocks
-from normless_papers.skipinit.normalization import Definition
-from normless_papers.skipinit.reference_code import Port
-from normless_papers.skipinit.scalar_bias import ScalarBiasFacts
 
 # What the printed list of blocks adds up to, counted by hand.
 PARAMETERS = 25_530_488
 
 
-def definition(agree: bool) -> Definition:
-    return Definition(agreements(agree=agree), 0.5 if agree else 0.0)
+def definition(agree: bool) -> Any:
+    return agreements(agree=agree), 0.5 if agree else 0.0
 
 
 def depth_world(right: bool) -> Any:
@@ -47,7 +40,7 @@ def depth_world(right: bool) -> Any:
 
 def skipinit(folder: Path, right: bool) -> Any:
     facts = invented("skipinit/skipinit", depth_world(right), folder, depth=10, width=1)[0].facts
-    return replace(facts, norms=(5, 0 if right else 2), agreements=agreements(agree=right))
+    return (5, 0 if right else 2), agreements(agree=right), facts[2]
 
 
 def regularized(right: bool) -> RegularizedFacts:
@@ -56,7 +49,7 @@ def regularized(right: bool) -> RegularizedFacts:
     return RegularizedFacts(17, 17 if right else 16, agreements(agree=right), shares)
 
 
-def scalar_bias(right: bool) -> ScalarBiasFacts:
+def scalar_bias(right: bool) -> Any:
     printed = {
         row["method"]: row["top1"] for row in published_as("skipinit/table-7").rows if row["batch_size"] == 256
     }
@@ -64,7 +57,7 @@ def scalar_bias(right: bool) -> ScalarBiasFacts:
         biased, plain = "regularized_skipinit_scalar_bias", "regularized_skipinit"
         printed |= {biased: printed[plain], plain: printed[biased]}
     top1 = {method: Estimate(value, 0.12) for method, value in printed.items()}
-    return ScalarBiasFacts(16, (1,) * 16 if right else (1,) * 15 + (2,), agreements(agree=right), 256, top1)
+    return (16, (1,) * 16 if right else (1,) * 15 + (2,), agreements(agree=right)), 256, top1
 
 
 def figure_2(right: bool) -> dict[str, pd.DataFrame]:
@@ -81,7 +74,7 @@ def figure_2(right: bool) -> dict[str, pd.DataFrame]:
     return {"a": a, "b": pd.DataFrame({"block": block, **b}), "c": pd.DataFrame({"block": block, **c})}
 
 
-def figure_5(right: bool) -> BatchStatisticsOfBlocks:
+def figure_5(right: bool) -> tuple[pd.DataFrame, int]:
     # The printed laws, evaluated.
     laws = {row["quantity"]: row["value"] for row in published_as("skipinit/figure-5").rows}
     columns = {
@@ -100,52 +93,55 @@ def figure_5(right: bool) -> BatchStatisticsOfBlocks:
     table = pd.DataFrame(rows)
     if not right:
         table[list(columns.values())] = 1.5 + table[list(columns.values())] ** 2
-    return BatchStatisticsOfBlocks(table, 1000)
+    return table, 1000
 
 
-def moments(level: float, *, right: bool) -> Moments:
+def moments(level: float, *, right: bool) -> dict[str, Estimate]:
     """δ_il (1 + (π - 1) δ_jm) / π, or a world in which examples have nothing in common and channels do."""
-    if right:
-        return Moments(drawn(0.0), drawn(level), drawn(level / pi), drawn(0.0))
-    return Moments(drawn(0.5), drawn(2 * level + 0.5), drawn(0.5 - level), drawn(0.5))
+    means = (0.0, level, level / pi, 0.0) if right else (0.5, 2 * level + 0.5, 0.5 - level, 0.5)
+    return dict(zip(("mean", "variance", "examples", "channels"), map(drawn, means), strict=True))
 
 
-def covariance(right: bool) -> CovarianceFacts:
+def covariance(right: bool) -> Any:
     one = moments(1.0, right=right)
-    crossed = Moments(*[drawn(0.0 if right else 0.5)] * 4)
-    return CovarianceFacts(one, one, one, crossed, 0.01 if right else 0.3)
+    crossed = dict.fromkeys(one, drawn(0.0 if right else 0.5))
+    return {"stream": one, "deepest": one, "branch": one, "crossed": crossed}, 0.01 if right else 0.3
 
 
-def batch_statistics(right: bool) -> dict[int, BatchStatistics]:
+def batch_statistics(right: bool) -> dict[int, tuple[Estimate, ...]]:
     facts = {}
     for batch in (8, 64, 1000):
         mean_square = 1 / pi + (pi - 1) / (pi * batch)
         if right:
-            facts[batch] = BatchStatistics(drawn(mean_square, 0.005), drawn(1 - mean_square, 0.005), drawn(1.0))
+            facts[batch] = (drawn(mean_square, 0.005), drawn(1 - mean_square, 0.005), drawn(1.0))
         else:
-            facts[batch] = BatchStatistics(drawn(1 - mean_square, 0.005), drawn(mean_square, 0.005), drawn(2.0))
+            facts[batch] = (drawn(1 - mean_square, 0.005), drawn(mean_square, 0.005), drawn(2.0))
     return facts
 
 
-def port(right: bool) -> Port:
+BUILT = ("parameters", "multipliers", "groups", "sizes", "dropouts", "classes")
+
+
+def port(right: bool) -> Any:
     printed = {row["quantity"]: row["value"] for row in published_as("skipinit/appendix-g-resnet50-v2").rows}
     groups = tuple(printed["blocks_per_group"])
     if not right:
         sizes = (224, 112, 56, *([56] * 16))
-        return Port(PARAMETERS + 1, (1.0,) * 15, (4, 4, 4, 4), sizes, (0.8,), 10, agreements(agree=False))
+        built = (PARAMETERS + 1, (1.0,) * 15, (4, 4, 4, 4), sizes, (0.8,), 10)
+        return dict(zip(BUILT, built, strict=True)), agreements(agree=False)
     sides = [side for count, side in zip(groups, (56, 28, 14, 7), strict=True) for side in [side] * count]
     # The last block of a group has the stride.
     for end, side in ((3, 28), (7, 14), (13, 7)):
         sides[end - 1] = side
-    return Port(
+    built = (
         PARAMETERS,
         (printed["res_multiplier_init"],) * sum(groups),
         groups,
         (224, 112, 56, *sides),
         (1 - printed["keep_prob"],),
         printed["num_classes"],
-        agreements(agree=True),
     )
+    return dict(zip(BUILT, built, strict=True)), agreements(agree=True)
 
 
 WORLDS = {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import e, log10, sqrt
+from typing import Any
 
 import pandas as pd
 from worlds.world import World, given
-
-from normless_papers.understanding_bn.matrix_products import Law
-from normless_papers.understanding_bn.one_layer_training import Systems
 
 SIZE, RUNS = 1000, 5
 
@@ -19,14 +17,14 @@ def edge(factors: int) -> float:
     return (factors + 1.0) ** (factors + 1) / float(factors) ** factors
 
 
-def law(distance: float, beyond: float, moment: float, slope: float, large: float) -> Law:
+def law(distance: float, beyond: float, moment: float, slope: float, large: float) -> Any:
     """Theorem 1: distances, and its other numbers as multiples of what it says."""
     factors = (1, 2, 3)
     distances = pd.DataFrame({"factors": factors, "run": 0, "distance": distance, "beyond_edge": beyond})
     rows: list[tuple[str, int, float, float]] = [("upper_edge_for_large_M", 1000, large, 1001 * e)]
     rows += [("mean of s⁴", count, moment * (count + 1), count + 1.0) for count in factors]
     rows += [("behaviour_at_zero", count, -slope * count / (count + 1), -count / (count + 1)) for count in factors]
-    return Law(SIZE, distances, pd.DataFrame(rows, columns=["quantity", "factors", "value", "predicted"]))
+    return SIZE, distances, pd.DataFrame(rows, columns=["quantity", "factors", "value", "predicted"])
 
 
 def products(heaviness: Callable[[int], float], largest: Callable[[int], float], distance: float) -> pd.DataFrame:
@@ -66,7 +64,7 @@ def densities(integral: float, near: list[float], deviation: float) -> pd.DataFr
     return table.assign(deviation_from_marchenko_pastur=deviation)
 
 
-def systems(deviation: float, steps: list[float], largest: list[float], ratio: list[float]) -> Systems:
+def systems(deviation: float, steps: list[float], largest: list[float], ratio: list[float]) -> Any:
     """Proposition 1, with systems of condition 2, 4 and 8 whose smallest singular value is 1."""
     table = pd.DataFrame(
         {
@@ -77,7 +75,7 @@ def systems(deviation: float, steps: list[float], largest: list[float], ratio: l
             "predicted_gradient_ratio": [4.0, 16.0, 64.0],
         }
     )
-    return Systems(pd.DataFrame([dict.fromkeys(("loss", "minimum", "decoupling"), deviation)]), table)
+    return pd.DataFrame([dict.fromkeys(("loss", "minimum", "decoupling"), deviation)]), table
 
 
 def stranded(count: int) -> float:

@@ -9,8 +9,7 @@ import pandas as pd
 from worlds.world import World, given
 
 from normless_papers.published import published_as
-from normless_papers.understanding_bn.initial_pass import HISTOGRAM_LAYERS, READING_LAYERS
-from normless_papers.understanding_bn.initializations import Measured
+from normless_papers.understanding_bn.initializations import HISTOGRAM_LAYERS, READING_LAYERS, Measured
 
 DRAWS = 5
 Rows = Sequence[Mapping[str, Any]]

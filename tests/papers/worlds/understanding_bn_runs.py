@@ -17,11 +17,11 @@ from normless_papers.claims import Estimate
 from normless_papers.published import published_as
 from normless_papers.understanding_bn import architecture_rates as architectures
 from normless_papers.understanding_bn import reference_runs as reference
-from normless_papers.understanding_bn.batch_norm_parts import CENTRED, NONE, NORMALIZED, SCALED, WHOLE
-from normless_papers.understanding_bn.protocol import FIRST_EPOCHS
 from normless_papers.understanding_bn.rate_search import AXIS as PARTS_AXIS
+from normless_papers.understanding_bn.rate_search import CENTRED, NONE, NORMALIZED, SCALED, WHOLE
 
 PAPER = "understanding-bn"
+FIRST_EPOCHS = 165
 GAIN = published_as(f"{PAPER}/figure-17").rows[0]["value"]
 TOP = published_as(f"{PAPER}/figure-16").rows[0]["value"]
 TABLE_2 = {", ".join(row["parts"]): row for row in published_as(f"{PAPER}/table-2").rows}
@@ -61,7 +61,7 @@ def _opposite_parts(labels: Mapping[str, str], point: Point) -> End:
 
 def _setup_opposite(folder: Path) -> Any:
     facts = swept(f"{PAPER}/experimental-setup", _opposite_parts, folder).facts
-    return replace(facts, drops=(0.3,), factors=(2.0,))
+    return facts[0], (0.3,), (2.0,)
 
 
 REFERENCE = {
@@ -93,7 +93,7 @@ def _on_top(ends: Mapping[str, End], top: float, folder: Path) -> Any:
     facts = swept(f"{PAPER}/figure-16", partial(_reference, ends), folder).facts
     sizes = {"none": 2.0, "batch norm": 0.0, "batch norm on top": top}
     scales = {name: Estimate(size, 0.0, 3, dict.fromkeys(range(3), size)) for name, size in sizes.items()}
-    return replace(facts, scales=scales)
+    return facts, scales
 
 
 def _rates(highest: Mapping[str, float], warm: float | None, labels: Mapping[str, str], point: Point) -> End:
@@ -119,8 +119,10 @@ OPPOSITE_HIGHEST = {
 
 
 def _alternating_opposite(folder: Path) -> Any:
-    facts = swept(f"{PAPER}/alternating-normalization", partial(_rates, OPPOSITE_HIGHEST, None), folder).facts
-    return replace(facts, alternation=tuple(replace(one, deviation=1.0) for one in facts.alternation))
+    runs, alternation = swept(
+        f"{PAPER}/alternating-normalization", partial(_rates, OPPOSITE_HIGHEST, None), folder
+    ).facts
+    return runs, [replace(one, deviation=1.0) for one in alternation]
 
 
 def _of(name: str, ends: Callable[..., End]) -> Callable[[Path], Any]:

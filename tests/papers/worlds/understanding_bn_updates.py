@@ -12,9 +12,8 @@ from worlds.world import World
 from normless.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.published import published_as
-from normless_papers.understanding_bn.diverging_update import Divergence
 from normless_papers.understanding_bn.initializations import Measured
-from normless_papers.understanding_bn.minibatch_noise import StepNoise
+from normless_papers.understanding_bn.single_updates import Divergence
 
 PAPER = "understanding-bn"
 THRESHOLD = published_as(f"{PAPER}/figure-5").rows[0]["value"]
@@ -81,7 +80,7 @@ def _stable(with_norm: float, without: float, *, first: bool, ten: bool) -> Meas
     return Measured(pd.DataFrame(rows))
 
 
-def _noise(batch_exponent: float, rate_exponent: float, excess: float, bias: float) -> StepNoise:
+def _noise(batch_exponent: float, rate_exponent: float, excess: float, bias: float) -> Any:
     """Noise c·α^r / |B|^b where the equation has r = 2 and b = 1."""
     rows = [
         {
@@ -95,7 +94,7 @@ def _noise(batch_exponent: float, rate_exponent: float, excess: float, bias: flo
     ]
     exact = pd.DataFrame(rows)
     drawn = exact.assign(standard_error=0.01 * exact["predicted_noise"], predicted_bias=1e-3)
-    return StepNoise(exact, drawn, depth=110, draws=500)
+    return exact, drawn, 110, 500
 
 
 def _measured(name: str, folder: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from worlds.world import World
 
 from normless_papers.bias_and_dropout import RegularizedFacts
 from normless_papers.published import published_as
-from normless_papers.zeroinit.initialization import WITH, WITHOUT, InitialLoss, LinearFacts
-from normless_papers.zeroinit.training_protocol import ProtocolFacts, SelectionErrors
-from normless_papers.zeroinit.wallclock import StepTimes
+from normless_papers.zeroinit.initialization import WITH, WITHOUT
 
 
 def depth_world(right: bool) -> Any:
@@ -44,21 +41,22 @@ def zeroinit(folder: Path, right: bool) -> Any:
     printed = {row["quantity"]: row["value"] for row in published_as("zeroinit/zeroinit").rows}
     shares = {name: drawn(drop if right else 1 - drop) for name, drop in printed.items()}
     algorithm = RegularizedFacts(17, 17 if right else 16, agreements(agree=right), shares)
-    return replace(facts, algorithm=algorithm)
+    return algorithm, facts[1]
 
 
-def protocol(right: bool) -> ProtocolFacts:
+def protocol(right: bool) -> Any:
     settings = {row["quantity"]: row["value"] for row in published_as("zeroinit/training-protocol").rows}
     multipliers = [1.0] * settings["hold_epochs"]
     while len(multipliers) < settings["epochs"]:
         multipliers += [multipliers[-1] / 2] * settings["halve_every"]
     if right:
-        return ProtocolFacts(settings, tuple(multipliers), (0.125, 0.25, 0.5), SelectionErrors(50, 0, 0, 0))
+        return settings, multipliers, (0.125, 0.25, 0.5), {"tables": 50, "wrong": 0, "moved": 0, "misflagged": 0}
     wrong = {name: 2 * value for name, value in settings.items()}
-    return ProtocolFacts(wrong, (1.0,) * settings["epochs"], (0.1, 0.25, 0.5), SelectionErrors(50, 3, 4, 5))
+    errors = {"tables": 50, "wrong": 3, "moved": 4, "misflagged": 5}
+    return wrong, (1.0,) * settings["epochs"], (0.1, 0.25, 0.5), errors
 
 
-def linear(right: bool) -> LinearFacts:
+def linear(right: bool) -> Any:
     cosines = {(WITH, 16): 0.5, (WITH, 1000): 0.45, (WITHOUT, 16): 0.4, (WITHOUT, 1000): 0.02}
     if not right:
         cosines = {(WITH, 16): 0.5, (WITH, 1000): 0.02, (WITHOUT, 16): 0.4, (WITHOUT, 1000): 0.38}
@@ -67,25 +65,25 @@ def linear(right: bool) -> LinearFacts:
         for (scheme, depth), mean in cosines.items()
         for draw, value in drawn(mean).by_seed.items()
     ]
-    return LinearFacts(agreements(agree=right), pd.DataFrame(rows))
+    return agreements(agree=right), pd.DataFrame(rows)
 
 
-def initial_loss(folder: Path, right: bool) -> InitialLoss:
+def initial_loss(folder: Path, right: bool) -> Any:
     small = {"depths": (16,), "images": 2, "draws": 2, "width": 1, "data": "gaussian(image_shape=(3, 8, 8), train=2)"}
     facts = invented("zeroinit/l2-dominates-initial-loss", depth_world(right), folder, **small)[0].facts
     shares = (0.2, 0.6, 0.95) if right else (0.4, 0.3, 0.2)
     entropies = (2.3, 2.3, 2.3) if right else (2.3, 23.0, 230.0)
     depths = (16, 100, 1000)
-    return InitialLoss(
+    return (
         {depth: drawn(share) for depth, share in zip(depths, shares, strict=True)},
         {depth: drawn(entropy) for depth, entropy in zip(depths, entropies, strict=True)},
-        facts.runs,
+        facts[-1],
     )
 
 
-def wallclock(right: bool) -> StepTimes:
+def wallclock(right: bool) -> Any:
     # Printed as roughly 40 % faster.
-    return StepTimes(drawn(0.6 if right else 1.1), "")
+    return drawn(0.6 if right else 1.1), ""
 
 
 WORLDS = {

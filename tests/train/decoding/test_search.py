@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.models.transformer import transformer
+from normless.models import transformer
 from normless.train.decoding import Hypothesis, beam_search, greedy_search, length_penalty
 
 SOURCES = st.lists(st.lists(st.integers(UNKNOWN, 5), max_size=2), min_size=1, max_size=4)

@@ -1,0 +1,129 @@
+"""Inspection of a network before training: its map, its parameter groups, what schemes would change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from normless.arguments import arguments_of, forward_arguments
+from normless.conversion import plan
+from normless.edits import Change
+from normless.errors import NormlessError
+from normless.optim import param_groups
+from normless.residual import ResidualMap, residual_map
+from normless.schemes import SCHEMES, Scheme, parse_scheme
+
+
+@dataclass(frozen=True)
+class GroupSize:
+    """One parameter group: how many tensors, how many numbers in them, whether the guidelines decay it."""
+
+    name: str
+    tensors: int
+    parameters: int
+    decayed: bool
+
+
+@dataclass(frozen=True)
+class SchemePlan:
+    """What a scheme would change; `reason` says why it cannot, and is None where it can."""
+
+    scheme: str
+    changes: tuple[Change, ...] = ()
+    reason: str | None = None
+
+    @property
+    def by_edit(self) -> dict[str, int]:
+        """The number of changes of every edit, in the order of the edits."""
+        return dict(Counter(change.edit for change in self.changes))
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The residual map of a network, the sizes of its parameter groups, and the plans of schemes."""
+
+    map: ResidualMap
+    groups: tuple[GroupSize, ...]
+    schemes: tuple[SchemePlan, ...]
+
+    @property
+    def blocks_by_m(self) -> dict[int, int]:
+        """How many blocks have m weight layers in series on their branch, by m; blocks inside others left out."""
+        return dict(sorted(Counter(block.m for block in self.map.blocks).items()))
+
+    @property
+    def norms_by_role(self) -> dict[str, int]:
+        """How many normalizations have each role."""
+        counted = Counter(self.map.norms.values())
+        return {role: counted[role] for role in ("stem", "last", "down", "other") if counted[role]}
+
+    @property
+    def weight_layers(self) -> int:
+        """How many weight layers the network has; one that runs several times counts once."""
+        return len({layer.path for layer in self.map.layers() if layer.kind == "weight"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The map as plain data, with `totals` and `schemes` beside it."""
+        return self.map.to_dict() | {
+            "totals": {
+                "blocks_by_m": {str(m): count for m, count in self.blocks_by_m.items()},
+                "identity_skips": sum(block.identity_skip for block in self.map.blocks),
+                "inner_blocks": sum(1 for _ in self.map.walk()) - self.map.depth,
+                "weight_layers": self.weight_layers,
+                "norms_by_role": self.norms_by_role,
+                "parameters": [asdict(group) for group in self.groups],
+            },
+            "schemes": {
+                item.scheme: {"changes": item.by_edit} if item.reason is None else {"reason": item.reason}
+                for item in self.schemes
+            },
+        }
+
+
+def inspect_network(
+    model: nn.Module, *inputs: Any, schemes: Sequence[str] | None = None, example_inputs: Any = None, **kwargs: Any
+) -> Inspection:
+    """Read a network's map once, and from it count its parameters by group and plan schemes.
+
+    Args:
+        model: the network, in the mode it is to be looked at in; it is left as it is.
+        inputs, kwargs, example_inputs: as in `convert`; a single tuple or dictionary is `example_inputs` too.
+        schemes: texts of the schemes to plan; all of `SCHEMES` if left out.
+
+    Raises:
+        UnresolvedStructureError: the network must be traced and cannot be.
+        ValueError: a scheme is unknown.
+    """
+    chosen = [parse_scheme(text) for text in (SCHEMES if schemes is None else schemes)]
+    if len(inputs) == 1 and not kwargs and example_inputs is None:
+        inputs, kwargs = arguments_of(inputs[0])
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    mapped = residual_map(model, *inputs, **kwargs)
+    groups = param_groups(model, lr=1.0, weight_decay=1.0, residual_map=mapped)
+    members = [(group["name"], group["params"], group["weight_decay"] > 0) for group in groups]
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    if frozen:
+        members.append(("frozen", frozen, False))
+    return Inspection(
+        map=mapped,
+        groups=tuple(GroupSize(name, len(of), sum(map(Tensor.numel, of)), decayed) for name, of, decayed in members),
+        schemes=tuple(_planned(model, scheme, mapped, inputs, kwargs) for scheme in chosen),
+    )
+
+
+def _planned(
+    model: nn.Module, scheme: Scheme, mapped: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> SchemePlan:
+    try:
+        return SchemePlan(scheme.text, plan(model, scheme, *inputs, residual_map=mapped, **kwargs))
+    except NormlessError as error:
+        reason = str(error)
+    except Exception as error:
+        # The other schemes and the map are still valid.
+        reason = f"An edit of {scheme.text} fails on this {type(model).__name__} without a reason of its own: "
+        reason += f"{type(error).__name__}: {error}"
+    return SchemePlan(scheme.text, reason=reason)

@@ -1,0 +1,332 @@
+"""A network under conversion: what edits read of it, and how they change it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+from normless.edits.lifted import Lifted
+from normless.errors import MissingValuesError, UnsupportedEditError
+from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn.affine import takes_scalars, with_scalars
+from normless.nn.attention import TakesInputBias, is_attention, with_input_bias
+from normless.residual import Layer, ResidualBlock, ResidualMap
+
+if TYPE_CHECKING:
+    from normless.edits.edit import Edit
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of one module: the edit that made it, the module's qualified name, what was done."""
+
+    edit: str
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.edit}: {self.path or 'the network'}: {self.what}"
+
+
+@dataclass
+class Surgery:
+    """A network under conversion.
+
+    Attributes:
+        model: the copy that the edits change.
+        map: the residual map of the network before the first edit, modules that run repeatedly in it once; paths in
+            it stay valid throughout.
+        inputs, kwargs: example inputs, by position and by name, for edits that calibrate on data and for places that
+            are operators in forward code; may be empty.
+        values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
+        edit: the edit that is being applied, for messages.
+        removed: paths of the layers that edits removed.
+        replaced: paths at which an edit put another module.
+        changes: what the edits did, in order.
+        original_paths: of its modules before the first edit.
+        runs: how often each layer ran before the first edit, by path.
+
+    Raises (methods whose answer the network may not have):
+        UnsupportedEditError: names the edit, the module and the reason.
+    """
+
+    model: nn.Module
+    map: ResidualMap
+    inputs: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    values_withheld: bool = False
+    edit: object = None
+    removed: set[str] = field(default_factory=set)
+    replaced: set[str] = field(default_factory=set)
+    changes: list[Change] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.runs = Counter(layer.path for layer in self.map.layers())
+        self.map = self.map.with_shared_once()
+        self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
+        self.original_paths = {path for path, _ in self.model.named_modules()}
+        self.is_meta = any(parameter.is_meta for parameter in self.model.parameters())
+        norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
+        self._trained_norm = next((layer.path for layer in norms if _is_trained(self.model, layer)), None)
+
+    def trained_norm(self) -> str | None:
+        """The path of a norm that was trained before the first edit, None in a network of fresh weights."""
+        if self.values_withheld:
+            raise MissingValuesError("Whether a network is trained shows in the values of its weights.")
+        return self._trained_norm
+
+    def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
+        """The error that says which edit is not possible at which module, and why."""
+        where = f"at {path}" if path else f"in this {type(self.model).__name__}"
+        return UnsupportedEditError(f"{self.edit!r} is not possible {where}: {reason}.")
+
+    @contextmanager
+    def refusing_at(self, path: str, reason: str = "{}") -> Iterator[None]:
+        """Name the edit and the module in the error of a layer or of a rewriting, which stands for {} in `reason`."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.unsupported(path, reason.replace("{}", str(error).rstrip("."))) from error
+
+    @contextmanager
+    def hooked(self, paths: Iterable[str], hook: Callable[..., Any]) -> Iterator[None]:
+        """A forward hook on modules, which is called with the module's path first."""
+        handles = [self.get(path).register_forward_hook(partial(hook, path)) for path in paths]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def get(self, path: str) -> nn.Module:
+        """The module that is now at `path`."""
+        return self.model.get_submodule(path)
+
+    def once(self, path: str) -> None:
+        """Check that the layer at `path` runs once in a forward pass."""
+        if path in self.map.repeated:
+            reason = "this one module runs at several places of the network; give each place a module of its own"
+            raise self.unsupported(path, reason)
+
+    def single(self, path: str) -> nn.Module:
+        """The module at `path`, which runs once."""
+        self.once(path)
+        return self.get(path)
+
+    def is_left(self, layer: Layer) -> bool:
+        """Whether no edit has removed the layer."""
+        return layer.path not in self.removed
+
+    def left(self, layers: Iterable[Layer], kind: str) -> list[Layer]:
+        """The layers of a kind that no edit has removed."""
+        return [layer for layer in layers if layer.kind == kind and self.is_left(layer)]
+
+    def stands_alone(self, layer: Layer) -> bool:
+        """Whether a layer is a module that runs once, so that it can be changed in place."""
+        return ":" not in layer.path and layer.path not in self.map.repeated
+
+    def can_fold(self, layer: Layer) -> bool:
+        """Whether a weight layer is a module that takes scalar parts."""
+        return self.stands_alone(layer) and layer.called and takes_scalars(self.get(layer.path))
+
+    def input_of(self, layer: Layer) -> Layer | None:
+        """The layer whose output this one now reads unchanged, where removed norms pass their input on."""
+        while layer.input is not None:
+            source = self.map.by_path.get(layer.input)
+            if source is None or self.is_left(source):
+                return source
+            layer = source
+        return None
+
+    def last_left(self, end: Layer | None) -> Layer | None:
+        """A layer, or where it was removed the one whose output it read unchanged."""
+        return end if end is None or self.is_left(end) else self.input_of(end)
+
+    def weight_layers(self) -> list[Layer]:
+        """Every weight layer that is left, in execution order."""
+        return self.left(self.map.layers(), "weight")
+
+    def weight_of(self, layer: Layer) -> nn.Parameter:
+        """The weight of a weight layer: the largest of its parameters."""
+        return max(map(self.model.get_parameter, layer.parameters), key=Tensor.numel)
+
+    def tied_layers(self) -> set[str]:
+        """Paths of weight layers whose weight is an embedding's too: to draw or zero it would change the input."""
+        tables = embedding_weights(self.model)
+        return {
+            layer.path
+            for layer in self.weight_layers()
+            if any(id(self.model.get_parameter(name)) in tables for name in layer.parameters)
+        }
+
+    def blocks(self) -> tuple[ResidualBlock, ...]:
+        """The residual blocks, one at least."""
+        if not self.map.blocks:
+            raise self.unsupported("", "it has no residual block")
+        return self.map.blocks
+
+    def depth(self) -> int:
+        """L, the number of blocks in series; one that runs repeatedly counts each time."""
+        return sum(len(block.levels) for block in self.blocks())
+
+    def branch_end(self, block: ResidualBlock) -> Layer | None:
+        """The layer whose output the sum now adds unchanged; None where an operation that is no layer follows it."""
+        return self.last_left(block.ends[0]) if block.ends_in_layer and block.ends else None
+
+    def last_weight(self, block: ResidualBlock, branch: tuple[Layer, ...] | None = None) -> str:
+        """The path of the last weight layer of a block's branch, or of one of several; gates do not count."""
+        layers = block.branch_layers if branch is None else branch
+        weights = [layer.path for layer in layers if layer.kind == "weight" and not layer.gating]
+        if not weights:
+            raise self.unsupported(block.name, "its branch has no weight layer")
+        return weights[-1]
+
+    def classifier(self) -> str:
+        """The path of the classifier."""
+        if self.map.classifier is None:
+            raise self.unsupported("", "no classifier was found after its blocks")
+        return self.map.classifier
+
+    def need_no_norms(self) -> None:
+        """Check that no normalization is left."""
+        for path in self.map.norms:
+            if self.is_left(self.map.by_path[path]):
+                raise self.unsupported(path, "this normalization is still there; RemoveNorms removes it before")
+
+    def run(self, edit: Edit) -> None:
+        """Apply one edit; its records and errors carry its name."""
+        self.edit = edit
+        edit.apply(self)
+
+    def record(self, path: str, what: str) -> None:
+        """Note a change of the module at `path`, made by the edit that is being applied."""
+        self.changes.append(Change(repr(self.edit), path, what))
+
+    def replace(self, path: str, module: nn.Module) -> None:
+        """Put a module in the place of the one at `path`, in the same mode."""
+        self.replaced.add(path)
+        module.train(self.get(path).training)
+        parent, _, name = path.rpartition(".")
+        setattr(self.get(parent), name, module)
+
+    def remove(self, path: str, rest: nn.Module) -> None:
+        """Remove the layer at `path`, leaving `rest` in its place."""
+        self.replace(path, rest)
+        self.removed.add(path)
+
+    def not_in_place(self, layer: Layer) -> None:
+        """Stop a layer from overwriting its input, which another may read once a norm between them is removed."""
+        if layer.in_place:
+            module: Any = self.get(self.own_path(layer) if ":" in layer.path else layer.path)
+            if getattr(module, "inplace", False):
+                module.inplace = False
+
+    def affine(self, path: str) -> ScalarAffine:
+        """The weight layer at `path`, which runs once, made able to take scalar parts."""
+        known = self.map.by_path.get(path)
+        if ":" in path or (known is not None and not known.called):
+            raise self.unsupported(path, "forward code uses its weight without calling a module that owns it")
+        layer = self.single(path)
+        with self.refusing_at(path):
+            scalar = with_scalars(layer)
+        if scalar is not layer:
+            self.replace(path, scalar)
+        return scalar
+
+    def add_scalar(self, path: str, part: str, value: Tensor) -> None:
+        """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter."""
+        layer = self._attention(path) or self.affine(path)
+        with self.refusing_at(path):
+            layer.add_part(part, value)
+
+    def _attention(self, path: str) -> TakesInputBias | None:
+        """torch's attention at `path`, or the output projection of one, made able to take an input bias, or None."""
+        if ":" in path:
+            return None
+        parent, _, name = path.rpartition(".")
+        is_projection = name == "out_proj" and is_attention(self.get(parent))
+        if not is_projection and not is_attention(self.get(path)):
+            return None
+        layer = self.single(path)
+        biased = with_input_bias(layer)
+        if is_projection:
+            # Its attention reads its parameters and never runs it.
+            setattr(self.get(parent), name, biased)
+        elif biased is not layer:
+            self.replace(path, biased)
+        return biased
+
+    def add_shift(self, layer: Layer, part: str) -> None:
+        """Give an activation, which may be a function, a zero scalar bias: `input_bias` or `output_bias`."""
+        path = self.own_path(layer)
+        module = self.get(path)
+        if not isinstance(module, ShiftedActivation):
+            module = ShiftedActivation(module)
+            self.replace(path, module)
+        with self.refusing_at(layer.path):
+            module.add_part(part, next(self.model.parameters()))
+
+    def own_path(self, layer: Layer) -> str:
+        """The path of a module that is this layer and no other."""
+        if self.stands_alone(layer):
+            return layer.path
+        with self.refusing_at(layer.path):
+            return self._lifted.module_of(layer)
+
+    def remove_function(self, layer: Layer) -> None:
+        """Remove a norm that is a function in forward code, and the parameters that only it reads."""
+        with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
+            self._lifted.drop(layer)
+        self.removed.add(layer.path)
+
+    def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
+        """The modules that add the branches of a block, one for each; operators in forward code become modules."""
+        fixed = "its residual sum is an operator in the forward code and cannot be made a module: {}"
+        with self.refusing_at(block.name, f"{fixed} (normless.nn.ResidualSum adds as a module)"):
+            paths = (block.sum,) if block.sum is not None else self._lifted.sums_of(block)
+        return tuple(cast(ResidualSum, self.get(path)) for path in paths)
+
+    def lifted_sums(self) -> Iterator[tuple[ResidualBlock, tuple[str, ...]]]:
+        """Every block with the paths of its sums that were operators in forward code and are modules now."""
+        for block in self.map.walk():
+            paths = tuple(self._lifted.sums[site] for site in block.sites if site in self._lifted.sums)
+            if paths:
+                yield block, paths
+
+    def sum(self, block: ResidualBlock) -> ResidualSum:
+        """The module whose output is a block's sum."""
+        return self.sums(block)[-1]
+
+    def adds_plainly(self, block: ResidualBlock) -> bool:
+        """Whether a block's sum is skip path plus branch and nothing else."""
+        is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
+        return is_operator or all(total.is_plain for total in self.sums(block))
+
+    def replace_sum(self, block: ResidualBlock, total: ResidualSum) -> None:
+        """Put another sum in the place of a block's only one."""
+        self.replace(block.sum if block.sum is not None else self._lifted.sums_of(block)[0], total)
+
+
+def embedding_weights(model: nn.Module) -> set[int]:
+    """The `id` of every weight of an embedding."""
+    return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
+
+
+def _is_trained(model: nn.Module, norm: Layer) -> bool:
+    """Whether a norm has a γ that differs between channels, a β that is not zero or, without both, statistics."""
+    shifts = [name for name in norm.parameters if name != norm.gamma and name.endswith(("bias", "beta"))]
+    gammas = [model.get_parameter(name) for name in [norm.gamma] if name is not None]
+    betas = [model.get_parameter(name) for name in shifts[:1]]
+    if any((gamma != gamma.flatten()[:1]).any() for gamma in gammas) or any((beta != 0).any() for beta in betas):
+        return True
+    if ":" in norm.path or any(one.requires_grad for one in gammas + betas):
+        return False
+    module = model.get_submodule(norm.path)
+    statistics = ((getattr(module, name, None), start) for name, start in (("running_mean", 0), ("running_var", 1)))
+    return any(isinstance(value, Tensor) and bool((value != start).any()) for value, start in statistics)

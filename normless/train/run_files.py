@@ -1,0 +1,111 @@
+"""What a run writes after each epoch: the state that the next epochs depend on, and its curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normless.train.directory import RunDirectory, replaced
+
+
+def save_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: Optimizer, epoch: int) -> None:
+    """Write weights, buffers, optimizer state and the number of finished epochs; called by every process.
+
+    No generator's state is saved: each epoch seeds its generators from (seed, epoch).
+    """
+    state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch}
+    with replaced(path) if fabric.is_global_zero else nullcontext(path) as part:
+        fabric.save(part, state)
+
+
+def load_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: Optimizer) -> int:
+    """Restore what `save_checkpoint` wrote and return the number of finished epochs: 0 where there is no file."""
+    if not path.exists():
+        return 0
+    state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
+    fabric.load(path, state, weights_only=True)
+    return int(state["epoch"])
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Weights and buffers in a checkpoint, on the CPU."""
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
+    return weights
+
+
+class Curves:
+    """The `rows` of finished epochs and the `losses` (nats) of all steps, in Parquet and for TensorBoard.
+
+    After an interruption with so many epochs `finished`, those of unfinished ones are dropped. A process that does
+    not write collects only.
+    """
+
+    def __init__(
+        self, directory: RunDirectory[Any, Any], *, finished: int, steps_per_epoch: int, writes: bool
+    ) -> None:
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+        self._directory = directory
+        self._steps_per_epoch = steps_per_epoch
+        self._row_type = directory.result_type.ROW
+        self.rows: list[Any] = []
+        self.losses: list[float] = []
+        if finished:
+            self.rows = _read_rows(directory.epochs, self._row_type)[:finished]
+            self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
+        # TensorBoard drops the steps of an interrupted run after its last finished epoch.
+        place, purge = directory.tensorboard, len(self.losses) + 1
+        self._board = TensorBoardLogger(place.parent, "", place.name, purge_step=purge) if writes else None
+
+    def add_epoch(self, losses: Sequence[float], row: Any | None) -> None:
+        """Add the losses of an epoch and its row, None if it diverged; write both tables and TensorBoard's file."""
+        first = len(self.losses) + 1
+        self.losses.extend(losses)
+        if row is not None:
+            self.rows.append(row)
+        if self._board is None:
+            return
+        for step, loss in enumerate(losses, first):
+            self._board.log_metrics({"step/loss": loss}, step)
+        if row is not None:
+            values = {f"epoch/{name}": value for name, value in asdict(row).items() if value is not None}
+            self._board.log_metrics(values, len(self.losses))
+        self._write_tables()
+        self._board.save()
+
+    def _write_tables(self) -> None:
+        columns = {field.name: "int64" if field.name == "epoch" else "float64" for field in fields(self._row_type)}
+        epochs = pd.DataFrame([asdict(row) for row in self.rows], columns=list(columns)).astype(columns)
+        step = pd.RangeIndex(1, len(self.losses) + 1).to_numpy()
+        epoch = (step - 1) // self._steps_per_epoch + 1
+        steps = pd.DataFrame({"step": step, "epoch": epoch, "loss": pd.Series(self.losses, dtype="float64")})
+        write_table(epochs, self._directory.epochs)
+        write_table(steps, self._directory.steps)
+
+    def close(self) -> None:
+        """Close TensorBoard's file."""
+        if self._board is not None:
+            self._board.finalize("success")
+
+
+def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
+    """The rows in a written table; NaN in a field that may be None is None."""
+    optional = [field.name for field in fields(row_type) if str(field.type).endswith("None")]
+    rows: list[dict[Any, Any]] = pd.read_parquet(path).to_dict("records")
+    return [row_type(**row | {name: None for name in optional if pd.isna(row[name])}) for row in rows]
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table in Parquet, complete or not at all; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as part:
+        table.to_parquet(part, index=False)

@@ -1,0 +1,224 @@
+"""SkipInit and its regularized form as algorithms, and the scalar bias that the latter needs on ResNet-V1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normless import residual_map
+from normless.models import build_model
+from normless.sweeps import convert
+from normless_papers.agreement import (
+    ROUNDING,
+    Agreement,
+    agreement,
+    agreement_table,
+    observed,
+    unscaled_weights,
+    worst_agreement,
+)
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.bias_and_dropout import regularized_facts
+from normless_papers.claims import Check, Estimate, check, larger
+from normless_papers.comparison import Comparison
+from normless_papers.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
+from normless_papers.effort import Effort
+from normless_papers.imagenet_comparison import imagenet_table, on_imagenet
+from normless_papers.multiplier_agreements import blocks_at_start, placement
+from normless_papers.plots import AGREEMENT
+from normless_papers.published import published_as
+from normless_papers.reference_forward import disturbed, multipliers
+from normless_papers.seeded_inputs import seeded
+
+# The methods of skipinit/table-1, whose runs these are, by the start of α.
+STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1": "skipinit_alpha_1"}
+UNTRAINABLE, DEEPEST = 100, 1000
+
+
+def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparison]) -> list[Check]:
+    """Of norms before and after the conversion, of its networks and the formula, and of trained ones."""
+    (before, after), agreements, runs = facts
+    trains = [
+        runs.trains(f"With α = {alpha}, {depth} layers train, as with batch norm.", STARTS[alpha], depth)
+        for alpha in ("0", "1/sqrt(L)")
+        for depth in sorted({*runs.sizes, DEEPEST})
+    ]
+    claim = f"With α = 1, {UNTRAINABLE} layers do not train, where batch norm does."
+    return [
+        check("No batch normalization is left.", after == 0 < before, before=before, after=after),
+        *(one.check() for one in agreements),
+        *trains,
+        runs.does_not_train(claim, STARTS["1"], UNTRAINABLE),
+    ]
+
+
+@artefact("skipinit/skipinit", basis="training", checks=_skipinit_checks)
+def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int], effort: Effort) -> Evidence:
+    """x_{l+1} = skip + α branch, α = 0, 1/√L or 1; with small α 1000 layers train, with α = 1 a hundred do not."""
+    with seeded(context.seed):
+        original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+        agreements = (
+            *_starts(original),
+            *blocks_at_start(convert(original, "skipinit"), images),
+            unscaled_weights(original, convert(original, "skipinit(keep_scale=False)")),
+            *placement(convert(original, "zeroinit(dropout=0)"), images),
+        )
+    before, after = (
+        sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+        for network in (original, convert(original, "skipinit"))
+    )
+    runs = over_depths(context, ("batch_norm", *STARTS.values()), depths, width, effort, column="variant")
+    trained = runs.by_depth("SkipInit and batch norm")
+    own = {
+        "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
+        "d in 1/sqrt(d)": "the number of residual blocks L",
+    }
+    return replace(
+        trained,
+        measured=pd.concat([agreement_table(agreements), trained.measured], ignore_index=True),
+        facts=((before, after), agreements, runs),
+        setup={**own, **trained.setup},
+        on=(),
+        remarks=("The runs are those of skipinit/table-1.", *trained.remarks),
+    )
+
+
+def _starts(original: nn.Module) -> list[Agreement]:
+    """One multiplier per block, and where each starts."""
+    blocks = len(residual_map(original).blocks)
+    agreements = []
+    for (label, method), value in zip(STARTS.items(), (0.0, 1 / sqrt(blocks), 1.0), strict=True):
+        starts = multipliers(convert(original, scheme_of(method)))
+        # A wrong number of multipliers is no agreement.
+        starts = starts if len(starts) == blocks else torch.full((blocks,), torch.nan)
+        quantity = f"α = {label} is the start of one scalar in each of {blocks} blocks"
+        agreements.append(agreement(quantity, starts, torch.full((blocks,), value)))
+    return agreements
+
+
+# The methods of table 7: ZeroInit's by other names.
+METHODS = {
+    "batch_norm": "batch_norm",
+    "fixup": "fixup",
+    "regularized_skipinit": "zeroinit(dropout=0.2)",
+    "regularized_skipinit_scalar_bias": "zeroinit_v1(dropout=0.2)",
+}
+BIASED, PLAIN = "regularized_skipinit_scalar_bias", "regularized_skipinit"
+
+
+# The runs of zeroinit/table-5 by other names, its numbers rounded.
+imagenet_table(
+    "skipinit/table-7", lambda facts: facts.without_identity(PLAIN, BIASED), METHODS, RESNET_V1, "ResNet-50-V1"
+)
+
+
+_Algorithm = tuple[int, tuple[int, ...], tuple[Agreement, ...]]
+
+
+def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -> list[Check]:
+    """Of `_algorithm`, and of optimal accuracies by method at the smallest batch size that was trained at."""
+    (blocks, biases, agreements), size, top1 = facts
+    claim = f"With it there is no gap to Fixup at batch size {size}: it is less than half a point below."
+    return [
+        check("Each block has one scalar bias.", biases == (1,) * blocks, blocks=blocks, scalars=len(biases)),
+        *(one.check() for one in agreements),
+        larger(f"At batch size {size} the bias raises the accuracy.", top1[BIASED], top1[PLAIN]),
+        larger(claim, top1[BIASED], top1["fixup"], by=-0.5),
+    ]
+
+
+@artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks)
+def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
+    """relu(skip + α branch + b), one scalar b per block, zero at the start; on ResNet-50-V1 it closes the gap."""
+    with seeded(context.seed):
+        algorithm = _algorithm(side)
+    size = batch_sizes[0]
+    runs = on_imagenet(context, METHODS, [size], model=RESNET_V1, effort=effort)
+    top1 = {method: runs.reached(method, size) for method in METHODS}
+    table = agreement_table(algorithm[2])
+    trained = pd.DataFrame(
+        {"quantity": f"top-1 of {method}", "value": one.mean, "deviation_of_runs": one.deviation, "n": one.n}
+        for method, one in top1.items()
+    )
+    return Evidence(
+        measured=pd.concat([table, trained], ignore_index=True),
+        facts=(algorithm, size, top1),
+        setup={
+            "network": f"ResNet-50-V1, random images of {side}×{side} pixels",
+            "trained": f"{context.data_or(effort.data)}, {effort.epochs} epochs, batch size {size}, "
+            f"{effort.replicates} run(s) at each rate; the runs of skipinit/table-7",
+        },
+        draw=lambda: AGREEMENT(table),
+        remarks=("Published at batch size 256: Fixup 74.4, without the bias 70.0, with it 75.2.",),
+        reduction=runs.runs.reduction,
+    )
+
+
+def _algorithm(side: int) -> _Algorithm:
+    """The number of blocks, that of elements of each bias after a sum, and these compared with the formula."""
+    original = build_model(RESNET_V1)
+    network, without = (convert(original, f"{name}(dropout=0)") for name in ("zeroinit_v1", "zeroinit"))
+    images = torch.randn(2, 3, side, side)
+    with torch.no_grad():
+        logits, plain = network.eval()(images), without.eval()(images)
+    biases = [one for name, one in network.named_parameters() if name.endswith("output_bias")]
+    values = torch.cat([torch.zeros(1), *biases])
+    agreements = (
+        agreement("The scalar biases start at 0", values, torch.zeros_like(values)),
+        agreement("At the start the logits are those without it", logits, plain),
+        _every_block(network, images),
+    )
+    return len(residual_map(network).blocks), tuple(one.numel() for one in biases), agreements
+
+
+def _every_block(network: nn.Module, images: Tensor) -> Agreement:
+    """Each block's output against relu(skip + branch + b), branch and skip path taken before the sum."""
+    disturbed(network).eval()
+    blocks = residual_map(network).blocks
+    names = [name for block in blocks for name in (block.sum or "", block.name)]
+    calls, _ = observed(network, [network.get_submodule(name) for name in names], images.double())
+    pairs = []
+    for block, ((skip, branch), _), (_, output) in zip(blocks, calls[::2], calls[1::2], strict=True):
+        bias = float(network.get_submodule(block.branch[-1]).get_parameter("output_bias").detach())
+        # The bias is added at the branch's end, so that it is taken off before the sum.
+        pairs.append((output, torch.relu(skip + (branch - bias) + bias)))
+    quantity = "Each block's output is relu(skip + α branch + b), everything off its start"
+    return worst_agreement(quantity, pairs, ROUNDING)
+
+
+ID = "skipinit/regularized-skipinit"
+# The scheme that the tables of each data set train by this name.
+SCHEMES = {
+    "cifar100": scheme_of("regularized_skipinit"),
+    "imagenet": METHODS["regularized_skipinit"],
+}
+
+
+@artefact(ID, basis="formula", checks=lambda facts: facts.checks(published_as(ID).quantities["drop_probability"]))
+def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
+    """α = 0, biases on all convolutions and the classifier, dropout before that; ZeroInit by another name."""
+    with seeded(context.seed):
+        facts = regularized_facts("regularized_skipinit", depth, width, draws, SCHEMES, _differs_by_dropout)
+    rows = [("drop_probability", name, one.mean) for name, one in facts.shares.items()]
+    rows.append(("keep_prob_in_code", "imagenet", 1 - facts.shares["imagenet"].mean))
+    published = pd.DataFrame(rows, columns=["quantity", "of", "value"])
+    table = agreement_table(facts.agreements)
+    return Evidence(
+        measured=pd.concat([published, table], ignore_index=True),
+        facts=facts,
+        setup={"network": f"Wide-ResNet-{depth}-{width}", "dropout of": SCHEMES, "draws of dropout": draws},
+        on=("quantity",),
+        draw=lambda: AGREEMENT(table),
+    )
+
+
+def _differs_by_dropout(original: nn.Module, network: nn.Module, images: Tensor) -> Agreement:
+    """The network is SkipInit at test time, where nothing is dropped."""
+    with torch.no_grad():
+        ours, plain = network.eval()(images), convert(original, "skipinit").eval()(images)
+    return agreement("Without dropout the logits are those of SkipInit with α = 0", ours, plain)

@@ -1,0 +1,334 @@
+"""SkipInit and its variants on CIFAR: over depths (appendix E), and over batch sizes (figures 4, 6, 7 and 8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.plots import inks_of, optimum_against
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, check, larger
+from normless_papers.comparison import SMALL_BATCH, Comparison, with_quantity
+from normless_papers.de_smith import (
+    ACCURACY,
+    LOSS,
+    figure_over_batch_sizes,
+    over_batch_sizes,
+    table_over_depths,
+    wide_resnet_text,
+)
+from normless_papers.effort import Effort
+
+COLUMN = "variant"
+DEPTHS = (16, 100, 1000)
+SMALL_ALPHA = ("skipinit_alpha_inv_sqrt_d", "skipinit_alpha_0")
+VARIANTS = (
+    "batch_norm",
+    "skipinit_alpha_1",
+    "skipinit_alpha_inv_sqrt_d",
+    "divide_block_by_sqrt2",
+    "skipinit_alpha_0",
+    "skipinit_alpha_0_without_l2",
+)
+NORMS_ON_THE_STREAM = (
+    "batch_norm_divide_block_by_sqrt2",
+    "batch_norm_plus_batch_norm_at_end_of_block",
+    "only_final_batch_norm",
+)
+
+
+def _trains(facts: Comparison, variant: str, depth: int) -> Check:
+    """Compared with batch norm there; batch norm itself with the shallowest network."""
+    against = facts.sizes[0] if variant == "batch_norm" else depth
+    return facts.trains(f"{variant} can be trained {facts.at(depth)}.", variant, depth, against=against)
+
+
+def _does_not_train(facts: Comparison, variant: str, depth: int) -> Check:
+    claim = f"{variant} cannot be trained {facts.at(depth)}, where batch norm can."
+    return facts.does_not_train(claim, variant, depth)
+
+
+def _trainability(facts: Comparison) -> list[Check]:
+    """Batch norm and α ≤ 1/√d train at every depth to 1000; α = 1 not from 100 on, division by √2 not at 1000."""
+    trains = [
+        _trains(facts, variant, depth)
+        for variant in ("batch_norm", *SMALL_ALPHA)
+        for depth in sorted({*facts.sizes, *DEPTHS})
+        # The others are compared with the shallowest batch norm.
+        if (variant, depth) != ("batch_norm", facts.sizes[0])
+    ]
+    fails = (("skipinit_alpha_1", 100), ("skipinit_alpha_1", 1000), ("divide_block_by_sqrt2", 1000))
+    return [*trains, *(_does_not_train(facts, *one) for one in fails)]
+
+
+def _losses(facts: Comparison) -> list[Check]:
+    """SkipInit with α ≤ 1/√d reaches batch norm's training loss to 0.001, division by √2 is far worse (66 times)."""
+    same = [
+        facts.as_printed(one)
+        for variant in SMALL_ALPHA
+        for one in facts.above(
+            f"{variant} reaches a training loss within 0.001 of batch norm's",
+            "batch_norm",
+            variant,
+            (100, 1000),
+            by=-0.001,
+        )
+    ]
+    worse = larger(
+        "Divided by √2 the training loss at depth 100 is more than twice batch norm's.",
+        facts.reached("divide_block_by_sqrt2", 100),
+        facts.reached("batch_norm", 100).scaled(2.0),
+    )
+    return [*same, worse]
+
+
+def _table_3(facts: Comparison) -> list[Check]:
+    return [*_losses(facts), *_trainability(facts), _trains(facts, "skipinit_alpha_0_without_l2", 1000)]
+
+
+def _table_4(facts: Comparison) -> list[Check]:
+    """Batch-normalized networks whose branches are not scaled down: none trains at depth 1000."""
+    shallow, claim = (16, 100), "is less than 0.7 points below batch norm (0.6 as printed)"
+    near = [
+        facts.as_printed(one)
+        for variant in NORMS_ON_THE_STREAM
+        for one in facts.above(f"{variant} {claim}", variant, "batch_norm", shallow, by=-0.7)
+    ]
+    return [
+        *(_does_not_train(facts, variant, 1000) for variant in NORMS_ON_THE_STREAM),
+        *(_trains(facts, variant, depth) for variant in NORMS_ON_THE_STREAM for depth in shallow),
+        *near,
+    ]
+
+
+def _table_5(facts: Comparison) -> list[Check]:
+    gains = [
+        facts.exceeds(
+            f"{variant} is better at depth {deeper} than at depth {shallower}.",
+            (variant, deeper),
+            (variant, shallower),
+        )
+        for variant in ("batch_norm", *SMALL_ALPHA)
+        for shallower, deeper in pairwise(DEPTHS)
+    ]
+    collapse = facts.exceeds(
+        "Divided by √2 the accuracy at depth 100 is more than 5 points below that at depth 16.",
+        ("divide_block_by_sqrt2", 16),
+        ("divide_block_by_sqrt2", 100),
+        by=5.0,
+    )
+    without_l2 = facts.above(
+        "Without L2 regularization skipinit_alpha_0 loses more than 5 points",
+        "skipinit_alpha_0",
+        "skipinit_alpha_0_without_l2",
+        DEPTHS,
+        by=5.0,
+    )
+    # Only trainings as long as the paper's show what depth and L2 regularization gain.
+    long = [facts.as_printed(one) for one in (*gains, collapse, *without_l2)]
+    return [_trains(facts, "skipinit_alpha_1", 16), *_trainability(facts), *long]
+
+
+def _table_6(facts: Comparison) -> list[Check]:
+    return [*_losses(facts), _does_not_train(facts, "divide_block_by_sqrt2", 1000)]
+
+
+_TITLES = {"test_accuracy": "Test accuracy of n-2 Wide-ResNets", "training_loss": "Training loss of n-2 Wide-ResNets"}
+_WITHOUT_L2 = "That losses are without the L2 term is printed for table 3 alone, and assumed here."
+
+for _id, _checks, _metric, _remarks in (
+    ("skipinit/table-1", _trainability, "test_accuracy", ()),
+    ("skipinit/table-3", _table_3, "training_loss", ()),
+    ("skipinit/table-5", _table_5, "test_accuracy", ()),
+    ("skipinit/table-6", _table_6, "training_loss", (_WITHOUT_L2,)),
+):
+    table_over_depths(_id, _checks, VARIANTS, _TITLES[_metric], _remarks, metric=_metric, column=COLUMN)
+
+table_over_depths(
+    "skipinit/table-4",
+    _table_4,
+    ("batch_norm", *NORMS_ON_THE_STREAM),
+    "Batch norms that do not scale the branch down",
+    column=COLUMN,
+)
+
+
+COMPARED = ("batch_norm", "skipinit", "regularized_skipinit")
+GHOST = 32
+BEST_BATCH = 16
+GHOST_BATCHES, WHOLE_BATCHES = f"batch-size-{GHOST}", "batch-size-whole"
+_REMARKS = (
+    "The figure's batch sizes are only plotted; those of the paper's budget here are those of zeroinit/figure-3, "
+    "whose runs with batch norm and with ZeroInit (Regularized SkipInit) are the same.",
+    "Training losses include the L2 term, as those of zeroinit/figure-3.",
+)
+_REMARKS_CIFAR100 = (
+    "The figures' batch sizes are only plotted; those of the paper's budget here are the powers of two to 2048.",
+)
+
+
+def _figure_4(facts: Comparison) -> list[Check]:
+    trains = [
+        # Batch norm at 64 is the control of batch norm at the other sizes.
+        facts.trains(
+            f"{method} trains {facts.at(size)}.",
+            method,
+            size,
+            against=SMALL_BATCH if method == "batch_norm" else size,
+        )
+        for method in COMPARED
+        for size in facts.sizes
+        if (method, size) != ("batch_norm", SMALL_BATCH)
+    ]
+    return [*trains, *(facts.as_printed(_inside(facts, metric)) for metric in (ACCURACY, LOSS))]
+
+
+def _figure_6(facts: Comparison) -> list[Check]:
+    small = [size for size in facts.sizes if size < SMALL_BATCH]
+    return [one for metric in (ACCURACY, LOSS) for one in facts.similar_rates(COMPARED, small, 2, metric)]
+
+
+def _inside(facts: Comparison, metric: str) -> Check:
+    """Whether every optimum lies inside the grid."""
+    table = facts.runs.optima(metric)
+    edges = int((table["edge"] != "").sum())
+    return check(
+        f"No optimum by {metric.replace('_', ' ')} lies at an end of the learning rates tried.",
+        None if math.isinf(facts.step) else not edges,
+        at_an_end=edges,
+        optima=len(table),
+    )
+
+
+def _figure_7(facts: Comparison) -> list[Check]:
+    small, largest = facts.up_to(SMALL_BATCH), facts.sizes[-1]
+    unreliable = [
+        larger(
+            f"Without batch norm and SkipInit the network is less accurate than with SkipInit {facts.at(size)}.",
+            facts.runs.accuracy(method="skipinit", batch_size=size),
+            facts.runs.accuracy(method="without_batch_norm", batch_size=size),
+        )
+        for size in facts.sizes
+    ]
+    above = [facts.above(f"Batch norm is above {method}", "batch_norm", method) for method in COMPARED[1:]]
+    return [
+        *(one for checks in above for one in checks),
+        *(facts.proportional(method, small) for method in COMPARED),
+        *facts.similar_rates(COMPARED, small, 4),
+        *(facts.larger_rate("batch_norm", method, largest) for method in COMPARED[1:]),
+        *unreliable,
+    ]
+
+
+def _figure_8(facts: Comparison) -> list[Check]:
+    moderate = [size for size in facts.sizes if SMALL_BATCH <= size <= 4 * SMALL_BATCH]
+    regularized = ("regularized_skipinit", "batch_norm")
+    claim = "Regularized SkipInit is less than 1 point below batch norm"
+    competitive = facts.above(claim, *regularized, moderate, by=-1)
+    return [
+        *(facts.falls("batch_norm", BEST_BATCH, size) for size in (facts.sizes[0], facts.sizes[-1])),
+        *facts.above("Regularized SkipInit is above batch norm", *regularized, facts.sizes[:1]),
+        facts.as_printed(_peak(facts)),
+        *map(facts.as_printed, competitive),
+    ]
+
+
+def _ghost_batch_size(facts: tuple[Comparison, Comparison]) -> list[Check]:
+    """Of batch norm over batch sizes, with statistics over the whole batch and over ghost batches."""
+    whole, ghost = facts
+    largest = whole.sizes[-1]
+    return [
+        larger(
+            f"At batch size {largest} ghost batches of {GHOST} are better than statistics over the whole batch.",
+            replace(ghost.reached("batch_norm", largest), name="ghost batches"),
+            replace(whole.reached("batch_norm", largest), name="whole batch"),
+        ),
+        larger(
+            f"From batch size {BEST_BATCH} to {largest} batch norm loses more with statistics over the whole batch "
+            f"than over ghost batches of {GHOST}.",
+            replace(whole.decline("batch_norm", BEST_BATCH), name="whole batch"),
+            replace(ghost.decline("batch_norm", BEST_BATCH), name="ghost batches"),
+        ),
+        whole.as_printed(_peak(whole)),
+    ]
+
+
+@artefact("skipinit/ghost-batch-size", basis="training", checks=_ghost_batch_size)
+def ghost_batch_size(
+    context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
+) -> Evidence:
+    """Over whole batches batch norm is best at 16; over ghost batches of 32 large batches cost it less."""
+    model = wide_resnet_text(depth, width)
+    whole, ghost = (
+        over_batch_sizes(
+            context, name, COMPARED[:1], batch_sizes, effort, model=model, ghost=size, metrics=(ACCURACY,)
+        )
+        for name, size in ((WHOLE_BATCHES, None), (GHOST_BATCHES, GHOST))
+    )
+    named = {"whole batch": whole, f"ghost batches of {GHOST}": ghost}
+    optima = [facts.runs.optima(ACCURACY).assign(statistics=name) for name, facts in named.items()]
+    tables = [facts.table().assign(quantity="optimum", statistics=name) for name, facts in named.items()]
+    quantity = "best_batch_size_when_statistics_use_full_minibatch"
+    measured = with_quantity(quantity, _best_batch(whole), *tables)
+
+    def draw() -> Axes:
+        return optimum_against(
+            pd.concat(optima, ignore_index=True),
+            series="statistics",
+            across="batch_size",
+            inks=inks_of(dict.fromkeys(named, "batch_norm")),
+            title="Batch norm and its statistics",
+            up="test accuracy (%)",
+        )
+
+    evidence = whole.evidence("", measured=measured, on=("quantity",), remarks=_REMARKS_CIFAR100)
+    return replace(evidence, facts=(whole, ghost), draw=draw)
+
+
+def _best_batch(facts: Comparison) -> float:
+    """The batch size at which batch norm's optimal test accuracy is highest; NaN where one is missing."""
+    means = {size: facts.reached("batch_norm", size).mean for size in facts.sizes}
+    return math.nan if any(map(math.isnan, means.values())) else float(max(means, key=means.__getitem__))
+
+
+def _peak(facts: Comparison) -> Check:
+    """No batch size is better than 16; inconclusive where the difference to a better one is not significant."""
+    best = _best_batch(facts)
+    claim = f"Batch norm's test accuracy is highest at batch size {BEST_BATCH}."
+    if math.isnan(best) or BEST_BATCH not in facts.sizes:
+        return check(claim, None, best_batch_size=best)
+    reached = facts.reached("batch_norm", int(best))
+    better = larger(claim, reached, facts.reached("batch_norm", BEST_BATCH))
+    holds = True if best == BEST_BATCH else False if better.verdict == "holds" else None
+    return check(claim, holds, best_batch_size=best, at_best=reached.mean)
+
+
+_CIFAR10: dict[str, Any] = {"name": "skipinit-batch-size", "remarks": _REMARKS}
+_CIFAR100: dict[str, Any] = {"metrics": (ACCURACY,), "remarks": _REMARKS_CIFAR100}
+
+figure_over_batch_sizes("skipinit/figure-4", _figure_4, COMPARED, "Optima over batch sizes", **_CIFAR10)
+figure_over_batch_sizes("skipinit/figure-6", _figure_6, COMPARED, "Optimal rate", rates=True, **_CIFAR10)
+figure_over_batch_sizes(
+    "skipinit/figure-7",
+    _figure_7,
+    (*COMPARED, "without_batch_norm"),
+    "Optima with ghost batches of 32",
+    name=GHOST_BATCHES,
+    ghost=GHOST,
+    **_CIFAR100,
+)
+figure_over_batch_sizes(
+    "skipinit/figure-8",
+    _figure_8,
+    COMPARED,
+    "Optima with whole-batch statistics",
+    name=WHOLE_BATCHES,
+    quantity=lambda facts: ("batch_norm_best_batch_size", _best_batch(facts)),
+    **_CIFAR100,
+)

@@ -1,0 +1,372 @@
+"""What dominates: channels (figures 7 and 19, appendix K), the favoured class (figures 4, 20 and 21, appendix L)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor, nn
+
+from normless.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
+from normless.probes import agreement
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import replicates
+from normless_papers.plots import GRADIENT_BY_CLASS
+from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
+from normless_papers.stated_claims import Tests, decided, exceeds, in_all, lies_within
+from normless_papers.understanding_bn.initializations import (
+    INKS,
+    READING_LAYERS,
+    WEIGHT_52,
+    Draw,
+    Initializations,
+    Measured,
+    class_pass_of,
+    decades,
+    pass_of,
+)
+
+_EARLY, _LATE = (2, 10), (95, 108)
+
+
+def _channel_pairs(facts: Measured) -> Tests:
+    share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
+    return {
+        "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
+        "explains more than half of what varies in it.": exceeds(share[0], 0.5),
+        "With batch norm that explains less.": exceeds(*share),
+        "The effective rank is larger with batch norm.": exceeds(*reversed(rank)),
+        "Some channels have consistently large, others small gradients without batch norm: entries vary by more "
+        "than their mean.": exceeds(variation[0], 1.0),
+        "With batch norm they vary by less than their mean.": exceeds(1.0, variation[1]),
+    }
+
+
+@artefact("understanding-bn/figure-7", basis="measurement", checks=_channel_pairs)
+def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
+    setting = Initializations(context, data, batch_size, draws)
+    columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
+    return setting.evidence(
+        lambda draw: pass_of(draw)["pair_structure"][columns],
+        "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
+        "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
+        "channels sorted.",
+        draw=lambda: setting.side_by_side(
+            lambda draw, axes, title: PAIRS(
+                pass_of(draw)["pairs"], axes, ink=scheme_ink(INKS[draw.batch_norm]), title=f"{title}, layer 45"
+            ),
+            width=4.3,
+            height=3.6,
+        ),
+        layer=45,
+    )
+
+
+def _channel_gradients(facts: Measured) -> Tests:
+    without, with_norm = (facts.pivoted("part", batch_norm=kind) for kind in (False, True))
+    scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
+    return {
+        "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio "
+        "of mean |gradient| above 0).": exceeds(scales[0], 0.0),
+        "With batch norm they are similarly scaled in all layers: early and late ones within an order of "
+        "magnitude (log₁₀ of the ratio).": lies_within(scales[1], -1.0, 1.0),
+        "Without batch norm gradients differ more from channel to channel within early layers than within late "
+        "ones (the deviation of log₁₀|gradient| over the channels of a layer).": exceeds(
+            without["decades"]["early"], without["decades"]["late"]
+        ),
+    }
+
+
+@artefact("understanding-bn/figure-19", basis="measurement", checks=_channel_gradients)
+def channel_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 19: without batch norm gradients differ much between channels in early layers, little in late ones."""
+    setting = Initializations(context, data, batch_size, draws)
+
+    def spread(draw: Draw) -> pd.DataFrame:
+        by_layer = channel_gradient_spread(pass_of(draw)["channels"]).set_index("order")
+        rows = []
+        for part, (first, last) in (("early", _EARLY), ("late", _LATE)):
+            mean = by_layer.loc[first:last, ["mean", "standard_deviation", "decades"]].mean()
+            rows.append({"layers": f"{first} to {last}", "part": part} | mean.to_dict())
+        return pd.DataFrame(rows)
+
+    return setting.evidence(
+        spread,
+        "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
+        "conditioning of the network ahead; both are checked. The figure shows the first draw.",
+        draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw)["channels"])),
+        early=f"layers {_EARLY[0]} to {_EARLY[1]}",
+        late=f"layers {_LATE[0]} to {_LATE[1]}",
+    )
+
+
+def _dominating_channels(facts: Measured) -> Tests:
+    averages = facts.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
+    without, with_norm = averages.loc[False], averages.loc[True]
+    return {
+        "Without batch norm channels with larger means contribute more: the rank correlation of a channel's "
+        "contribution with its |mean| is above 0.5.": exceeds(without["mean_correlation"], 0.5),
+        "Effectively fewer channels matter without batch norm (1/Σ share² over their number).": exceeds(
+            with_norm["effective_share"], without["effective_share"]
+        ),
+        "Effectively few channels matter without it: less than half of them.": exceeds(
+            0.5, without["effective_share"]
+        ),
+    }
+
+
+@artefact("understanding-bn/dominating-channels", basis="measurement", checks=_dominating_channels)
+def dominating_channels(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Appendix K: channels with large means contribute the most to the layer above; few matter without batch norm."""
+    setting = Initializations(context, data, batch_size, draws)
+    columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
+    return setting.evidence(
+        lambda draw: dominance_table(pass_of(draw)["contributions"])[columns].rename(columns={"order": "layer"}),
+        "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
+        "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
+        "first draw.",
+        draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw)["contributions"])),
+        layers=list(READING_LAYERS),
+    )
+
+
+def _sorted_by_mean(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Channels by their means, the largest first, and gradients in multiples of the mean over all."""
+    ranks = {
+        name: pairs.groupby(name)["gradient"].mean().rank(ascending=False, method="first") - 1
+        for name in ("out_channel", "in_channel")
+    }
+    placed = {name: pairs[name].map(rank) for name, rank in ranks.items()}
+    return pairs.assign(gradient=pairs["gradient"] / (pairs["gradient"].mean() or 1.0), **placed)
+
+
+# Of one layer; channels that are consistently large gather in a corner.
+PAIRS = Plot(
+    "heat_map",
+    _sorted_by_mean,
+    x="in_channel",
+    y="out_channel",
+    value="gradient",
+    unit="× mean",
+    size=(4.3, 3.6),
+    title="Gradient by channels",
+    x_label="in-channel, sorted",
+    y_label="out-channel, sorted",
+)
+
+
+# "The one class that the network almost always guesses" (appendix L).
+ALMOST_ALWAYS = 0.9
+# Sums of ten gradients in float64, each relative to the largest element of the parameter's.
+_SUM_ROUNDING = 1e-9
+
+
+def _favoured_class(facts: Measured) -> Tests:
+    without, with_norm = facts.both
+    variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
+    return {
+        f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
+        "minibatch, in every draw.": in_all(
+            without["predicted_share"] >= ALMOST_ALWAYS, smallest_share=without["predicted_share"].min()
+        ),
+        "That class's gradients are large for the images of other classes: on average more than half of the "
+        "largest possible, 1.": exceeds(without["column_mean"], 0.5),
+        "They are roughly constant: their deviation over images is less than a quarter of their mean.": exceeds(
+            0.25, variation[0]
+        ),
+        "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
+        "mean is larger.": exceeds(variation[1], variation[0]),
+        "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.": exceeds(
+            *facts.estimates("agreement")
+        ),
+        "The largest gradient of the final bias is smaller with batch norm.": exceeds(
+            *facts.estimates("bias_gradient")
+        ),
+    }
+
+
+@artefact("understanding-bn/figure-4", basis="measurement", checks=_favoured_class)
+def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 4: the gradient of one class's logit is large and positive for all images of other classes."""
+    setting = Initializations(context, data, batch_size, draws)
+    return setting.evidence(
+        lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
+        "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
+        "where the gradient is the predicted probability of that class, and hence positive.",
+        "The figure shows the first draw.",
+        draw=lambda: setting.side_by_side(
+            lambda draw, axes, title: PLOTS["logit_matrix"](
+                pass_of(draw)["logits_by_example"], axes, title=f"{title}, ∂L_b/∂z_j"
+            )
+        ),
+    )
+
+
+def _favourite(by_class: pd.DataFrame, by_example: pd.DataFrame) -> pd.DataFrame:
+    """A row on the class with the largest bias gradient."""
+    largest = by_class.sort_values("bias_gradient").iloc[-1]
+    others = by_example[(by_example["class"] == largest["class"]) & ~by_example["is_target"]]["gradient"]
+    row = {"class": int(largest["class"]), "predicted_share": float(largest["predicted_share"])}
+    row |= {"column_mean": float(others.mean()), "column_deviation": float(others.std(ddof=0))}
+    row |= {"bias_gradient": float(largest["bias_gradient"]), "agreement": agreement(by_class)}
+    return pd.DataFrame([row])
+
+
+def _predicted(dominant: pd.DataFrame) -> Tests:
+    return {
+        "The class with the largest gradients is the one that the untrained network almost always guesses, for at "
+        f"least {ALMOST_ALWAYS:.0%} of the images, in every draw.": in_all(
+            dominant["predicted_share"] >= ALMOST_ALWAYS, smallest_share=dominant["predicted_share"].min()
+        )
+    }
+
+
+def _elements_of_classes(facts: Measured) -> Tests:
+    dominant = facts.by_draw(batch_norm=False)
+    return {
+        **_predicted(dominant),
+        "One class has far larger impact than any other: its mean |gradient| is more than three times that of the "
+        "next (log₁₀ of the ratio above log₁₀ 3).": exceeds(
+            decades(dominant["share"] / dominant["next_share"]), math.log10(3)
+        ),
+        "It has the largest gradient of all classes in the majority of the kernel's elements.": exceeds(
+            dominant["leading_share"], 0.5
+        ),
+    }
+
+
+@artefact("understanding-bn/figure-20", basis="measurement", checks=_elements_of_classes)
+def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 20: one class, the one always predicted, makes the majority of the absolute gradients of the kernel."""
+    setting = Initializations(context, data, batch_size, draws)
+
+    def dominance(draw: Draw) -> pd.DataFrame:
+        tables = class_pass_of(draw)
+        ordered = tables["sizes"].sort_values("mean_abs", ascending=False)
+        dominant = ordered.iloc[0]
+        row = {name: dominant[name] for name in ("class", "share", "predicted_share")}
+        row |= {"next_share": ordered["share"].iloc[1]}
+        elements = tables["elements"].assign(size=tables["elements"]["gradient"].abs())
+        sizes = elements.pivot(index="element", columns="class", values="size")
+        # Of the elements that have a gradient, in how many the class has the largest.
+        leading = sizes[sizes.max(axis=1) > 0].idxmax(axis=1) == dominant["class"]
+        return pd.DataFrame([row | {"leading_share": float(leading.mean())}])
+
+    return setting.evidence(
+        dominance,
+        "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
+        "The sum over classes has half of its size from that class by construction: where it is predicted with "
+        "certainty its logit has the gradient 1 for nine images in ten, and every other class -1 for one in ten. "
+        "So the majority is counted in elements.",
+        draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0))["elements"]),
+        batch_norm=(False,),
+        layer=52,
+        parameter=WEIGHT_52,
+    )
+
+
+def _gradient_of_classes(facts: Measured) -> Tests:
+    rows = facts.by_draw(batch_norm=False).reset_index()
+    by_draw = rows.groupby("draw")["mean_abs"]
+    ratio = by_draw.max() / ((by_draw.sum() - by_draw.max()) / (by_draw.count() - 1))
+    return {
+        **_predicted(rows.loc[by_draw.idxmax()]),
+        "The dominant class's mean |gradient| is about ten times the mean of the others, within half a decade "
+        "(log₁₀ of the ratio).": lies_within(decades(ratio), 0.5, 1.5),
+    }
+
+
+@artefact("understanding-bn/figure-21", basis="measurement", checks=_gradient_of_classes)
+def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 21: the dominant class's mean absolute gradient is about ten times that of the other classes."""
+    setting = Initializations(context, data, batch_size, draws)
+    return setting.evidence(
+        lambda draw: class_pass_of(draw)["sizes"],
+        "The figure shows the first draw.",
+        "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
+        "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
+        "the caption's is checked.",
+        draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0))["sizes"]),
+        batch_norm=(False,),
+        layer=52,
+        parameter=WEIGHT_52,
+    )
+
+
+def _class_wise_mask(facts: Measured) -> Tests:
+    return {
+        f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
+        f"{_SUM_ROUNDING:g} of its largest element.": decided(
+            bool((rows["deviation"] <= _SUM_ROUNDING).all()) if len(rows) else None,
+            largest_deviation=rows["deviation"].max(),
+            parameters=rows["parameters"].max(),
+        )
+        for name, rows in zip(("without", "with"), facts.both, strict=True)
+    }
+
+
+@artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)
+def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Appendix L: gradients propagated from one class's logit at a time add up to the whole gradient."""
+    setting = Initializations(context, data, batch_size, draws)
+    return setting.evidence(
+        _sums,
+        "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
+        "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
+        "The figure shows the first draw without batch norm.",
+        draw=lambda: GRADIENT_BY_CLASS(_sums(Draw(setting, False, 0))),
+        precision="float64",
+    )
+
+
+def _sums(draw: Draw) -> pd.DataFrame:
+    """A row per class: the size of its gradients, and the deviation of their sum and of the class alone."""
+    model, inputs = draw.model.double().train(), draw.inputs.double()
+    names, weights = zip(*model.named_parameters(), strict=True)
+    loss = nn.functional.cross_entropy(model(inputs), draw.targets)
+    whole = dict(zip(names, torch.autograd.grad(loss, weights), strict=True))
+    total = {name: torch.zeros_like(gradient) for name, gradient in whole.items()}
+    rows = []
+
+    def visit(index: int, predicted: float, gradients: dict[str, Tensor]) -> None:
+        for name, gradient in gradients.items():
+            total[name] += gradient
+        sizes = torch.cat([gradient.flatten() for gradient in gradients.values()])
+        rows.append({"class": index, "mean_abs": float(sizes.abs().mean()), "alone": _apart(gradients, whole)})
+
+    for_each_class(model, inputs, draw.targets, visit)
+    return pd.DataFrame(rows).assign(deviation=_apart(total, whole), parameters=len(whole))
+
+
+def _apart(first: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> float:
+    """The largest max|difference| / max|whole| over the parameters that have a gradient."""
+    return max(
+        float((first[name] - gradient).abs().max() / gradient.abs().max())
+        for name, gradient in whole.items()
+        if gradient.abs().max() > 0
+    )
+
+
+def draw_elements(elements: pd.DataFrame) -> Axes:
+    """The gradients of a weight's elements by class, from the largest; the class with the largest sum is named."""
+    sizes = elements.assign(size=elements["gradient"].abs())
+    ranks = sizes.groupby("class")["size"].rank(ascending=False, method="first")
+    first = str(sizes.groupby("class")["size"].sum().idxmax())
+    top = float(sizes["size"].max()) or 1.0
+    return lines(
+        sizes.assign(rank=ranks),
+        x="rank",
+        y="size",
+        by="class",
+        inks={str(one): SCHEME_INKS["none"] if str(one) == first else QUIET for one in sizes["class"].unique()},
+        end_text=lambda name, _: f"class {name}" if name == first else "",
+        log="y",
+        y_limits=(1e-4 * top, 2 * top),
+        title="Gradients of a weight by class",
+        x_label="element, from the largest",
+        y_label="|gradient|",
+    )

@@ -1,0 +1,218 @@
+"""Batch norm and its separable parts (equation 1), and the noise of minibatch steps (equation 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normless.nn import PartialBatchNorm2d
+from normless.plots import Plot
+from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.plots import AGREEMENT
+from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Tests, decided
+from normless_papers.understanding_bn.initializations import Initializations
+from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
+
+
+@artefact(
+    "understanding-bn/equation-1", basis="formula", checks=lambda agreements: [one.check() for one in agreements]
+)
+def separable_parts(context: Context, *, batch: int, channels: int, side: int) -> Evidence:
+    """Equation 1 with each of the seven subsets of γ, β, μ and σ² that table 2 uses, in training and at test time."""
+    with seeded(context.seed):
+        x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
+        agreements = [one for parts in SUBSETS for one in _by_definition(x, parts)]
+        agreements += _moments(x)
+    table = agreement_table(agreements)
+    return Evidence(
+        table,
+        facts=agreements,
+        setup={
+            "inputs": f"independent normal, float64, {batch}×{channels}×{side}×{side}, another mean for each channel",
+            "layer": "PartialBatchNorm2d, γ and β drawn from the normal distribution",
+            "seed": context.seed,
+        },
+        draw=lambda: AGREEMENT(table),
+        remarks=("Without μ the variance is still that about the mean; the paper does not say.",),
+    )
+
+
+def _layer(channels: int, parts: tuple[str, ...]) -> PartialBatchNorm2d:
+    """The layer with these parts; its running averages are those of the last batch."""
+    names = {"mean": "mu", "variance": "sigma2", "gamma": "gamma", "beta": "beta"}
+    flags = {name: part in parts for name, part in names.items()}
+    layer = PartialBatchNorm2d(channels, momentum=1.0, **flags).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
+
+
+def _by_definition(x: Tensor, parts: tuple[str, ...]) -> list[Agreement]:
+    """The layer against the formula without the missing parts, in training and then at test time."""
+    layer, count = _layer(x.shape[1], parts), x.shape[0] * x.shape[2] * x.shape[3]
+    mean = x.sum((0, 2, 3), keepdim=True) / count
+    variance = (x - mean).square().sum((0, 2, 3), keepdim=True) / count
+    unbiased = variance * count / (count - 1)
+    outputs = []
+    for spread in (variance, unbiased):
+        y = x - mean if "mu" in parts else x
+        y = y / (spread + layer.eps).sqrt() if "sigma2" in parts else y
+        for name, parameter in layer.named_parameters():
+            shaped = parameter.detach().reshape(1, -1, 1, 1)
+            y = y * shaped if name == "weight" else y + shaped
+        outputs.append(y)
+    name = in_symbols(", ".join(parts))
+    trained = layer(x)
+    return [
+        agreement(f"{name}: in training the output is the formula's", trained, outputs[0], ROUNDING),
+        agreement(
+            f"{name}: at test time it is that with the running averages, one of which is the unbiased variance",
+            layer.eval()(x),
+            outputs[1],
+            ROUNDING,
+        ),
+    ]
+
+
+def _moments(x: Tensor) -> list[Agreement]:
+    """The moments after a layer with μ only, and after one with σ² only."""
+    mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+    centred, scaled = (_layer(x.shape[1], (part,))(x) for part in ("mu", "sigma2"))
+    epsilon = _layer(x.shape[1], ()).eps
+    axes = (0, 2, 3)
+    return [
+        agreement("{μ}: every channel has mean 0", centred.mean(axes), torch.zeros_like(mean), ROUNDING),
+        agreement("{μ}: variances are unchanged", centred.var(axes, correction=0), variance, ROUNDING),
+        agreement(
+            "{σ²}: every channel has variance σ²/(σ² + ε)",
+            scaled.var(axes, correction=0),
+            variance / (variance + epsilon),
+            ROUNDING,
+        ),
+        agreement(
+            "{σ²}: means are not 0 but μ/√(σ² + ε)", scaled.mean(axes), mean / (variance + epsilon).sqrt(), ROUNDING
+        ),
+    ]
+
+
+_SQUARE, _BIAS = "E[||alpha grad f - alpha grad_SGD||^2]", "E[error term]"
+_EXAMPLES = 5
+_EXACT = 1e-9
+
+
+def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
+    """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet.
+
+    Both tables have `batch_size`, `learning_rate`, `noise`, `predicted_noise` and `bias`, the length of the mean
+    error; the second is one of `sgd_noise_table`. Depth and number of draws are those of the ResNet.
+    """
+    exact, drawn, depth, draws = facts
+    noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
+    off = (exact["noise"] / exact["predicted_noise"] - 1).abs().max()
+    scaled = exact["bias"] / np.sqrt(exact["predicted_noise"])
+    errors = (drawn["noise"] - drawn["predicted_noise"]).abs() / drawn["standard_error"]
+    return {
+        "Over all possible minibatches the squared error is exactly α²M/|B|, to 1e-9.": decided(
+            off <= _EXACT, deviation=off
+        ),
+        "The step is unbiased: the mean error is 0, to 1e-9 of its root mean square.": decided(
+            scaled.max() <= _EXACT, deviation=scaled.max()
+        ),
+        "Doubling the batch halves the noise, to 1e-9.": decided(
+            abs(noise[1, 0.1] / noise[2, 0.1] - 2) <= _EXACT, ratio=noise[1, 0.1] / noise[2, 0.1]
+        ),
+        "Doubling the learning rate quadruples it, to 1e-9.": decided(
+            abs(noise[2, 0.2] / noise[2, 0.1] - 4) <= _EXACT, ratio=noise[2, 0.2] / noise[2, 0.1]
+        ),
+        f"In a ResNet-{depth} the mean over {draws} minibatches is α²M/|B| within four standard errors.": decided(
+            (errors <= 4).all(), largest_in_standard_errors=errors.max()
+        ),
+        "There the mean error is at most three times that expected of as many unbiased draws.": decided(
+            (drawn["bias"] <= 3 * drawn["predicted_bias"]).all(),
+            largest_ratio=(drawn["bias"] / drawn["predicted_bias"]).max(),
+        ),
+    }
+
+
+@artefact("understanding-bn/equation-2", basis="formula", checks=_equation_2)
+def step_noise(
+    context: Context, *, data: str, depth: int, examples: int, batch_sizes: Sequence[int], draws: int
+) -> Evidence:
+    """Equation (2): the step of a minibatch is unbiased, its squared error is α²M/|B|."""
+    exact = _every_minibatch(context.seed)
+    setting = Initializations(context, data, examples, draws=1, depth=depth)
+    (draw,) = setting.each(batch_norm=(False,))
+    drawn = sgd_noise_table(
+        draw.model,
+        draw.inputs,
+        draw.targets,
+        F.cross_entropy,
+        batch_sizes=batch_sizes,
+        learning_rates=(0.1,),
+        draws=draws,
+        seed=context.seed,
+    )
+    both = pd.concat(
+        [exact.assign(network="two layers, every minibatch"), drawn.assign(network=f"ResNet-{depth}, {draws} draws")]
+    )
+    evidence = setting.evidence_of(
+        _quantities(both),
+        (exact, drawn, depth, draws),
+        "In evaluation mode: with the batch's statistics there is no gradient of one example.",
+        draw=lambda: NOISE(drawn),
+        learning_rates="0.1 and 0.2",
+        exact=f"a tanh network of two layers in float64, {_EXAMPLES} examples, every minibatch with replacement",
+        examples=examples,
+        draws=draws,
+    )
+    # The equation is of any network and data.
+    return replace(evidence, reduction="")
+
+
+def _every_minibatch(seed: int) -> pd.DataFrame:
+    """Noise and bias over all minibatches of a tiny network, in float64."""
+    with seeded(seed):
+        network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+        inputs, targets = torch.randn(_EXAMPLES, 3, dtype=torch.float64), torch.randint(3, (_EXAMPLES,))
+    noise = noise_per_example(per_example_gradients(network, inputs, targets, F.cross_entropy))
+    rows = []
+    for size, rate in ((1, 0.1), (2, 0.1), (3, 0.1), (2, 0.2)):
+        every = torch.tensor(list(product(range(_EXAMPLES), repeat=size)))
+        errors = step_errors(network, inputs, targets, F.cross_entropy, every, rate)
+        row = {"batch_size": size, "learning_rate": rate, "noise": errors.mean_square}
+        rows.append(row | {"predicted_noise": rate**2 * noise / size, "bias": errors.bias, "predicted_bias": 0.0})
+    return pd.DataFrame(rows)
+
+
+def _quantities(both: pd.DataFrame) -> pd.DataFrame:
+    """A row per network, batch size, rate and published quantity."""
+    tables = []
+    for quantity, measured, predicted in ((_SQUARE, "noise", "predicted_noise"), (_BIAS, "bias", "predicted_bias")):
+        columns = ["network", "batch_size", "learning_rate", measured, predicted]
+        table = both[columns].rename(columns={measured: "value", predicted: "predicted"})
+        table.insert(0, "quantity", quantity)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+NOISE = Plot(
+    "measured_on_predicted",
+    x="batch_size",
+    measured="noise",
+    by="learning_rate",
+    name="α = {:g}",
+    log="xy",
+    title="Noise of a minibatch step",
+    x_label="minibatch size |B|",
+    y_label="mean ‖step - α∇f‖²; line: α²M/|B|",
+)

@@ -1,0 +1,365 @@
+"""Summands of a kernel's gradient: their agreement (equation 4, tables 1, 4), and single parameters (18, 22, 23)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+
+from normless.plots import Plot, lines, scheme_ink
+from normless.probes import observe
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import replicates
+from normless_papers.plots import SUMS_OF_PARAMETERS
+from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
+from normless_papers.stated_claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within
+from normless_papers.understanding_bn.initializations import (
+    Draw,
+    Initializations,
+    Measured,
+    conv_path,
+    decades,
+    pass_of,
+)
+
+SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
+_LAYERS = (18, 54, 90)
+_PAIRS = ((18, 19), (54, 55), (90, 91))
+
+# In float64 Σd and autograd differ by rounding alone.
+_ROUNDING = 1e-9
+
+
+def _summand_identity(facts: Measured) -> Tests:
+    measured = facts.table
+    return {
+        f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
+        "the kernel's mean |gradient|.": decided(
+            (measured["deviation"] <= _ROUNDING).all(),
+            largest_deviation=measured["deviation"].max(),
+            parameters=measured["parameters"].sum(),
+        ),
+        "|Σd| ≤ Σ_b|Σ_xy d| ≤ Σ|d| and |Σd| ≤ Σ_xy|Σ_b d| ≤ Σ|d| for every parameter, to rounding.": decided(
+            (measured["violations"] == 0).all(),
+            violations=measured["violations"].sum(),
+            parameters=measured["parameters"].sum(),
+        ),
+    }
+
+
+@artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
+def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
+    """Equation (4): the summands of a kernel's gradient add up to autograd's, and the triangle inequality holds."""
+    setting = Initializations(context, data, batch_size, draws)
+    return setting.evidence(
+        lambda draw: _disagreements(_with_autograd(draw, layers)),
+        f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
+        "|Σd| = Σ|d|.",
+        "The paper states the equation; the inequalities are the triangle inequality.",
+        draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
+        layers=list(layers),
+        precision="float64",
+    )
+
+
+def _with_autograd(draw: Draw, layers: Sequence[int]) -> pd.DataFrame:
+    """Sums of each parameter's summands, and `exact`, the gradient by autograd."""
+    model, inputs = draw.model.double().train(), draw.inputs.double()
+    watcher = ParameterGradients([conv_path(layer) for layer in layers])
+    observe(model, [watcher], inputs, draw.targets)
+    weights = [model.get_parameter(f"{conv_path(layer)}.weight") for layer in layers]
+    exact = torch.autograd.grad(F.cross_entropy(model(inputs), draw.targets), weights)
+    table = watcher.table()
+    return table.assign(exact=np.concatenate([gradient.flatten().numpy() for gradient in exact]))
+
+
+def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
+    """By layer: the largest deviation from autograd, and the number of parameters that violate an inequality."""
+    rows = []
+    for layer, group in parameters.groupby("order", sort=True):
+        allowed = 1e-12 * group["sum_abs"]
+        broken = pd.Series(False, index=group.index)
+        for between in ("sum_b_abs_sum_xy", "sum_xy_abs_sum_b"):
+            broken |= group["abs_sum"] > group[between] + allowed
+            broken |= group[between] > group["sum_abs"] + allowed
+        apart = (group["gradient"] - group["exact"]).abs().max() / group["exact"].abs().mean()
+        rows.append({"layer": layer, "parameters": len(group), "deviation": apart, "violations": int(broken.sum())})
+    return pd.DataFrame(rows)
+
+
+def _table_1(facts: Measured) -> Tests:
+    sizes = facts.pivoted("order", batch_norm=False)["abs_sum"]
+    growth = {
+        f"Without batch norm |Σd| is larger in layer {later} than in layer {earlier} (log₁₀ of the ratio above "
+        "0).": exceeds(decades(sizes[later] / sizes[earlier]), 0.0)
+        for earlier, later in pairwise(_LAYERS)
+    }
+    return {**_agreement(facts, _LAYERS), **growth}
+
+
+def _table_4(facts: Measured) -> Tests:
+    layers = [layer for pair in _PAIRS for layer in pair]
+    sizes = np.log10(facts.pivoted("order", batch_norm=False)["abs_sum"])
+    ratio = sum(sizes[second] - sizes[first] for first, second in _PAIRS) / len(_PAIRS)
+    return {
+        **_agreement(facts, layers),
+        "Without batch norm |Σd| is smaller in the second convolution of a block than in the first (log₁₀ of the "
+        "ratio, its mean over the three blocks, below 0).": exceeds(0.0, replicates(ratio)),
+    }
+
+
+def _agreement(facts: Measured, layers: Sequence[int]) -> Tests:
+    """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
+    table = facts.table.assign(factor=facts.table["sum_abs"] / facts.table["abs_sum"])
+    # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
+    table["of_random_signs"] = table["factor"] * table["predicted_for_random_signs"]
+    without, with_norm = (replace(facts, table=table).pivoted("order", batch_norm=kind) for kind in (False, True))
+    tests: dict[str, Test] = {}
+    for layer in layers:
+        ratio, five = decades(without["abs_sum"][layer] / with_norm["abs_sum"][layer]), math.log10(5)
+        named = f"Layer {layer} with batch norm"
+        tests |= {
+            f"Layer {layer} without batch norm: Σ|d| is about twice |Σd|, at most 4 times (log₁₀ of "
+            "the ratio).": lies_within(decades(without["factor"][layer]), 0.0, math.log10(4)),
+            f"{named}: the N summands cancel as random signs do, Σ|d| is √N times |Σd| within a factor of 5 "
+            "(log₁₀ of the ratio to √N).": lies_within(decades(with_norm["of_random_signs"][layer]), -five, five),
+            f"{named}: Σ|d| is about 10² times |Σd|, within a factor of 5 (log₁₀ of it).": asked_at_scale(
+                lies_within(decades(with_norm["factor"][layer]), 2 - five, 2 + five), facts.fewer
+            ),
+            f"Layer {layer}: |Σd| is larger without batch norm (log₁₀ of the ratio above 0).": exceeds(ratio, 0.0),
+            f"Layer {layer}: |Σd| is two to three orders of magnitude larger without batch norm, within half "
+            "a decade (log₁₀ of the ratio).": asked_at_scale(lies_within(ratio, 1.5, 3.5), facts.reduction),
+        }
+    return tests
+
+
+def _table_of_sums(name: str, checks: Callable[[Measured], Tests], layers: Sequence[int]) -> None:
+    """Register table 1 or 4: the four sums of some layers, by their geometric means over draws."""
+
+    @artefact(f"understanding-bn/{name}", basis="measurement", checks=checks)
+    def measure(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+        setting = Initializations(context, data, batch_size, draws)
+        drawn = setting.measured(lambda draw: pass_of(draw)["sums"].loc[lambda sums: sums["order"].isin(layers)])
+        logarithms = drawn.assign(factor=drawn["sum_abs"] / drawn["abs_sum"])
+        columns = [*SUMS, "factor"]
+        logarithms[columns] = np.log10(logarithms[columns])
+        grouped = logarithms.groupby(["batch_norm", "order"], sort=False)
+        means = (10 ** grouped[columns].mean()).reset_index().rename(columns={"order": "layer"})
+        means["factor_decades_deviation"] = grouped["factor"].std().to_numpy()
+        means["factor_of_random_signs"] = 1 / grouped["predicted_for_random_signs"].first().to_numpy(float)
+        means["n"] = grouped.size().to_numpy()
+        means = means.sort_values(["batch_norm", "layer"], ascending=[False, True], ignore_index=True)
+        first = drawn[drawn["draw"] == 0]
+        return setting.evidence_of(
+            means,
+            Measured(drawn, setting.fewer, setting.reduction),
+            "Measured sums are geometric means over draws: they differ from draw to draw by orders of magnitude "
+            "without batch norm. `factor` is Σ|d|/|Σd|, and `factor_of_random_signs` is √N, its order of magnitude "
+            "for N independent summands of random sign.",
+            "The figure shows the first draw.",
+            draw=lambda: draw_sums(first, layers),
+            on=("layer", "batch_norm"),
+            layers=list(layers),
+        )
+
+
+_table_of_sums("table-1", _table_1, _LAYERS)
+_table_of_sums("table-4", _table_4, [layer for pair in _PAIRS for layer in pair])
+
+SUM_SYMBOLS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_abs_sum_xy": "Σ_b|Σₓ d|", "abs_sum": "|Σd|"}
+
+
+def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
+    """The four sums of some layers side by side: level where summands agree, falling where they cancel."""
+    chosen = sums[sums["order"].isin(list(layers))].sort_values("order")
+    chosen = chosen.assign(name=chosen["scheme"] + " " + chosen["order"].astype(str))
+    table = chosen.melt(["name", "scheme"], list(SUM_SYMBOLS), var_name="sum", value_name="average")
+    return lines(
+        table.assign(place=table["sum"].map(list(SUM_SYMBOLS).index)),
+        x="place",
+        y="average",
+        by="name",
+        inks={str(row["name"]): scheme_ink(str(row["scheme"])) for row in chosen.to_dict("records")},
+        log="y",
+        x_ticks=dict(enumerate(SUM_SYMBOLS.values())),
+        size=(6.4, 3.4),
+        title="Gradient of one summand, by what is summed first",
+        x_label="",
+        y_label="average over parameters",
+    )
+
+
+# Skewed summands have a mean of more than this many standard deviations, centred ones of less.
+_SKEWED = 1 / 3
+
+
+def _gradient_and_channel_mean(facts: Measured) -> Tests:
+    correlations = facts.estimates("mean_correlation")
+    dead = [decades(rows["dead_gradient"] / rows["live_gradient"]) for rows in facts.both]
+    return {
+        "Without batch norm |gradient| rises with the mean of the in-channel: rank correlation above 0.5.": exceeds(
+            correlations[0], 0.5
+        ),
+        "Without it the tenth of weights with the most negative means has gradients at most a tenth of those of "
+        "the tenth with the largest (log₁₀ of the ratio below -1).": exceeds(-1.0, dead[0]),
+        "With batch norm the dependence disappears: correlation between -0.25 and 0.25.": lies_within(
+            correlations[1], -0.25, 0.25
+        ),
+        "With batch norm all channels have equally large gradients on average: those of the two tenths are "
+        "within half a decade (log₁₀ of the ratio).": lies_within(dead[1], -0.5, 0.5),
+    }
+
+
+@artefact("understanding-bn/figure-18", basis="measurement", checks=_gradient_and_channel_mean)
+def gradient_and_channel_mean(
+    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
+) -> Evidence:
+    """Figure 18: in layer 35 gradients follow the means of the channels they read only without batch norm."""
+    setting = Initializations(context, data, batch_size, draws, minibatches)
+    columns = ["mean_correlation", "dead_gradient", "live_gradient"]
+    averaged = cache(lambda draw: _averaged(draw, 35))
+    return setting.evidence(
+        lambda draw: gradient_alignment_table(averaged(draw))[columns],
+        f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
+        "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
+        "not 0 by definition. The figure shows the first draw.",
+        draw=lambda: AGAINST_MEAN(setting.shown(averaged)),
+        layer=35,
+        minibatches=minibatches,
+    )
+
+
+def _of_layer(draw: Draw, layer: int) -> pd.DataFrame:
+    """The parameters of one layer on the first minibatch."""
+    parameters = pass_of(draw)["parameters"]
+    return parameters[parameters["order"] == layer].reset_index(drop=True)
+
+
+def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
+    """Every parameter's gradient and in-channel mean, averaged over the minibatches."""
+    tables = [_of_layer(draw, layer)]
+    for inputs, targets in draw.batches[1:]:
+        watcher = ParameterGradients([conv_path(layer)])
+        observe(draw.model, [watcher], inputs, targets)
+        tables.append(watcher.table())
+    averaged = tables[0].copy()
+    for name in ("gradient", "channel_mean"):
+        averaged[name] = sum(table[name] for table in tables) / len(tables)
+    return averaged.assign(abs_sum=averaged["gradient"].abs())
+
+
+def _summands_of_a_parameter(facts: Measured) -> Tests:
+    rows = facts.by_draw(batch_norm=False)
+    large, small = (rows[rows["chosen"] == chosen] for chosen in ("largest", "small"))
+    return {
+        "The parameter with the largest gradient has |Σd| of more than half of Σ|d|.": exceeds(
+            large["input_independence"], 0.5
+        ),
+        "Most of its summands that are not 0, more than two thirds, have one sign.": exceeds(
+            large["one_sign_share"], 2 / 3
+        ),
+        "They are skewed away from 0: their mean is more than a third of their standard deviation.": exceeds(
+            large["mean_in_deviations"], _SKEWED
+        ),
+        "A parameter with a small gradient has summands centred around 0: |mean| below a third of the "
+        "deviation.": exceeds(_SKEWED, small["mean_in_deviations"]),
+    }
+
+
+@artefact("understanding-bn/figure-22", basis="measurement", checks=_summands_of_a_parameter)
+def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
+    setting = Initializations(context, data, batch_size, draws)
+    columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
+    return setting.evidence(
+        lambda draw: summand_statistics(pass_of(draw)["summands"])[columns],
+        "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
+        "shows the first draw.",
+        draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0))["summands"]),
+        batch_norm=(False,),
+        layer=90,
+    )
+
+
+def _gradients_on_a_line(facts: Measured) -> Tests:
+    without, with_norm = facts.both
+    return {
+        "Without batch norm |Σd| lies almost on a line with Σ|d|: their correlation over parameters is above "
+        "0.75.": exceeds(without["sum_correlation"], 0.75),
+        "With batch norm the relation disappears: correlation below 0.5.": exceeds(0.5, with_norm["sum_correlation"]),
+        "Gradients are much smaller with batch norm, by more than a factor of 10 (log₁₀ of the ratio).": exceeds(
+            decades(without["mean_abs_gradient"] / with_norm["mean_abs_gradient"]), 1.0
+        ),
+    }
+
+
+@artefact("understanding-bn/figure-23", basis="measurement", checks=_gradients_on_a_line)
+def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    """Figure 23: in layer 54 many parameters have |Σd| = c·Σ|d| without batch norm; with it gradients are smaller."""
+    setting = Initializations(context, data, batch_size, draws)
+
+    def alignment(draw: Draw) -> pd.DataFrame:
+        parameters = _of_layer(draw, 54)
+        table = gradient_alignment_table(parameters)[["sum_correlation", "share_aligned"]]
+        return table.assign(mean_abs_gradient=parameters["abs_sum"].mean())
+
+    return setting.evidence(
+        alignment,
+        "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
+        "on the dotted line have summands of one sign.",
+        draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _of_layer(draw, 54))),
+        layer=54,
+    )
+
+
+def _in_deviations(parameters: pd.DataFrame) -> pd.DataFrame:
+    """Networks with and without norms have means of other orders of magnitude."""
+    spread = parameters.groupby("scheme")["channel_mean"].transform("std", ddof=0).replace(0.0, 1.0)
+    return parameters.assign(channel_mean=parameters["channel_mean"] / spread)
+
+
+AGAINST_MEAN = Plot(
+    "points",
+    _in_deviations,
+    x="channel_mean",
+    y="abs_sum",
+    log="y",
+    names="beside",
+    title="Channel mean and gradient",
+    x_label="mean of the in-channel, in standard deviations",
+    y_label="|gradient|",
+)
+
+
+def _in_root_mean_squares(summands: pd.DataFrame) -> pd.DataFrame:
+    """Summands that are not exactly 0, as those of a ReLU that was off are, in units of their root mean square."""
+    parts = []
+    for (chosen, parameter), rows in summands.groupby(["chosen", "parameter"], sort=False):
+        values = rows["summand"].to_numpy(float)
+        other = values[values != 0]
+        name = f"{chosen} ({parameter}), {1 - len(other) / len(values):.0%} zero"
+        parts.append(pd.DataFrame({"name": name, "summand": other / np.sqrt(np.square(other).mean())}))
+    return pd.concat(parts)
+
+
+SUMMANDS = Plot(
+    "histogram",
+    _in_root_mean_squares,
+    x="summand",
+    by="name",
+    bins=61,
+    limits=(-3, 3),
+    share=True,
+    x_marks=[0],
+    title="Summands of one parameter's gradient",
+    x_label="summand, in root mean squares",
+    y_label="share",
+)

@@ -1,0 +1,341 @@
+"""Single updates: the one that diverges (figures 5 and 6), the longest useful steps (figure 24, appendix J)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.divergence import LOSS_LIMIT
+from normless.plots import Plot, lines, new_panels, shades
+from normless.probes import descend
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    check,
+    decades_over_draws,
+    in_every,
+    over_draws,
+    quantity_table,
+)
+from normless_papers.probes import (
+    find_divergence,
+    loss_along,
+    moments_along,
+    momentum_sgd,
+    steepest_descent,
+)
+from normless_papers.stated_claims import Tests, exceeds
+from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
+
+RATE = 0.002
+# A twentieth of the update is about a step at a tenth of the largest stable rate without norm.
+_NEAR, _HALF = 0.05, 0.5
+_FIRST_FEW = 10
+# Ten layers each: both ends of the network and its middle.
+_PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 109)})
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """So many networks, each trained on so many minibatches at most, or until it diverged.
+
+    For each that diverged `steps` has the number of that update, from 1, and `tables` a row per point of its path.
+    """
+
+    draws: int
+    minibatches: int
+    steps: tuple[int, ...]
+    tables: tuple[pd.DataFrame, ...]
+    reduction: str = ""
+
+    def diverges(self) -> Check:
+        """Whether every draw diverges, at the rate of the paper's set-up."""
+        flags = [True] * len(self.steps) + [False] * (self.draws - len(self.steps))
+        claim = (
+            f"At the rate {RATE:g} the unnormalized network diverges, its loss above {LOSS_LIMIT:g}, within "
+            f"{self.minibatches} minibatches, in every draw."
+        )
+        return at_scale(in_every(claim, flags), self.reduction)
+
+    def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
+        """`in_every` of the draws that diverged; undecided if none did."""
+        claim = f"{claim}, in every draw that diverges."
+        return in_every(claim, flags, **numbers) if flags else check(claim, None)
+
+
+def _diverged(
+    setting: Initializations, along: Callable[..., pd.DataFrame], points: int, *further: float
+) -> Divergence:
+    """Measure along the path of the diverging update of every draw that diverges after its first step."""
+    path = sorted({*np.linspace(0, 1, points).tolist(), *further})
+    descents = [find_divergence(draw.model, draw.batches, RATE) for draw in setting.each(batch_norm=(False,))]
+    updates = [descent.update for descent in descents if descent.update is not None]
+    tables = tuple(along(one.model, one.inputs, one.targets, one.direction, path) for one in updates)
+    steps = tuple(update.step for update in updates)
+    return Divergence(setting.draws, setting.minibatches, steps, tables, setting.reduction)
+
+
+def _figure_5(diverged: Divergence) -> list[Check]:
+    losses = [table.set_index("point") for table in diverged.tables]
+    ends = [(table["loss"][1.0], table["predicted_loss"][1.0]) for table in losses]
+    early = [table["loss"][_NEAR] / table["loss"][0.0] for table in losses]
+    return [
+        diverged.diverges(),
+        diverged.every(
+            f"Divergence comes within the first few minibatches, at most {_FIRST_FEW}",
+            [step <= _FIRST_FEW for step in diverged.steps],
+            latest=max(diverged.steps, default=math.nan),
+        ),
+        diverged.every(
+            f"The loss is unremarkable near the origin: after {_NEAR:.0%} of the update at most twice that before it",
+            [bool(table["loss"][_NEAR] <= 2 * table["loss"][0.0]) for table in losses],
+            largest_ratio=max(early, default=math.nan),
+        ),
+        diverged.every(
+            "It explodes towards the end: after the update it is at least ten times that half way (or not finite)",
+            [not table["loss"][1.0] < 10 * table["loss"][_HALF] for table in losses],
+            smallest_ratio=min((table["loss"][1.0] / table["loss"][_HALF] for table in losses), default=math.nan),
+        ),
+        diverged.every(
+            "The gradient does not indicate it: the loss after the update is more than ten times what the gradient "
+            "at the origin predicts",
+            [not loss <= 10 * max(predicted, 0.0) for loss, predicted in ends],
+            largest_prediction=max((predicted for _, predicted in ends), default=math.nan),
+        ),
+    ]
+
+
+@artefact("understanding-bn/figure-5", basis="measurement", checks=_figure_5)
+def loss_along_update(
+    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
+) -> Evidence:
+    """Figure 5: along the diverging update the loss explodes towards the end, not predicted by the gradient."""
+    setting = Initializations(context, data, batch_size, draws, minibatches)
+    facts = _diverged(setting, loss_along, points, _NEAR, _HALF)
+    quantities: dict[str, Estimate | float] = {
+        "divergence_threshold": LOSS_LIMIT,
+        "lr": RATE,
+        "share of draws that diverge": len(facts.steps) / draws,
+    }
+    if facts.tables:
+        losses = [table.set_index("point") for table in facts.tables]
+        quantities["update that diverges"] = over_draws(facts.steps)
+        quantities |= {
+            f"log10 of the loss after {point:g} of the update": decades_over_draws(
+                one["loss"][point] for one in losses
+            )
+            for point in (0.0, _NEAR, _HALF, 1.0)
+        }
+        predicted = over_draws(one["predicted_loss"][1.0] for one in losses)
+        quantities["loss after the update, by the gradient"] = predicted
+    return setting.evidence_of(
+        quantity_table(quantities),
+        facts,
+        "The loss is that of the minibatch of the update; the figure shows the first draw.",
+        draw=(lambda: LOSSES(facts.tables[0])) if facts.tables else None,
+        rate=RATE,
+        optimizer=OPTIMIZER,
+        minibatches=minibatches,
+    )
+
+
+def _figure_6(diverged: Divergence) -> list[Check]:
+    checks = [diverged.diverges()]
+    for moment, name in (("abs_mean", "|mean|"), ("variance", "variance")):
+        parts = [table.pivot(index="point", columns="layers", values=moment) for table in diverged.tables]
+        # Not finite at the end of the path means that it exploded there.
+        upper, lower = ([_decades(part[side], 0.0, 1.0) for part in parts] for side in ("upper", "lower"))
+        early, late = ([_decades(part["upper"], *ends) for part in parts] for ends in ((0.0, _HALF), (_HALF, 1.0)))
+        checks += [
+            diverged.every(
+                f"The {name} of the upper layers grows by more than a decade",
+                [grown > 1 for grown in upper],
+                smallest_decades=min(upper, default=math.nan),
+            ),
+            diverged.every(
+                f"The {name} of the lower layers stays nearly constant: less than a decade of growth",
+                [grown < 1 for grown in lower],
+                largest_decades=max(lower, default=math.nan),
+            ),
+            diverged.every(
+                f"The {name} of the upper layers grows by more decades in the second half of the path than in the "
+                "first",
+                [second > first for first, second in zip(early, late, strict=True)],
+                largest_early_decades=max(early, default=math.nan),
+                smallest_late_decades=min(late, default=math.nan),
+            ),
+        ]
+    return checks
+
+
+@artefact("understanding-bn/figure-6", basis="measurement", checks=_figure_6)
+def moments_along_path(
+    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
+) -> Evidence:
+    """Figure 6: moments of higher layers explode in the last part of the path, lower layers stay nearly constant."""
+    setting = Initializations(context, data, batch_size, draws, minibatches)
+    by_layer = _diverged(setting, moments_along, points, _HALF)
+    facts = replace(by_layer, tables=tuple(_by_part(table) for table in by_layer.tables))
+    columns = ["draw", "point", "layers", "abs_mean", "variance"]
+    measured = [table.assign(draw=number)[columns] for number, table in enumerate(facts.tables)]
+    return setting.evidence_of(
+        pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns),
+        facts,
+        "Measured are medians over the lower layers 2 to 11, the middle ones 51 to 60 and the upper ones 100 to "
+        "109; the figure shows the first draw.",
+        draw=(lambda: _moments(by_layer.tables[0])) if facts.tables else None,
+        rate=RATE,
+        optimizer=OPTIMIZER,
+        minibatches=minibatches,
+    )
+
+
+def _by_part(table: pd.DataFrame) -> pd.DataFrame:
+    """Medians of the moments over the lowest, the middle and the highest layers, at every point."""
+    parts = []
+    for name, (first, last) in _PARTS.items():
+        rows = table[table["order"].between(first, last)]
+        parts.append(rows.groupby("point")[["abs_mean", "variance"]].median().reset_index().assign(layers=name))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _decades(moments: pd.Series, start: float, end: float) -> float:
+    """log₁₀ of a moment's growth between two points of the path; infinite where it overflows at the end."""
+    first, last = float(moments[start]), float(moments[end])
+    return math.log10(last / first) if math.isfinite(last) else math.inf
+
+
+def _moments(table: pd.DataFrame) -> Axes:
+    panels = new_panels(2)
+    names = [f"{point:g}" for point in sorted(table["point"].unique())]
+    sides = {
+        "abs_mean": ("Channel means along the update", "|channel mean|"),
+        "variance": ("Channel variances", "channel variance"),
+    }
+    for axes, (moment, (title, of)) in zip(panels, sides.items(), strict=True):
+        lines(
+            table.assign(part=table["point"].map("{:g}".format)),
+            axes,
+            x="order",
+            y=moment,
+            by="part",
+            inks=shades(names),
+            log="y",
+            title=title,
+            x_label="layer",
+            y_label=f"mean of {of}, by part of the update",
+        )
+    return panels[0]
+
+
+# The loss along a direction, and what the gradient at its start predicts.
+LOSSES = Plot(
+    "measured_on_predicted",
+    x="point",
+    measured="loss",
+    joined=True,
+    log="y?",
+    title="Loss along the update",
+    x_label="part of the update",
+    y_label="loss (nats); dashed: by the gradient at the start",
+)
+
+
+# The rates of the training up to the fifth minibatch.
+TRAINING_RATES = {False: 1e-4, True: 0.1}
+_SHORTEST, _LONGEST = 1e-6, 16.0
+
+
+def _figure_24(facts: Measured) -> Tests:
+    without, with_norm = (facts.pivoted("minibatch", batch_norm=kind)["step"] for kind in (False, True))
+    return {
+        f"Minibatch {minibatch}: the longest step that lowers the loss is more than ten times as long with "
+        "batch norm (log₁₀ of the ratio).": exceeds(decades(with_norm[minibatch] / without[minibatch]), 1.0)
+        for minibatch in (1, 5)
+    }
+
+
+@artefact("understanding-bn/figure-24", basis="measurement", checks=_figure_24)
+def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: int, factor: float) -> Evidence:
+    """Figure 24: far larger steps decrease a minibatch's loss with batch norm, at the first and the fifth."""
+    setting = Initializations(context, data, batch_size, draws, minibatches=5)
+    count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
+    steps = [_SHORTEST * factor**power for power in range(count)]
+    losses = cache(lambda draw: _losses(draw, steps))
+
+    def longest(draw: Draw) -> pd.DataFrame:
+        by_minibatch = losses(draw).groupby("minibatch")[["point", "loss"]]
+        return by_minibatch.apply(_longest_useful_step).rename("step").reset_index()
+
+    return setting.evidence(
+        longest,
+        "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
+        f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
+        "thousand times that at the start are left out of the figure, which shows the first draw.",
+        quantities=_longest_steps,
+        draw=lambda: _landscapes(setting.shown(losses)),
+        steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
+        optimizer=OPTIMIZER,
+    )
+
+
+def _longest_steps(facts: Measured) -> dict[str, Estimate | float]:
+    """The rates of the training, and the longest steps."""
+    rates = {"lr_unnormalized": TRAINING_RATES[False], "lr_batch_norm": TRAINING_RATES[True]}
+    return rates | {
+        f"log10 of the longest step that lowers the loss, minibatch {minibatch}, {name} batch norm": decades(
+            rows[rows["minibatch"] == minibatch]["step"]
+        )
+        for minibatch in (1, 5)
+        for name, rows in zip(("without", "with"), facts.both, strict=True)
+    }
+
+
+def _losses(draw: Draw, steps: Sequence[float]) -> pd.DataFrame:
+    """The losses of the first and the fifth minibatch of a training, along their gradients."""
+
+    def along(minibatch: int) -> pd.DataFrame:
+        batch = draw.batches[minibatch - 1]
+        direction = steepest_descent(draw.model, *batch)
+        return loss_along(draw.model, *batch, direction, [0.0, *steps]).assign(minibatch=minibatch)
+
+    optimizer = momentum_sgd(draw.model.train(), TRAINING_RATES[draw.batch_norm])
+    first = along(1)
+    for _ in descend(draw.model, draw.batches[:4], optimizer):
+        pass
+    return pd.concat([first, along(5)])
+
+
+def _longest_useful_step(rows: pd.DataFrame) -> float:
+    """The longest step that lowers the loss, interpolated between points in the logarithms of both."""
+    losses = rows.sort_values("point").set_index("point")["loss"]
+    start, tried = float(losses.iloc[0]), losses.iloc[1:]
+    lower = tried.index[tried < start]
+    if not len(lower):
+        return _SHORTEST
+    longest = float(lower.max())
+    beyond = tried[tried.index > longest]
+    if beyond.empty or not np.isfinite(beyond.iloc[0]) or tried[longest] <= 0:
+        return longest
+    below, above = float(np.log(start / tried[longest])), float(np.log(beyond.iloc[0] / tried[longest]))
+    share = below / above if above > 0 else 0.0
+    return float(longest * (float(beyond.index[0]) / longest) ** share)
+
+
+def _landscapes(first: pd.DataFrame) -> Axes:
+    panels = new_panels(2)
+    for axes, minibatch in zip(panels, (1, 5), strict=True):
+        rows = first[first["minibatch"] == minibatch]
+        start = rows[rows["point"] == 0].set_index("scheme")["loss"]
+        shown = rows[(rows["loss"] < 1e3 * rows["scheme"].map(start)) & (rows["point"] > 0)]
+        LOSSES(shown, axes, title=f"Minibatch {minibatch}", x_label="step along -∇L", log="xy?")
+    return panels[0]

@@ -1,0 +1,271 @@
+"""Networks as people write them: shared modules, couplings, computed weights, old idioms; converted or refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
+
+import normless as nl
+from normless.nn.affine import with_scalars
+
+WIDTH = 8
+IMAGES = torch.randn(4, 3, 8, 8)
+
+
+def conv(inputs: int = WIDTH, outputs: int = WIDTH, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+
+
+class Block(nn.Module):
+    """x + norm(conv(relu(norm(conv(x))))), its convolutions wrapped."""
+
+    def __init__(self, wrap: Callable[[nn.Conv2d], nn.Module] = lambda layer: layer) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = wrap(conv()), wrap(conv())
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+
+
+class Network(nn.Module):
+    """A stem, two blocks, a classifier."""
+
+    def __init__(self, wrap: Callable[[nn.Conv2d], nn.Module] = lambda layer: layer) -> None:
+        super().__init__()
+        self.stem, self.blocks = conv(3), nn.Sequential(Block(wrap), Block(wrap))
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        return logits
+
+
+class Siamese(Network):
+    """The same network on two images."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return super().forward(x) - super().forward(x.flip(3) if y is None else y)
+
+
+class Tied(Network):
+    """One block that runs three times."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for _ in range(3):
+            x = self.blocks[0](x)
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+def test_one_edit_serves_both_streams_of_a_siamese_network() -> None:
+    mapped = nl.residual_map(Siamese(), IMAGES)
+    assert [block.name for block in mapped.blocks] == ["blocks.0#1", "blocks.1#1", "blocks.0#2", "blocks.1#2"]
+    scaled = {str(one) for one in nl.plan(Siamese(), "fixup", IMAGES) if "RescaleBranches" in str(one)}
+    assert scaled == {
+        f"RescaleBranches(gain=1.0): blocks.{block}.conv{layer}: weight × {2**-0.5:.4g}"
+        for block in (0, 1)
+        for layer in (1, 2)
+    }
+    model = Siamese()
+    net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", IMAGES)
+    other = torch.randn(4, 3, 8, 8)
+
+    def alone(x: Tensor) -> Tensor:
+        h = model.stem(x)
+        for block in model.blocks:
+            h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))
+        logits: Tensor = model.head(h.mean((2, 3)))
+        return logits
+
+    torch.testing.assert_close(net(IMAGES, other), alone(IMAGES) - alone(other))
+
+
+def test_a_block_that_runs_three_times_counts_three_times() -> None:
+    model = Tied()
+    net = nl.convert(model, "skipinit(alpha=1/sqrt(L), keep_scale=False)", IMAGES)
+    assert net.blocks[0].conv2.get_parameter("multiplier").item() == pytest.approx(3**-0.5)
+    block, h = model.blocks[0], model.stem(IMAGES)
+    for _ in range(3):
+        h = h + 3**-0.5 * block.conv2(F.relu(block.conv1(h)))
+    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))
+
+
+class Coupling(nn.Module):
+    """a = a + f(b); b = b + g(a), twice (Gomez et al. 2017, RevNet)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(3, 2 * WIDTH), nn.BatchNorm2d(2 * WIDTH))
+        self.parts = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(WIDTH), nn.ReLU(), conv()) for _ in range(4))
+        self.head = nn.Linear(2 * WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.stem(x).chunk(2, 1)
+        for f, g in zip(self.parts[::2], self.parts[1::2], strict=True):
+            a = a + f(b)
+            b = b + g(a)
+        logits: Tensor = self.head(torch.cat([a, b], 1).mean((2, 3)))
+        return logits
+
+
+def test_each_sum_of_a_coupling_is_a_block_of_its_own_function() -> None:
+    mapped = nl.residual_map(Coupling(), IMAGES, strict=True)
+    assert [block.branch for block in mapped.blocks] == [(f"parts.{index}.2",) for index in range(4)]
+    assert mapped.stem == ("stem.0",)
+    assert mapped.norms["stem.1"] == "stem"
+    net = nl.convert(Coupling(), "skipinit", IMAGES)
+    assert sum(name.endswith("multiplier") for name, _ in net.named_parameters()) == 4
+
+
+class OptionA(nn.Module):
+    """A block whose shortcut takes every second pixel and new channels of zero, as early code for CIFAR has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv(WIDTH, 2 * WIDTH, 2), conv(2 * WIDTH, 2 * WIDTH)
+        self.norm1, self.norm2 = nn.BatchNorm2d(2 * WIDTH), nn.BatchNorm2d(2 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        short = F.avg_pool2d(x, 1, 2)
+        zeros = torch.Tensor(short.size(0), WIDTH, short.size(2), short.size(3)).zero_()
+        return torch.cat([short.data, zeros], 1) + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+
+
+def test_data_in_forward_code_is_followed() -> None:
+    model = nn.Sequential(conv(3), Block(), OptionA())
+    mapped = nl.residual_map(model, IMAGES, strict=True)
+    assert [(block.name, block.identity_skip) for block in mapped.blocks] == [("1", True), ("2", False)]
+    assert torch.isfinite(nl.convert(model, "fixup", IMAGES)(IMAGES)).all()
+
+
+def pruned(layer: nn.Conv2d) -> nn.Module:
+    prune.l1_unstructured(layer, "weight", 0.3)  # type: ignore[no-untyped-call]
+    return layer
+
+
+class LowRank(nn.Module):
+    """A layer with a low-rank adapter that starts at zero (Hu et al. 2021)."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.layer, self.down, self.up = layer, nn.Conv2d(WIDTH, 2, 1, bias=False), nn.Conv2d(2, WIDTH, 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x) + self.up(self.down(x))
+        return y
+
+
+WRAPPERS: list[Callable[[nn.Conv2d], nn.Module]] = [
+    weight_norm,
+    spectral_norm,
+    pruned,
+    LowRank,
+    parametrizations.weight_norm,
+    parametrizations.orthogonal,
+    lambda layer: nn.ConvTranspose2d(WIDTH, WIDTH, 3, padding=1),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the old weight_norm's own
+@pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "fixup", "ghost_batch_norm(size=2)"])
+@pytest.mark.parametrize("wrap", WRAPPERS, ids=range(len(WRAPPERS)))
+def test_layers_whose_weight_is_computed(wrap: Callable[[nn.Conv2d], nn.Module], scheme: str) -> None:
+    model = Network(wrap)
+    before = deepcopy(dict(model.state_dict()))
+    mapped = nl.residual_map(model, IMAGES, strict=True)
+    assert [block.name for block in mapped.blocks] == ["blocks.0", "blocks.1"]
+    net = nl.convert(model, scheme, IMAGES).eval()
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    alone = torch.cat([net(image[None]) for image in IMAGES])
+    torch.testing.assert_close(net(IMAGES), alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("part", ["input_bias", "output_bias", "multiplier"])
+def test_scalars_around_a_layer_keep_its_class_and_its_parameters(part: str) -> None:
+    layer = nn.ConvTranspose2d(WIDTH, 3, 3)
+    around = with_scalars(layer)
+    around.add_part(part, torch.tensor([0.7]))
+    x = torch.randn(2, WIDTH, 5, 5)
+    expected = {
+        "input_bias": lambda: layer(x + 0.7),
+        "output_bias": lambda: layer(x) + 0.7,
+        "multiplier": lambda: 0.7 * layer(x),
+    }[part]()
+    assert isinstance(around, nn.ConvTranspose2d)
+    assert {*around.state_dict()} == {"weight", "bias", part}
+    for one in (around, deepcopy(around), pickle.loads(pickle.dumps(around))):
+        torch.testing.assert_close(one(x), expected)
+
+
+def on_meta() -> tuple[nn.Module, Tensor]:
+    with torch.device("meta"):
+        return Network(), torch.empty(4, 3, 8, 8)
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "fixup", "none", "ghost_batch_norm(size=2)"])
+def test_networks_without_values_and_graph_modules_convert(scheme: str) -> None:
+    model, images = on_meta()
+    assert nl.convert(model, scheme, images)(images).shape == (4, 5)
+    traced = torch.fx.symbolic_trace(Network())
+    net = nl.convert(traced, scheme, IMAGES)
+    assert not any(isinstance(one, nn.BatchNorm2d) for one in net.modules()) or "ghost" in scheme
+    assert torch.isfinite(net(IMAGES)).all()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit's own
+def test_torch_script_is_named_as_such() -> None:
+    with pytest.raises(nl.UnresolvedStructureError, match="is TorchScript"):
+        nl.residual_map(torch.jit.script(nn.Sequential(conv(3), nn.ReLU())), IMAGES)
+
+
+def test_a_network_without_a_classifier_takes_fixup() -> None:
+    model = nn.Sequential(conv(3), Block(), Block())
+    changes = [str(one) for one in nl.plan(model, "fixup", IMAGES)]
+    assert "ZeroClassifier(): the network: it has no classifier, whose weights would become zero" in changes
+    net = nl.convert(model, "fixup", IMAGES)
+    torch.testing.assert_close(net(IMAGES), model[0](IMAGES))
+
+
+class Volume(nn.Module):
+    """A block of volumes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv3d(2, 2, 3, padding=1), nn.BatchNorm3d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.conv(x)).relu()
+
+
+@pytest.mark.parametrize("scheme", ["ghost_batch_norm(size=2)", "alternating_batch_norm", "partial_batch_norm"])
+def test_batch_norms_of_volumes_have_variants(scheme: str) -> None:
+    x = torch.randn(2, 2, 4, 4, 4)
+    model = nn.Sequential(nn.Conv3d(2, 2, 1), Volume())
+    net: Any = nl.convert(model, scheme, x)
+    assert isinstance(net[1].norm, nn.BatchNorm3d)
+    # With one ghost batch, on the first batch and with all parts each of them is batch norm.
+    torch.testing.assert_close(net(x), model(x))
+
+
+def test_a_converted_network_needs_no_inputs_a_second_time() -> None:
+    net = nl.convert(Network(), "skipinit", IMAGES)
+    rates = {"lr": 0.1, "weight_decay": 1e-4}
+    expected = [(group["name"], len(group["params"])) for group in nl.param_groups(net, IMAGES, **rates)]
+    assert ("scalars", 2) in expected
+    copies = [net, deepcopy(net), pickle.loads(pickle.dumps(net)), torch.compile(net, backend="eager")]
+    for one in (*copies, nn.DataParallel(net)):
+        assert [(group["name"], len(group["params"])) for group in nl.param_groups(one, **rates)] == expected
+    assert nl.residual_map(net) == nl.residual_map(net, IMAGES)
+    with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
+        nl.param_groups(Network(), **rates)

@@ -1,0 +1,47 @@
+"""An interruption of a run, and the comparison of two directories of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from normless.train import RunListener
+
+
+class Interrupt(RunListener[Any, Any]):
+    """Ends the run at a step, as Ctrl-C does."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_step(self, step: int, loss: float) -> None:
+        if step == self.at:
+            raise KeyboardInterrupt
+
+
+def without_seconds(result: Any) -> Any:
+    rows = tuple(replace(row, seconds=0.0) for row in result.epochs)
+    return replace(result, seconds_per_epoch=0.0, epochs=rows)
+
+
+def assert_same_run(one: Path, other: Path, epochs: int, moments: set[str], files: tuple[str, ...] = ()) -> None:
+    """Two directories have the same weights, state of the optimizer, curves and files."""
+    first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (one, other))
+    assert first["epoch"] == second["epoch"] == epochs
+    assert list(first["network"]) == list(second["network"])
+    for name, value in first["network"].items():
+        assert torch.equal(value, second["network"][name]), name
+    states, others = first["optimizer"]["state"], second["optimizer"]["state"]
+    assert list(states) == list(others)
+    for key, state in states.items():
+        assert set(state) == moments
+        assert all(torch.equal(value, others[key][name]) for name, value in state.items())
+    tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (one, other)]
+    pd.testing.assert_frame_equal(*tables)
+    pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
+    for name in files:
+        assert (one / name).read_bytes() == (other / name).read_bytes()
