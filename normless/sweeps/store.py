@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -69,8 +70,10 @@ class RunState:
                 f"{error.name}, the driver of {self._shown}, is not installed: pip install 'normless[postgres]'."
             ) from error
         except (ArgumentError, NoSuchModuleError) as error:
+            without_password = re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
             raise StateError(
-                f"Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, got {url!r}: {error}."
+                "Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, "
+                f"got {without_password!r}: {error}."
             ) from error
         self._patience = patience
 
@@ -167,8 +170,9 @@ def _create_table(connection: sa.Connection) -> None:
 
 
 def _is_restarting(error: DBAPIError) -> bool:
-    """Whether a server is being restarted, or another process created the table at the same time."""
-    words = ("refused", "starting up", "shutting down", "already exists")
+    """Whether a server is being restarted, or another process opens the same new database."""
+    # SQLite does not wait for a lock while it changes a file's journal mode, whatever the timeout.
+    words = ("refused", "starting up", "shutting down", "already exists", "database is locked")
     return any(text in str(error.orig) for text in words)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,19 @@ def test_several_writers_lose_and_double_nothing(url: str) -> None:
         assert len(state.hashes()) == 25 + 4 * 25
 
 
+def test_a_new_file_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "runs.sqlite"
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE other (number)")
+        other.execute("BEGIN IMMEDIATE")
+        released = threading.Timer(0.2, other.execute, ["COMMIT"])
+        released.start()
+        with RunState(sqlite_url(file)) as state:
+            state.add([row("written")])
+            assert state.hashes() == {"written"}
+        released.join()
+
+
 def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPostgres, postgres_url: str) -> None:
     with RunState(postgres_url) as state:
         state.add([row("before")])
@@ -114,6 +129,7 @@ def test_a_server_that_stays_away_is_an_error(postgres_server: ThrowawayPostgres
     [
         ("nothing", "Expected a database as sqlite:///FILE or postgresql://"),
         ("mysql://host/base", "mysql is neither SQLite nor PostgreSQL"),
+        ("mysql://me:secret@host/base", r"got 'mysql://me:\*\*\*@host/base'"),
         ("oracle+nothing://host/base", "oracle is neither SQLite nor PostgreSQL"),
         ("sqlite:////nowhere/at/all/runs.sqlite", "cannot be opened: unable to open database file"),
         ("postgresql://someone:secret@127.0.0.1:1/base", "postgresql://someone:\\*\\*\\*@127.0.0.1:1/base cannot be"),
