@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import normless as nl
+from normless.residual.trace import traced_map
 
 WIDTH = 8
 IMAGES = torch.randn(4, 3, 8, 8)
@@ -209,6 +210,34 @@ def test_norms_that_run_in_training_only_are_removed_too(training: bool) -> None
     assert isinstance(net.unused, nn.LayerNorm)
     alone = torch.cat([net.train()(image[None])[1] for image in IMAGES])
     torch.testing.assert_close(net(IMAGES)[1], alone)
+
+
+class Positions(Network):
+    """A layer computes from no input, in both modes, as that of relative positions does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Linear(1, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.middle(self.stem(x) + self.positions(torch.ones(1)).view(1, -1, 1, 1))
+        y: Tensor = self.head(x.mean((2, 3)))
+        return y
+
+
+@pytest.mark.parametrize(("kind", "exports"), [(Positions, 1), (Auxiliary, 2)])
+def test_a_second_export_is_made_only_for_what_runs_in_one_mode(
+    kind: type[Network], exports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+
+    def traced(model: nn.Module, *inputs: Any, **kwargs: Any) -> nl.ResidualMap:
+        modes.append(model.training)
+        return traced_map(model, *inputs, **kwargs)
+
+    monkeypatch.setattr("normless.residual.modes.traced_map", traced)
+    nl.residual_map(kind().eval(), IMAGES)
+    assert modes == [False, True][:exports]
 
 
 class Generator(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -103,14 +104,20 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
-        if all(id(one) in self._fixed for one in given):
+        # Most operators read an activation first, and every one of the pass comes here.
+        of_weights = not isinstance(args[0], Tensor) or id(args[0]) in self._fixed if args else True
+        if of_weights and all(id(one) in self._fixed for one in tree_leaves(args) if isinstance(one, Tensor)):
             self._fixed |= {id(one): one for one in tree_leaves(result) if isinstance(one, Tensor)}
-            return result
-        name = func._schema.name.partition("::")[2]
-        if any(norm in name for norm in _NORMS) and self._stack and self._stack[-1] in self._unseen:
+        elif self._stack and self._stack[-1] in self._unseen and (name := _norm_of(func)):
             self.norms.setdefault(self._stack[-1], name)
         return result
+
+
+@cache
+def _norm_of(operator: Any) -> str:
+    """The name of an operator that normalizes, or ""."""
+    name: str = operator._schema.name.partition("::")[2]
+    return name if any(norm in name for norm in _NORMS) else ""
 
 
 def _observed(surgery: Surgery, training: bool) -> _Observer:

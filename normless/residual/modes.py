@@ -19,8 +19,9 @@ from normless.residual.trace import traced_map
 def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ResidualMap:
     """The map in the network's own mode, with what runs only in the other; the blocks are those of both.
 
-    It is exported in its own mode, else in the other. Only where a layer did not run, and a forward pass in the
-    remaining mode runs it, is it exported in that mode too. Raises UnresolvedStructureError if neither is possible.
+    It is exported in its own mode, else in the other. Only where a layer did not run, and of the forward passes in
+    both modes only the remaining one runs it, is it exported in that mode too. Raises UnresolvedStructureError if
+    neither is possible.
     """
     training = model.training
     try:
@@ -37,11 +38,8 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
         return mapped
     other = "evaluation" if training else "training"
     try:
-        called: set[str] = set()
-        args, named = on_device_of(model, inputs, kwargs)
-        with running(model, not training), followed(model, lambda path, *_: called.add(path)):
-            model(*args, **named)
-        if called.isdisjoint(idle):
+        # A layer that computes from no input, as of positions, runs in both modes and is in no map.
+        if not (idle & _called(model, inputs, kwargs, not training)) - _called(model, inputs, kwargs, training):
             return mapped
         with in_mode(model, not training):
             second = traced_map(model, *inputs, **kwargs)
@@ -50,6 +48,15 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
         reason = f"this norm did not run, and in {other} mode the network does not run on these inputs ({error})"
         return replace(mapped, unresolved=(*mapped.unresolved, *(Unresolved(path, reason) for path in norms)))
     return _joined(mapped, second, other)
+
+
+def _called(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool) -> set[str]:
+    """Paths of the modules that a forward pass in a mode runs."""
+    called: set[str] = set()
+    args, named = on_device_of(model, inputs, kwargs)
+    with running(model, training), followed(model, lambda path, *_: called.add(path)):
+        model(*args, **named)
+    return called
 
 
 def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
