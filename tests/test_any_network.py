@@ -269,3 +269,34 @@ def test_a_converted_network_needs_no_inputs_a_second_time() -> None:
     assert nl.residual_map(net) == nl.residual_map(net, IMAGES)
     with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
         nl.param_groups(Network(), **rates)
+
+
+class ChosenRows(nn.Module):
+    """Blocks over the rows that a value selects: how many there are no graph knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[:, 0].gt(0).nonzero()[:, 0]
+        x = self.stem(x)[rows]
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x)).relu()
+        x = F.pad(x, (0, 0, 0, 1))
+        y: Tensor = self.head(x)
+        return y
+
+
+def test_sizes_that_depend_on_values_are_unknown() -> None:
+    rows = torch.randn(6, 4)
+    net = ChosenRows()
+    assert [block.branch for block in nl.residual_map(net, rows).blocks] == [("layers.0",), ("layers.1",)]
+    opened = nl.convert(net, "skipinit(alpha=1)", rows)
+    other = torch.randn(9, 4)
+    x = opened.stem(other)[other[:, 0] > 0]
+    for layer in opened.layers:
+        x = x + layer(x).relu()
+    torch.testing.assert_close(opened(other), opened.head(torch.cat([x, torch.zeros(1, 8)])))

@@ -38,7 +38,8 @@ class Operation:
         parameters: qualified names of the parameters it reads, directly or through operations on them alone.
         modules: qualified names of the modules whose forward it runs in, outermost first.
         call: which run of its module it belongs to, 0 for the first.
-        shape: of its result, None where that is no tensor. `floating`: whether that is of floating point.
+        shape: of its result, None where that is no tensor or a size depends on values. `floating`: whether that is
+            of floating point.
         arguments: its arguments; operations as `Operand`, other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
         subgraph: whether it runs a graph of its own, as `torch.cond` does.

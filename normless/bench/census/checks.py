@@ -195,7 +195,9 @@ def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
 
 def _signature(block: ResidualBlock) -> tuple[Any, ...]:
     branches = [tuple(layer.path for layer in branch if layer.kind == "weight") for branch in block.branches]
-    return (block.name, branches, block.skip, block.identity_skip, [_signature(inner) for inner in block.inner])
+    # A norm alone on the skip path leaves an identity when it is removed.
+    identity = block.identity_skip or all(layer.kind == "norm" for layer in block.skip_layers)
+    return (block.name, branches, block.skip, identity, [_signature(inner) for inner in block.inner])
 
 
 def in_use(model: nn.Module) -> nn.Module:
