@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, pi, sqrt
+from types import NoneType
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ _PANELS = (-9.0, -3.0, 3.0, 9.0)
 # Between these inputs the usual smooth activations bend; panels end there where inputs spread far beyond them.
 _BENDS = (-24.0, -12.0, -6.0, -2.0, 2.0, 6.0, 12.0, 24.0)
 _WIDE = 1.0
+# Values of an activation that are computed at once.
+_AT_ONCE = 2**18
 # Kinks are searched for in intervals between ±_REACH, each halved until it is 2^-30 wide.
 _REACH, _INTERVALS, _HALVINGS = 32.0, 512, 27
 # A distribution that is not normal is stored as this many equally likely values.
@@ -86,6 +89,24 @@ def kinks(function: Function, channels: int = 1) -> list[float]:
     return sorted({round(place, 6) if abs(place - round(place, 6)) < 1e-8 else place for place in places})
 
 
+_known: dict[Hashable, list[float]] = {}
+
+
+def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
+    """The kinks of an activation, searched for once for all of one class with the same settings and no tensors."""
+    settings: Hashable = activation
+    if isinstance(activation, nn.Module):
+        own = {name: value for name, value in vars(activation).items() if not name.startswith("_")}
+        has_tensors = any(True for _ in (*activation.parameters(), *activation.buffers()))
+        plain = all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values())
+        settings = None if has_tensors or not plain else (type(activation), tuple(sorted(own.items())))
+    if settings is None:
+        return kinks(in_double(activation), channels)
+    if settings not in _known:
+        _known[settings] = kinks(in_double(activation), channels)
+    return _known[settings]
+
+
 def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """E[φ(x)] and Var[φ(x)] of x ~ N(mean, variance), elementwise, to about 1e-12.
 
@@ -103,7 +124,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     if channels > 1 and mean.shape[1] == 1:
         mean, variance = (one.expand(1, channels, *mean.shape[2:]) for one in (mean, variance))
     deviation = variance.clamp_min(0).sqrt()
-    places = {0.0, *kinks(in_double(activation), channels)}
+    places = {0.0, *_kinks_of(activation, channels)}
     if float(deviation.max()) > _WIDE:
         places.update(_BENDS)
     breaks = [torch.full_like(mean, z) for z in _PANELS]
@@ -112,17 +133,23 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     # Moments about φ(mean): a variance far below the squared mean is not lost.
     centre = function(mean)
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+    at_once = max(1, _AT_ONCE // mean.numel())
+    nodes, weights = (
+        torch.split(torch.from_numpy(one).to(mean), at_once) for one in (_NODES, _WEIGHTS / sqrt(2 * pi))
+    )
     for start, end in pairwise(edges):
         half = (end - start) / 2
         if not bool(half.any()):
             continue
-        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-            z = start + half * (1 + node)
-            share = z.square().mul_(-0.5).exp_().mul_(half).mul_(weight / sqrt(2 * pi))
+        for node, weight in zip(nodes, weights, strict=True):
+            # Nodes in the place of examples, (nodes, C, …).
+            column = (-1, *[1] * (mean.dim() - 1))
+            z = start + half * (1 + node.view(column))
+            share = z.square().mul_(-0.5).exp_().mul_(half).mul_(weight.view(column))
             value = function(mean + deviation * z).sub_(centre)
             share *= value
-            first += share
-            second.addcmul_(share, value)
+            first += share.sum(0, keepdim=True)
+            second += share.mul_(value).sum(0, keepdim=True)
     return centre + first, (second - first.square()).clamp_min(0)
 
 
