@@ -93,13 +93,13 @@ _known: dict[Hashable, list[float]] = {}
 
 
 def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
-    """The kinks of an activation, searched for once for all of one class with the same settings and no tensors."""
+    """The kinks of an activation, searched for once for all of one class with the same settings and parameters."""
     settings: Hashable = activation
     if isinstance(activation, nn.Module):
         own = {name: value for name, value in vars(activation).items() if not name.startswith("_")}
-        has_tensors = any(True for _ in (*activation.parameters(), *activation.buffers()))
         plain = all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values())
-        settings = None if has_tensors or not plain else (type(activation), tuple(sorted(own.items())))
+        tensors = [(name, *value.flatten().tolist()) for name, value in activation.state_dict().items()]
+        settings = (type(activation), *sorted(own.items()), *tensors) if plain else None
     if settings is None:
         return kinks(in_double(activation), channels)
     if settings not in _known:

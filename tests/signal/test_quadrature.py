@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi, sqrt
+from math import exp, pi, sqrt
 from typing import Any
 
 import mpmath
@@ -104,10 +104,10 @@ FUNCTIONS: dict[str, tuple[nn.Module, Callable[[Any], Any], list[float]]] = {
     "hard swish": (nn.Hardswish(), lambda x: x * hard_sigmoid(x), [-3, 3]),
     "hard sigmoid": (nn.Hardsigmoid(), hard_sigmoid, [-3, 3]),
     "hard shrink": (nn.Hardshrink(0.5), lambda x: x if abs(x) > 0.5 else 0, [-0.5, 0.5]),
-    "elu": (nn.ELU(), lambda x: x if x > 0 else mpmath.expm1(x), [0]),
+    "elu": (nn.ELU(), lambda x: x if x > 0 else mpexpm1(x), [0]),
     "softsign": (nn.Softsign(), lambda x: x / (1 + abs(x)), [0]),
     "gelu": (nn.GELU(), gelu, []),
-    "silu": (nn.SiLU(), lambda x: x / (1 + mpmath.exp(-x)), []),
+    "silu": (nn.SiLU(), lambda x: x / (1 + mpexp(-x)), []),
     "tanh": (nn.Tanh(), mpmath.tanh, []),
 }
 
@@ -147,3 +147,24 @@ def test_kinks_of_a_shifted_activation_move() -> None:
     plain = normal_moments(nn.ReLU6(), mean + 0.625, variance)
     with torch.no_grad():
         torch.testing.assert_close(normal_moments(shifted, mean, variance), plain, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 1.25, 2.0])
+def test_activations_of_one_class_with_other_settings_have_other_kinks(threshold: float) -> None:
+    """E[x · 1(x > t)] of a standard normal x is the density at t."""
+    zero, one = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    mean, _ = normal_moments(nn.Threshold(threshold, 0.0), zero, one)
+    density = exp(-(threshold**2) / 2) / sqrt(2 * pi)
+    assert float(mean) == pytest.approx(density, rel=1e-6)
+
+
+@pytest.mark.parametrize("slopes", [(0.25, 0.25), (0.25, 2.0), (1.0, 1.0)])
+def test_slopes_per_channel_are_part_of_the_settings(slopes: tuple[float, float]) -> None:
+    """E[prelu(x)] of a standard normal x is (1 - a) / √(2π)."""
+    activation = nn.PReLU(2)
+    with torch.no_grad():
+        activation.weight.copy_(torch.tensor(slopes))
+    zero, one = torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    mean, _ = normal_moments(activation, zero, one)
+    expected = [(1 - slope) / sqrt(2 * pi) for slope in slopes]
+    assert mean.detach().flatten().tolist() == pytest.approx(expected, abs=1e-12)
