@@ -104,10 +104,10 @@ FUNCTIONS: dict[str, tuple[nn.Module, Callable[[Any], Any], list[float]]] = {
     "hard swish": (nn.Hardswish(), lambda x: x * hard_sigmoid(x), [-3, 3]),
     "hard sigmoid": (nn.Hardsigmoid(), hard_sigmoid, [-3, 3]),
     "hard shrink": (nn.Hardshrink(0.5), lambda x: x if abs(x) > 0.5 else 0, [-0.5, 0.5]),
-    "elu": (nn.ELU(), lambda x: x if x > 0 else mpexpm1(x), [0]),
+    "elu": (nn.ELU(), lambda x: x if x > 0 else mpmath.expm1(x), [0]),
     "softsign": (nn.Softsign(), lambda x: x / (1 + abs(x)), [0]),
     "gelu": (nn.GELU(), gelu, []),
-    "silu": (nn.SiLU(), lambda x: x / (1 + mpexp(-x)), []),
+    "silu": (nn.SiLU(), lambda x: x / (1 + mpmath.exp(-x)), []),
     "tanh": (nn.Tanh(), mpmath.tanh, []),
 }
 
