@@ -54,6 +54,23 @@ def test_refusals_are_told_with_their_reason() -> None:
     assert (row.mapped, row.folded, row.fold_equal, row.no_norms) == ("yes", "yes", "yes", "")
 
 
+class OfSingles(nn.Sequential):
+    """Its outputs are finite in float32 alone, as where a mask is the lowest number of a type that the user named."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = super().forward(x)
+        wide = torch.finfo(torch.float64).max if x.dtype == torch.float64 else 1.0
+        y: Tensor = inner * wide * 2 / wide / 2
+        return y
+
+
+def test_checks_run_in_float32_where_float64_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn, "OfSingles", OfSingles, raising=False)
+    plain = "nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())"
+    row = examine(replace(PLAIN, text=plain.replace("Sequential", "OfSingles")), 0)
+    assert (row.dtype, row.fold_equal) == ("float32", "yes")
+
+
 def test_a_network_that_does_not_run_is_a_fault_of_the_table() -> None:
     assert examine(replace(OURS, text="resnet_cifar(7)"), 0).built.startswith("raw ValueError")
     assert examine(replace(OURS, inputs="randn(2, 5, 8, 8)"), 0).built.startswith("raw RuntimeError")

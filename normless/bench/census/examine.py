@@ -158,12 +158,13 @@ class _Examination:
         return True
 
     def _choose_dtype(self) -> None:
-        """Checks run in float64 where the network does."""
-        self.dtype = torch.float64
+        """Checks run in float64 where the network does, with finite outputs."""
+        self.dtype, self.exact = torch.float64, self.given.to(torch.float64)
         try:
-            self.exact = self.given.to(self.dtype)
-            checks.outputs(deepcopy(self.model).double(), self.exact)
+            runs = all(one.isfinite().all() for one in checks.outputs(deepcopy(self.model).double(), self.exact))
         except Exception:
+            runs = False
+        if not runs:
             self.dtype, self.exact = torch.float32, self.given
         self.used = checks.in_use(self.model).to(self.dtype)
         self.tolerance = TOLERANCES[self.dtype]
