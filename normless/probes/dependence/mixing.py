@@ -75,14 +75,14 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     """Measure whether any example's output depends on another example of the batch, and which modules cause it.
 
     Example j depends on example i if ∃ x, x' that differ in x_i only: f(x)_j ≠ f(x')_j. The network runs twice on
-    the inputs, in its own mode and precision, and once for each of 2⌈log₂ B⌉ groups of examples with every element of
-    the group's inputs replaced by another value of the same tensor; for every pair (i, j) a group contains i and not
-    j. All passes draw the same random numbers, so dropout is no influence.
+    the inputs, in its own mode, and once for each of 2⌈log₂ B⌉ groups of examples with every element of the group's
+    inputs replaced by another value of the same tensor; for every pair (i, j) a group contains i and not j. All
+    passes draw the same random numbers, so dropout is no influence.
 
-    Outputs are compared bit by bit; kernels that are not repeatable may differ by 8 times the difference of the first
-    two passes. A difference that may be rounding must exceed 8·10⁻¹² of the largest value in double precision; if the
-    network only runs in its own precision, it counts and the reason says so. Outputs whose axis 0 is not B long are
-    searched for an axis that holds the examples, and ignored without one (a loss).
+    Passes are in double precision, where a difference must exceed 8·10⁻¹² of the largest value. A network that only
+    runs in its own precision is compared bit by bit, and the reason says where a difference may be rounding. Kernels
+    that are not repeatable may differ by 8 times the difference of the first two passes. Outputs whose axis 0 is not
+    B long are searched for an axis that holds the examples, and ignored without one (a loss).
 
     The modules named are the innermost ones that propagate a change to other examples, each judged by itself: the
     network's output may not depend on all of them. In the copies that are run, trainable weights that are zero are
@@ -115,15 +115,14 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
             group = frozenset(one for one in range(batch) if one >> bit & 1 == value)
             changes[group] = _redrawn(arguments, batch, group)
-        how, leaking, state = _traced(copied, arguments, changes, batch)
-        if _FAINTLY in how.values():
-            arguments, leaking = map_tensors(
-                lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, leaking)
-            )
-            # Forward code may raise anything in an unexpected precision.
-            with suppress(Exception):
-                confirmed, _, _ = _traced(copied.double(), arguments, leaking, batch, _ROUNDING)
-                how = {path: _CLEARLY if text == _FAINTLY else text for path, text in confirmed.items()}
+        wide: tuple[Arguments, Changes] = map_tensors(
+            lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, changes)
+        )
+        measured = None
+        # Forward code may raise anything in an unexpected precision.
+        with suppress(Exception):
+            measured = _traced(deepcopy(copied).double(), *wide, batch, _ROUNDING)
+        how, state = measured or _traced(copied, arguments, changes, batch)
     modules = tuple(MixingModule(path, _reason(model.get_submodule(path), text)) for path, text in how.items())
     owners = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_buffers() if name in state)
     return ExampleMixing(modules, tuple(owners))
@@ -131,10 +130,11 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
 
 def _traced(
     model: nn.Module, arguments: Arguments, changes: Changes, batch: int, rounding: float = 0.0
-) -> tuple[dict[str, str], Changes, set[str]]:
-    """A remark on each module that mixes or moves examples; the changes that show it; the dependent buffers."""
-    output, after = _run_copy(model, arguments)
-    repeated, again = _run_copy(model, arguments)
+) -> tuple[dict[str, str], set[str]]:
+    """A remark on each module that mixes or moves examples, and the dependent buffers."""
+    record: Pass = {}
+    output, after = _run_copy(model, arguments, influence.recorder(record, rounding))
+    repeated, again = _run_copy(model, arguments, influence.recorder(record, rounding))
     expected = Reference(_with_examples(output, batch))
     expected.repeat(_with_examples(repeated, batch), rounding)
     for value, difference in zip(expected.values, expected.noise, strict=True):
@@ -143,29 +143,22 @@ def _traced(
                 f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
                 f"numpy and Python, differ by {difference:.2g}. Make it draw its random numbers from one of these."
             )
-    leaking: Changes = {}
+    how: dict[str, str] = {}
     state: set[str] = set()
     for group, others in changes.items():
         output, changed_copy = _run_copy(model, others)
         state |= _different_buffers(after, changed_copy)
-        if _reaches_others(expected, output, batch, group):
-            leaking[group] = others
-    record: Pass = {}
-    for _ in range(2 if leaking else 0):
-        store = influence.recorder(record, rounding)
-        _run_copy(model, arguments, store, store)
-    how: dict[str, str] = {}
-    for group, others in leaking.items():
+        if not _reaches_others(expected, output, batch, group):
+            continue
         tracker = Tracker(record, batch, group)
-        output, _ = _run_copy(model, others, tracker.enter, tracker.leave)
+        output, _ = _run_copy(model, others, tracker)
         if _reaches_others(expected, output, batch, group):
             for path in tracker.moving or [""]:
                 how.setdefault(path, _MOVING if tracker.moving else _FAINTLY)
         for path, clearly in tracker.mixing.items():
             if clearly or how.get(path) != _CLEARLY:
                 how[path] = _CLEARLY if clearly else _FAINTLY
-    in_order = {path: how[path] for path, _, _ in record if path in how}
-    return in_order, leaking, state - _different_buffers(after, again)
+    return {path: how[path] for path, _, _ in record if path in how}, state - _different_buffers(after, again)
 
 
 def _reason(module: nn.Module, how: str) -> str:
@@ -213,11 +206,11 @@ def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
     }
 
 
-def _run_copy(model: nn.Module, arguments: Arguments, *hooks: Hook) -> tuple[Any, nn.Module]:
+def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) -> tuple[Any, nn.Module]:
     """The output of a copy of a network on clones of its arguments, from a fixed random state, and the copy."""
     fresh = deepcopy(model)
-    if hooks:
-        influence.hook_calls(fresh, *hooks)
+    if hook is not None:
+        influence.hook_calls(fresh, hook)
     positional, named = map_tensors(Tensor.clone, arguments)
     torch.manual_seed(_SEED)
     random.seed(_SEED)
