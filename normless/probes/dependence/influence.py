@@ -63,9 +63,8 @@ def gap(value: Tensor, other: Tensor) -> Tensor:
 
 def changed(value: Tensor, other: Tensor, noise: float = 0.0) -> Tensor:
     """Where two tensors of one shape differ by more than the noise; NaN equals NaN."""
-    differs = (value != other) & ~((value != value) & (other != other))
     # Differences of values that are not finite are not below any noise.
-    return differs & ~(gap(value, other) <= _ABOVE_NOISE * noise) if noise else differs
+    return ~torch.isclose(value, other, rtol=0.0, atol=_ABOVE_NOISE * noise, equal_nan=True)
 
 
 def rounding_of(value: Tensor, relative: float) -> float:
