@@ -133,11 +133,18 @@ def _traced(
 ) -> tuple[dict[str, str], set[str]]:
     """A remark on each module that mixes or moves examples, and the dependent buffers."""
     record: Pass = {}
-    output, after = _run_copy(model, arguments, influence.recorder(record, rounding))
-    repeated, again = _run_copy(model, arguments, influence.recorder(record, rounding))
-    expected = Reference(_with_examples(output, batch))
-    expected.repeat(_with_examples(repeated, batch), rounding)
-    for value, difference in zip(expected.values, expected.noise, strict=True):
+    _, after = _run_copy(model, arguments, influence.recorder(record, rounding))
+    _, again = _run_copy(model, arguments, influence.recorder(record, rounding))
+    expected = record["", 0, False]
+    of_examples = [
+        one for one in zip(expected.values, expected.noise, strict=True) if influence.has_example_axis(one[0], batch)
+    ]
+    if not of_examples:
+        raise ValueError(
+            f"No output belongs to an example: forward returns no tensor with an axis for the {batch} examples. "
+            "Give the network without its loss."
+        )
+    for value, difference in of_examples:
         if difference and not difference <= _REPEATABLE * float(influence.gap(value, torch.zeros_like(value)).max()):
             raise ValueError(
                 f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
@@ -171,27 +178,16 @@ def _reason(module: nn.Module, how: str) -> str:
     return f"{kind} combines several examples in {where}{how}"
 
 
-def _with_examples(output: Any, batch: int) -> list[Tensor]:
-    """The tensors of an output with an axis for the examples."""
-    tensors = [tensor for tensor in tensors_of(output) if influence.has_example_axis(tensor, batch)]
-    if not tensors:
-        raise ValueError(
-            f"No output belongs to an example: forward returns no tensor with an axis for the {batch} examples. "
-            "Give the network without its loss."
-        )
-    return tensors
-
-
 def _reaches_others(expected: Reference, output: Any, batch: int, group: frozenset[int]) -> bool:
     """Whether the outputs of examples outside the group have changed."""
-    changes = expected.changes(_with_examples(output, batch))
+    changes = expected.changes(tensors_of(output))
     others = [example for example in range(batch) if example not in group]
 
     def is_confined(change: Tensor) -> bool:
-        if change.shape[0] == batch:
+        if change.dim() and change.shape[0] == batch:
             return not change[others].any()
         location = influence.locate_change(change, batch, len(group), group)
-        return location is not None and location.examples <= group
+        return not influence.has_example_axis(change, batch) or (location is not None and location.examples <= group)
 
     return changes is None or not all(map(is_confined, changes))
 
