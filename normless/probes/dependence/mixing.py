@@ -75,14 +75,14 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     """Measure whether any example's output depends on another example of the batch, and which modules cause it.
 
     Example j depends on example i if ∃ x, x' that differ in x_i only: f(x)_j ≠ f(x')_j. The network runs twice on
-    the inputs, in its own mode, and once for each of 2⌈log₂ B⌉ groups of examples with every element of the group's
-    inputs replaced by another value of the same tensor; for every pair (i, j) a group contains i and not j. All
-    passes draw the same random numbers, so dropout is no influence.
+    the inputs, in its own mode and precision, and once for each of 2⌈log₂ B⌉ groups of examples with every element of
+    the group's inputs replaced by another value of the same tensor; for every pair (i, j) a group contains i and not
+    j. All passes draw the same random numbers, so dropout is no influence.
 
-    Passes are in double precision, where a difference must exceed 8·10⁻¹² of the largest value. A network that only
-    runs in its own precision is compared bit by bit, and the reason says where a difference may be rounding. Kernels
-    that are not repeatable may differ by 8 times the difference of the first two passes. Outputs whose axis 0 is not
-    B long are searched for an axis that holds the examples, and ignored without one (a loss).
+    Outputs are compared bit by bit; kernels that are not repeatable may differ by 8 times the difference of the first
+    two passes. A difference that may be rounding must exceed 8·10⁻¹² of the largest value in double precision; if the
+    network only runs in its own precision, it counts and the reason says so. Outputs whose axis 0 is not B long are
+    searched for an axis that holds the examples, and ignored without one (a loss).
 
     The modules named are the innermost ones that propagate a change to other examples, each judged by itself: the
     network's output may not depend on all of them. In the copies that are run, trainable weights that are zero are
@@ -115,14 +115,14 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
             group = frozenset(one for one in range(batch) if one >> bit & 1 == value)
             changes[group] = _redrawn(arguments, batch, group)
-        wide: tuple[Arguments, Changes] = map_tensors(
-            lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, changes)
-        )
-        measured = None
-        # Forward code may raise anything in an unexpected precision.
-        with suppress(Exception):
-            measured = _traced(deepcopy(copied).double(), *wide, batch, _ROUNDING)
-        how, state = measured or _traced(copied, arguments, changes, batch)
+        how, state = _traced(copied, arguments, changes, batch)
+        if _FAINTLY in how.values():
+            arguments, changes = map_tensors(
+                lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, changes)
+            )
+            # Forward code may raise anything in an unexpected precision.
+            with suppress(Exception):
+                how, state = _traced(copied.double(), arguments, changes, batch, _ROUNDING)
     modules = tuple(MixingModule(path, _reason(model.get_submodule(path), text)) for path, text in how.items())
     owners = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_buffers() if name in state)
     return ExampleMixing(modules, tuple(owners))
@@ -152,6 +152,7 @@ def _traced(
             )
     how: dict[str, str] = {}
     state: set[str] = set()
+    faintly = _CLEARLY if rounding else _FAINTLY
     for group, others in changes.items():
         output, changed_copy = _run_copy(model, others)
         state |= _different_buffers(after, changed_copy)
@@ -161,10 +162,10 @@ def _traced(
         output, _ = _run_copy(model, others, tracker)
         if _reaches_others(expected, output, batch, group):
             for path in tracker.moving or [""]:
-                how.setdefault(path, _MOVING if tracker.moving else _FAINTLY)
+                how.setdefault(path, _MOVING if tracker.moving else faintly)
         for path, clearly in tracker.mixing.items():
             if clearly or how.get(path) != _CLEARLY:
-                how[path] = _CLEARLY if clearly else _FAINTLY
+                how[path] = _CLEARLY if clearly else faintly
     return {path: how[path] for path, _, _ in record if path in how}, state - _different_buffers(after, again)
 
 
