@@ -166,18 +166,17 @@ def _pads(convolution: Node) -> bool:
 
 def _overwrites_between(first: Node, last: Node) -> bool:
     """Whether an operation from one to another, in execution order, changes a tensor in place."""
-    node = first
-    while node is not last:
-        node = node.next
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            return True
-    return False
+    nodes = list(first.graph.nodes)
+    between = (node.target for node in nodes[nodes.index(first) + 1 : nodes.index(last) + 1])
+    return any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in between)
 
 
 def _moved(node: Node, axis: int, *, back: bool) -> int | None:
     """The axis of an operation's output that an axis of its input becomes, or back; None where channels mix."""
-    order = _order(node)
-    if order is not None:
+    if operation_name(node) in ("permute", "transpose"):
+        # Applied to lengths 0, 1, 2, …, it shows where each axis goes.
+        numbered, permute = torch.empty(tuple(range(len(_shape(node)))), device="meta"), cast(Any, node.target)
+        order = list(permute(numbered, *node.args[1:]).shape)
         return order[axis] if back else order.index(axis)
     idle_dropout = operation_name(node) == "dropout" and (node.args[1] == 0 or not node.args[2])
     if not idle_dropout and operation_name(node) not in _RESHAPES:
@@ -187,15 +186,3 @@ def _moved(node: Node, axis: int, *, back: bool) -> int | None:
     inner = prod(shape[axis + 1 :])
     axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
     return next(axes, None)
-
-
-def _order(node: Node) -> list[int] | None:
-    """Which axis of its input each axis of a permutation's output is; None for other operations."""
-    if operation_name(node) not in ("permute", "transpose"):
-        return None
-    order = list(range(len(_shape(node))))
-    first, *second = cast(Any, node.args[1:])
-    if not second:
-        return [order[axis] for axis in first]
-    order[first], order[second[0]] = order[second[0]], order[first]
-    return order

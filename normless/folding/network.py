@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar, get_args
 
 import torch
@@ -59,7 +59,7 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
     programs = [exported(frozen.train(training), inputs, kwargs) for training in (False, True)]
     for module, training in modes.items():
         module.training = training
-    kept = tuple(_kept(frozen, programs))
+    kept = _kept(frozen, programs)
     neighbours = [Neighbours(frozen, program) for program in programs]
     affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
     # The original's own numbers, where the frozen norm has rounded them to its dtype.
@@ -67,18 +67,17 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
     # Every place is found before the first weight changes, since a layer may get a bias.
     places = {path: _place(path, shift, neighbours) for path, (_, shift) in values.items()}
     fates: list[NormFate] = []
+    replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
-        if isinstance(place, Neighbour):
-            layer = frozen.get_submodule(place.layer)
-            assert isinstance(layer, (_ConvNd, nn.Linear))
-            _fold_into(layer, place.side, *values[path])
-            fates.append(NormFate(path, "folded", place.layer, place.side))
-        else:
+        if isinstance(place, str):
             fates.append(NormFate(path, "affine", reason=place))
-    folded = [affines[fate.path] for fate in fates if fate.outcome == "folded"]
-    # What a fused norm does after its normalization stays, under the same names.
-    rests = {affine: OrderedDict(affine.named_children()) for affine in folded}
-    replace_modules(frozen, {one: nn.Sequential(rest) if rest else nn.Identity() for one, rest in rests.items()})
+            continue
+        _fold_into(frozen.get_submodule(place.layer), place.side, *values[path])
+        fates.append(NormFate(path, "folded", place.layer, place.side))
+        # What a fused norm does after its normalization stays, under the same names.
+        rest = OrderedDict(affines[path].named_children())
+        replacements[affines[path]] = nn.Sequential(rest) if rest else nn.Identity()
+    replace_modules(frozen, replacements)
     return frozen, FoldReport((*fates, *kept))
 
 
@@ -112,9 +111,9 @@ def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | st
     return first
 
 
-def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterator[NormFate]:
+def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterable[NormFate]:
     """The norms that are no batch norms, in either mode; functions on a batch's statistics are refused."""
-    seen: set[str] = set()
+    kept: dict[str, NormFate] = {}
     for program in programs:
         flow = read_dataflow(program)
         for operation in flow.operations:
@@ -123,16 +122,15 @@ def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterator[NormFat
                     f"The forward code of {operation.module or 'the network'} normalizes by the statistics of the "
                     "batch in a function call, not in a module that could be frozen. Make it a torch.nn.BatchNorm."
                 )
-        for path, kind in ((run.layer.path, run.layer.kind) for run in Layers(model, flow).runs):
-            if kind == "norm" and path not in seen:
-                seen.add(path)
-                alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
-                why = "it normalizes every example by itself" if alone else "it is no batch norm of torch.nn"
-                yield NormFate(path, "kept", reason=why)
+        for path in (run.layer.path for run in Layers(model, flow).runs if run.layer.kind == "norm"):
+            alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
+            why = "it normalizes every example by itself" if alone else "it is no batch norm of torch.nn"
+            kept.setdefault(path, NormFate(path, "kept", reason=why))
+    return kept.values()
 
 
 @torch.no_grad()
-def _fold_into(layer: _ConvNd | nn.Linear, side: Side, scale: Tensor, shift: Tensor) -> None:
+def _fold_into(layer: nn.Module, side: Side, scale: Tensor, shift: Tensor) -> None:
     """Make a layer compute scale · layer(x) + shift where it is `before` the norm, else layer(scale · x + shift).
 
         before:  W_o  ← scale_o · W_o,    b_o ← scale_o · b_o + shift_o
@@ -140,11 +138,9 @@ def _fold_into(layer: _ConvNd | nn.Linear, side: Side, scale: Tensor, shift: Ten
 
     `scale` and `shift` have shape (out,) or (in,) and are in float64. The layer gets a bias if it has none.
     """
-    weight = layer.weight
-    if isinstance(layer, nn.Linear):
-        grouped = weight.double()[None, :, :, None]
-    else:
-        grouped = weight.double().reshape(layer.groups, weight.shape[0] // layer.groups, weight.shape[1], -1)
+    assert isinstance(layer, (_ConvNd, nn.Linear))
+    weight, groups = layer.weight, layer.groups if isinstance(layer, _ConvNd) else 1
+    grouped = weight.double().reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     transposed = isinstance(layer, _ConvTransposeNd)
     # The weight is (groups, out / groups, in / groups, …), that of a transposed convolution (groups, in, out, …).
     shape = (len(grouped), -1, 1, 1) if (side == "before") != transposed else (len(grouped), 1, -1, 1)

@@ -37,6 +37,5 @@ from .signal import BlockGradients as BlockGradients
 from .signal import BlockMoments as BlockMoments
 from .signal import PredictedRows as PredictedRows
 from .signal import Signal as Signal
-from .signal import measured_tables as measured_tables
 from .signal import named_moments as named_moments
 from .signal import predicted_moments as predicted_moments

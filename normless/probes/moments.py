@@ -142,8 +142,7 @@ class GradientMoments(Watcher):
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """Reduce a gradient to its numbers."""
-        wide = gradient.to_dense() if gradient.layout != torch.strided else gradient
-        wide = wide.to(torch.float64, copy=True).flatten()
+        wide = gradient.to_dense().to(torch.float64, copy=True).flatten()
         sizes = [wide.norm(), wide.abs().mean(), wide.abs().max(), wide.std(correction=0)]
         power = wide.sub_(wide.mean()).square_()
         variance = power.mean()

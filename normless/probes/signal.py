@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
 from normless.nn.channels import channel_axis
-from normless.probes.hooks.observe import Loss, observe, preserve_state
+from normless.probes.hooks.observe import observe, preserve_state
 from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.signal import BlockMoments as BlockMoments
@@ -37,60 +36,39 @@ class PredictedRows(BlockWatcher):
 
 
 @dataclass
-class _Shapes(Watcher):
+class LayerShapes(Watcher):
     """The shapes of what layers read in one pass, by path and call."""
 
-    seen: dict[tuple[str, int], torch.Size] = field(default_factory=dict, init=False)
+    shapes: dict[tuple[str, int], torch.Size] = field(default_factory=dict, init=False)
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        self.seen[layer.path, layer.call] = x.shape
-
-    def moments(
-        self, model: nn.Module, residual_map: ResidualMap, inputs: Any, *, training: bool
-    ) -> list[BlockMoments]:
-        """The predictions for the pass."""
-        first = first_tensor(arguments_of(inputs))
-        shape = first.shape if first is not None and first.dim() else next(iter(self.seen.values()), (1,))
-        with preserve_state(model, training=training):
-            return block_moments(model, residual_map, first, self.seen, max(shape[0], 1))
+        """Store a shape."""
+        self.shapes[layer.path, layer.call] = x.shape
 
 
 def predicted_moments(
-    model: nn.Module, residual_map: ResidualMap, inputs: Any, *, training: bool = True
+    model: nn.Module,
+    residual_map: ResidualMap,
+    inputs: Any,
+    *,
+    training: bool = True,
+    shapes: Mapping[tuple[str, int], torch.Size] | None = None,
 ) -> list[BlockMoments]:
     """Predict the moments on the skip path, at the branch end and after the sum of every block: `block_moments`.
-
-    One pass shows the shapes of what layers read; the network is left as it was.
 
     Args:
         inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
         training: whether norms use the batch's statistics and dropout drops.
+        shapes: of what layers read, by path and call; if None, a pass shows them and leaves the network as it was.
     """
-    shapes = _Shapes()
-    observe(model, [shapes], inputs, residual_map=residual_map, training=training)
-    return shapes.moments(model, residual_map, inputs, training=training)
-
-
-def measured_tables(
-    model: nn.Module,
-    watchers: Mapping[str, Watcher],
-    inputs: Any,
-    targets: Any = None,
-    *,
-    residual_map: ResidualMap,
-    loss: Loss = F.cross_entropy,
-    training: bool = True,
-) -> tuple[float, dict[str, pd.DataFrame]]:
-    """The loss of a batch, and the table of each watcher, predictions included; see `observe`."""
-    predicted = {name: watcher for name, watcher in watchers.items() if isinstance(watcher, PredictedRows)}
-    shapes = _Shapes()
-    every = [*watchers.values(), *([shapes] if predicted else [])]
-    value = observe(model, every, inputs, targets, loss=loss, residual_map=residual_map, training=training)
-    tables = {name: watcher.table() for name, watcher in watchers.items()}
-    moments = shapes.moments(model, residual_map, inputs, training=training) if predicted else []
-    for name, watcher in predicted.items():
-        watcher.add_predictions(tables[name], moments)
-    return value, tables
+    if shapes is None:
+        watcher = LayerShapes()
+        observe(model, [watcher], inputs, residual_map=residual_map, training=training)
+        shapes = watcher.shapes
+    first = first_tensor(arguments_of(inputs))
+    shape = first.shape if first is not None and first.dim() else next(iter(shapes.values()), (1,))
+    with preserve_state(model, training=training):
+        return block_moments(model, residual_map, first, shapes, max(shape[0], 1))
 
 
 @PROBES.register("signal")

@@ -191,14 +191,13 @@ class _StructureReader:
 
     def _kept(self, prefix: str, block: BlockStructure) -> float:
         """The share of the sum's channels that come from a skip path without weights; the others are zeros."""
-        weights = [
-            module
+        shapes = [
+            module.get_parameter("weight").shape
             for path in block.branch
             if isinstance(path, str)
             for _, module in expanded(prefix + path, self.model.get_submodule(prefix + path))
-            if kind_of(module) == "weight"
+            if kind_of(module) == "weight" and "weight" in dict(module.named_parameters())
         ]
-        shapes = [one.shape for module in weights for name, one in module.named_parameters() if name == "weight"]
         return min(1.0, shapes[0][1] / shapes[-1][0]) if shapes else 1.0
 
     def along(self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from normless.probes import compute_logits, preserve_state
 from normless.residual import ResidualMap
@@ -31,7 +32,8 @@ def as_function(model: nn.Module, *, training: bool) -> Iterator[NetworkFunction
     def function(parameters: Mapping[str, Tensor], inputs: Any) -> Tensor:
         torch.manual_seed(_SEED)
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return compute_logits(model, inputs, {**buffers, **parameters})
+        state = {**buffers, **parameters}
+        return compute_logits(lambda *args, **named: functional_call(model, state, args, named), inputs)
 
     with preserve_state(model, training=training):
         yield function

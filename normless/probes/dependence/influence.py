@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -51,21 +51,8 @@ def tensors_of(value: Any) -> list[Tensor]:
     return [tensor for tensor in tensors if _is_dense(tensor)]
 
 
-def replace_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    """A nested value with its tensors replaced, in the order of `tensors_of`."""
-    replacements = iter(tensors)
-    return map_tensors(lambda tensor: next(replacements) if _is_dense(tensor) else tensor, value)
-
-
 def _is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def changed(value: Tensor, other: Tensor, noise: float = 0.0) -> Tensor:
-    """Where two tensors of one shape differ by more than the noise; NaN equals NaN."""
-    differs = (value != other) & ~((value != value) & (other != other))
-    # Differences of values that are not finite are not below any noise.
-    return differs & ~(gap(value, other) <= _ABOVE_NOISE * noise) if noise else differs
 
 
 def gap(value: Tensor, other: Tensor) -> Tensor:
@@ -74,37 +61,39 @@ def gap(value: Tensor, other: Tensor) -> Tensor:
     return (value.to(wide) - other.to(wide)).abs()
 
 
+def changed(value: Tensor, other: Tensor, noise: float = 0.0) -> Tensor:
+    """Where two tensors of one shape differ by more than the noise; NaN equals NaN."""
+    # Differences of values that are not finite are not below any noise.
+    return ~torch.isclose(value, other, rtol=0.0, atol=_ABOVE_NOISE * noise, equal_nan=True)
+
+
 def rounding_of(value: Tensor, relative: float) -> float:
     """The largest rounding error of a tensor, `relative` to its largest value; 0 for integers."""
-    if not value.is_floating_point():
-        return 0.0
-    sizes = value.abs()[value.abs() < _MASKED]
+    sizes = value.abs()[value.abs() < _MASKED] if value.is_floating_point() and relative else value.new_empty(0)
     return relative * float(sizes.max()) if len(sizes) else 0.0
 
 
-@dataclass
 class Reference:
     """Tensors of a pass, and for each the differences that are noise."""
 
-    values: list[Tensor]
-    noise: list[float] = field(default_factory=list)
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.values = [tensor.clone() for tensor in tensors]
+        self.noise = [0.0] * len(tensors)
 
     def repeat(self, tensors: list[Tensor], rounding: float) -> None:
         """Take as noise the largest difference to those of an equal pass, or a relative `rounding` if it is more."""
-        masks = self.changes(tensors)
-        if masks is None:
-            self.noise = [inf] * len(self.values)
-            return
-        for value, other, mask in zip(self.values, tensors, masks, strict=True):
-            difference = float(gap(value[mask], other[mask]).max()) if mask.any() else 0.0
-            self.noise.append(max(difference, rounding_of(value, rounding) if rounding else 0.0))
+        for index, mask in enumerate(self.changes(tensors) or [None] * len(self.noise)):
+            value = self.values[index]
+            difference = inf if mask is None else 0.0
+            if mask is not None and mask.any():
+                difference = float(gap(value[mask], tensors[index][mask]).max())
+            self.noise[index] = max(difference, rounding_of(value, rounding))
 
     def changes(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """A mask of the differences for each tensor; None if their shapes differ."""
         if [value.shape for value in self.values] != [tensor.shape for tensor in tensors]:
             return None
-        noise = self.noise or [0.0] * len(tensors)
-        return [changed(*pair) for pair in zip(self.values, tensors, noise, strict=True)]
+        return [changed(*each) for each in zip(self.values, tensors, self.noise, strict=True)]
 
 
 def has_example_axis(tensor: Tensor, batch: int) -> bool:
@@ -124,6 +113,11 @@ class ExampleSlice:
     def fits(self, tensor: Tensor) -> bool:
         """Whether a tensor has that axis."""
         return tensor.dim() > self.axis and tensor.shape[self.axis] == self.size
+
+    def along_first(self, tensor: Tensor, batch: int) -> ExampleSlice:
+        """The slice of these examples along the first axis of a tensor that could hold them."""
+        axis, size = next((axis, size) for axis, size in enumerate(tensor.shape) if size % batch == 0)
+        return ExampleSlice(axis, size, size // batch, self.examples)
 
     def mask(self, tensor: Tensor, batch: int) -> Tensor:
         """True at the examples, in a shape that broadcasts to the tensor's."""
@@ -152,22 +146,19 @@ def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int
     return next((one for one in slices if one.examples <= set(expected)), slices[0] if slices else None)
 
 
-def hook_calls(model: nn.Module, enter: Hook, leave: Hook) -> None:
-    """Let functions see and replace the inputs and outputs of every module call in a network."""
+def hook_calls(model: nn.Module, hook: Hook) -> None:
+    """Let a function see and replace the inputs and outputs of every module call in a network."""
     calls: Counter[str] = Counter()
     running: list[tuple[str, int]] = []
 
     def before(path: str, _: nn.Module, args: Any, kwargs: Any) -> Any:
         running.append((path, calls[path]))
         calls[path] += 1
-        return enter((*running[-1], True), (args, kwargs))
-
-    def after(_: nn.Module, _inputs: Any, output: Any) -> Any:
-        return leave((*running.pop(), False), output)
+        return hook((*running[-1], True), (args, kwargs))
 
     for path, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, path), with_kwargs=True)
-        module.register_forward_hook(after)
+        module.register_forward_hook(lambda _module, _inputs, output: hook((*running.pop(), False), output))
 
 
 def recorder(record: Pass, rounding: float) -> Hook:
@@ -175,108 +166,74 @@ def recorder(record: Pass, rounding: float) -> Hook:
     repeats = bool(record)
 
     def store(key: Key, value: Any) -> Any:
-        tensors = tensors_of(value)
         if not repeats:
-            record[key] = Reference([tensor.clone() for tensor in tensors])
+            record[key] = Reference(tensors_of(value))
         elif key in record:
-            record[key].repeat(tensors, rounding)
+            record[key].repeat(tensors_of(value), rounding)
         return value
 
     return store
 
 
-@dataclass
-class _Call:
-    """A running call, and the slice of the changed examples in its inputs, None if unknown."""
-
-    path: str
-    slice: ExampleSlice | None
-    examples: frozenset[int]
-    moves_inside: bool = False
-
-
 class Tracker:
-    """Follows a change of some examples through a forward pass and finds the modules that propagate it to others.
+    """A hook that follows a change of some examples through a pass and finds the modules that propagate it to others.
 
-    A module mixes if the change is confined to a slice of that many examples in its inputs and not in its outputs,
-    where it is then undone; it moves examples if the change is confined to the slice of others. `mixing` tells of
-    every mixing module whether the change it propagated was ever larger than rounding.
+    A module mixes if the change is confined to a slice of that many examples in its inputs and not in its outputs or
+    in what its own code passes on to a child; there it is then undone. It moves examples if the change is confined to
+    the slice of others.
+
+    Attributes:
+        mixing: by the name of a mixing module, whether the change it propagated was ever larger than rounding.
+        moving: the innermost modules that move examples.
     """
 
     def __init__(self, record: Pass, batch: int, group: frozenset[int]) -> None:
         self._record, self._batch, self._group = record, batch, group
-        self._stack = [_Call("", None, group)]
+        # The running calls, each with the slice of the changed examples in its inputs, None if unknown.
+        self._running: list[tuple[str, ExampleSlice | None]] = [("", None)]
         self.mixing: dict[str, bool] = {}
         self.moving: list[str] = []
 
-    def _changes(self, key: Key, tensors: list[Tensor]) -> list[Tensor] | None:
-        return self._record[key].changes(tensors) if key in self._record else None
-
-    def enter(self, key: Key, inputs: Any) -> Any:
-        """Locate the change in the inputs of a call; undo what the enclosing module's own code has mixed."""
-        outer = self._stack[-1]
-        call = _Call(key[0], outer.slice, outer.examples)
-        self._stack.append(call)
-        tensors = tensors_of(inputs)
-        changes = self._changes(key, tensors)
-        if changes is None:
-            call.slice = None
-            return inputs
-        slices: list[ExampleSlice | None] = []
-        mixed = False
-        for index, change in enumerate(changes):
+    def __call__(self, key: Key, value: Any) -> Any:
+        """Locate the change in inputs or an output, and undo what the call that computed them has mixed."""
+        path, _, enters = key
+        author, known = self._running[-1] if enters else self._running.pop()
+        tensors, slices = tensors_of(value), list[ExampleSlice | None]()
+        changes = self._record[key].changes(tensors) if key in self._record else None
+        restored = dict[int, Tensor]()
+        for index, change in enumerate(changes or ()):
             if not change.any():
                 continue
-            here = self._locate(change, outer.examples)
-            if here is None and outer.slice is not None and outer.slice.fits(tensors[index]):
-                here, mixed = outer.slice, True
-                self._undo(outer, key, tensors, index, here)
+            here = locate_change(change, self._batch, len(self._group), known.examples if known else self._group)
+            if here is None and known is not None:
+                # A tensor without examples, such as a loss, is judged where the enclosing code uses it.
+                if known.fits(change):
+                    here = known
+                elif not enters and has_example_axis(change, self._batch):
+                    here = known.along_first(change, self._batch)
+                if here is not None:
+                    restored[index] = self._restored(author, tensors[index], self._record[key].values[index], here)
             slices.append(here)
-        known = [one for one in slices if one is not None]
-        if slices:
-            call.slice = known[0] if len(known) == len(slices) else None
-            call.examples = frozenset().union(*(one.examples for one in known))
-        return replace_tensors(inputs, tensors) if mixed else inputs
+        if enters:
+            self._running.append((path, known if changes is not None and not slices else _joined(slices)))
+        elif known is not None and not all(here is None or here.examples <= known.examples for here in slices):
+            is_innermost = not any(inner.startswith(path and f"{path}.") for inner in self.moving)
+            self.moving += [path] * is_innermost
+        replacements = (restored.get(index, tensor) for index, tensor in enumerate(tensors))
+        return map_tensors(lambda one: next(replacements) if _is_dense(one) else one, value) if restored else value
 
-    def leave(self, key: Key, output: Any) -> Any:
-        """Judge a call by its outputs; undo the change of other examples."""
-        call = self._stack.pop()
-        tensors = tensors_of(output)
-        changes = self._changes(key, tensors)
-        if call.slice is None or changes is None:
-            return output
-        mixes = moves = False
-        for index, change in enumerate(changes):
-            # A tensor without examples, such as a loss, is judged where the enclosing code uses it.
-            if not change.any() or not has_example_axis(change, self._batch):
-                continue
-            here = self._locate(change, call.examples)
-            if here is None:
-                mixes, tensor = True, tensors[index]
-                # On the same axis, else on the first.
-                own: ExampleSlice | None = replace(call.slice, examples=call.examples)
-                if not call.slice.fits(tensor):
-                    size = tensor.shape[0] if tensor.dim() else 1
-                    count, rest = divmod(size, self._batch)
-                    own = None if rest else ExampleSlice(0, size, count, call.examples)
-                self._undo(call, key, tensors, index, own)
-            elif not here.examples <= call.examples:
-                moves = True
-        if moves and not call.moves_inside:
-            self.moving.append(call.path)
-        self._stack[-1].moves_inside |= moves or call.moves_inside
-        return replace_tensors(output, tensors) if mixes else output
+    def _restored(self, author: str, tensor: Tensor, original: Tensor, kept: ExampleSlice) -> Tensor:
+        """A tensor with its original values outside a slice; the call that computed it is recorded as mixing."""
+        own = torch.where(kept.mask(tensor, self._batch), tensor, original)
+        unit = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
+        is_clear = not bool(gap(tensor, own).max() <= rounding_of(original, _ROUNDING_UNITS * unit))
+        self.mixing[author] = is_clear or self.mixing.get(author, False)
+        return own
 
-    def _locate(self, change: Tensor, expected: frozenset[int]) -> ExampleSlice | None:
-        return locate_change(change, self._batch, len(self._group), expected)
 
-    def _undo(self, call: _Call, key: Key, tensors: list[Tensor], index: int, region: ExampleSlice | None) -> None:
-        """Restore a tensor outside the slice to keep; the call is recorded as mixing."""
-        tensor, original = tensors[index], self._record[key].values[index]
-        own = original.clone() if region is None else torch.where(region.mask(tensor, self._batch), tensor, original)
-        clear = True
-        if tensor.dtype.is_floating_point:
-            rounding = rounding_of(original, _ROUNDING_UNITS * torch.finfo(tensor.dtype).eps)
-            clear = not bool(gap(tensor, own).max() <= rounding)
-        self.mixing[call.path] = clear or self.mixing.get(call.path, False)
-        tensors[index] = own
+def _joined(slices: list[ExampleSlice | None]) -> ExampleSlice | None:
+    """The first of some slices with the examples of all; None where one is unknown, or there is none."""
+    known = [one for one in slices if one is not None]
+    if not known or len(known) < len(slices):
+        return None
+    return replace(known[0], examples=frozenset().union(*(one.examples for one in known)))

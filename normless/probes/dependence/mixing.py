@@ -115,15 +115,14 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
             group = frozenset(one for one in range(batch) if one >> bit & 1 == value)
             changes[group] = _redrawn(arguments, batch, group)
-        how, leaking, state = _traced(copied, arguments, changes, batch)
+        how, state = _traced(copied, arguments, changes, batch)
         if _FAINTLY in how.values():
-            arguments, leaking = map_tensors(
-                lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, leaking)
+            arguments, changes = map_tensors(
+                lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, changes)
             )
             # Forward code may raise anything in an unexpected precision.
             with suppress(Exception):
-                confirmed, _, _ = _traced(copied.double(), arguments, leaking, batch, _ROUNDING)
-                how = {path: _CLEARLY if text == _FAINTLY else text for path, text in confirmed.items()}
+                how, state = _traced(copied.double(), arguments, changes, batch, _ROUNDING)
     modules = tuple(MixingModule(path, _reason(model.get_submodule(path), text)) for path, text in how.items())
     owners = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_buffers() if name in state)
     return ExampleMixing(modules, tuple(owners))
@@ -131,41 +130,43 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
 
 def _traced(
     model: nn.Module, arguments: Arguments, changes: Changes, batch: int, rounding: float = 0.0
-) -> tuple[dict[str, str], Changes, set[str]]:
-    """A remark on each module that mixes or moves examples; the changes that show it; the dependent buffers."""
-    output, after = _run_copy(model, arguments)
-    repeated, again = _run_copy(model, arguments)
-    expected = Reference(_with_examples(output, batch))
-    expected.repeat(_with_examples(repeated, batch), rounding)
-    for value, difference in zip(expected.values, expected.noise, strict=True):
+) -> tuple[dict[str, str], set[str]]:
+    """A remark on each module that mixes or moves examples, and the dependent buffers."""
+    record: Pass = {}
+    _, after = _run_copy(model, arguments, influence.recorder(record, rounding))
+    _, again = _run_copy(model, arguments, influence.recorder(record, rounding))
+    expected = record["", 0, False]
+    of_examples = [
+        one for one in zip(expected.values, expected.noise, strict=True) if influence.has_example_axis(one[0], batch)
+    ]
+    if not of_examples:
+        raise ValueError(
+            f"No output belongs to an example: forward returns no tensor with an axis for the {batch} examples. "
+            "Give the network without its loss."
+        )
+    for value, difference in of_examples:
         if difference and not difference <= _REPEATABLE * float(influence.gap(value, torch.zeros_like(value)).max()):
             raise ValueError(
                 f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
                 f"numpy and Python, differ by {difference:.2g}. Make it draw its random numbers from one of these."
             )
-    leaking: Changes = {}
+    how: dict[str, str] = {}
     state: set[str] = set()
+    faintly = _CLEARLY if rounding else _FAINTLY
     for group, others in changes.items():
         output, changed_copy = _run_copy(model, others)
         state |= _different_buffers(after, changed_copy)
-        if _reaches_others(expected, output, batch, group):
-            leaking[group] = others
-    record: Pass = {}
-    for _ in range(2 if leaking else 0):
-        store = influence.recorder(record, rounding)
-        _run_copy(model, arguments, store, store)
-    how: dict[str, str] = {}
-    for group, others in leaking.items():
+        if not _reaches_others(expected, output, batch, group):
+            continue
         tracker = Tracker(record, batch, group)
-        output, _ = _run_copy(model, others, tracker.enter, tracker.leave)
+        output, _ = _run_copy(model, others, tracker)
         if _reaches_others(expected, output, batch, group):
             for path in tracker.moving or [""]:
-                how.setdefault(path, _MOVING if tracker.moving else _FAINTLY)
+                how.setdefault(path, _MOVING if tracker.moving else faintly)
         for path, clearly in tracker.mixing.items():
             if clearly or how.get(path) != _CLEARLY:
-                how[path] = _CLEARLY if clearly else _FAINTLY
-    in_order = {path: how[path] for path, _, _ in record if path in how}
-    return in_order, leaking, state - _different_buffers(after, again)
+                how[path] = _CLEARLY if clearly else faintly
+    return {path: how[path] for path, _, _ in record if path in how}, state - _different_buffers(after, again)
 
 
 def _reason(module: nn.Module, how: str) -> str:
@@ -178,27 +179,16 @@ def _reason(module: nn.Module, how: str) -> str:
     return f"{kind} combines several examples in {where}{how}"
 
 
-def _with_examples(output: Any, batch: int) -> list[Tensor]:
-    """The tensors of an output with an axis for the examples."""
-    tensors = [tensor for tensor in tensors_of(output) if influence.has_example_axis(tensor, batch)]
-    if not tensors:
-        raise ValueError(
-            f"No output belongs to an example: forward returns no tensor with an axis for the {batch} examples. "
-            "Give the network without its loss."
-        )
-    return tensors
-
-
 def _reaches_others(expected: Reference, output: Any, batch: int, group: frozenset[int]) -> bool:
     """Whether the outputs of examples outside the group have changed."""
-    changes = expected.changes(_with_examples(output, batch))
+    changes = expected.changes(tensors_of(output))
     others = [example for example in range(batch) if example not in group]
 
     def is_confined(change: Tensor) -> bool:
-        if change.shape[0] == batch:
+        if change.dim() and change.shape[0] == batch:
             return not change[others].any()
         location = influence.locate_change(change, batch, len(group), group)
-        return location is not None and location.examples <= group
+        return not influence.has_example_axis(change, batch) or (location is not None and location.examples <= group)
 
     return changes is None or not all(map(is_confined, changes))
 
@@ -213,11 +203,11 @@ def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
     }
 
 
-def _run_copy(model: nn.Module, arguments: Arguments, *hooks: Hook) -> tuple[Any, nn.Module]:
+def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) -> tuple[Any, nn.Module]:
     """The output of a copy of a network on clones of its arguments, from a fixed random state, and the copy."""
     fresh = deepcopy(model)
-    if hooks:
-        influence.hook_calls(fresh, *hooks)
+    if hook is not None:
+        influence.hook_calls(fresh, hook)
     positional, named = map_tensors(Tensor.clone, arguments)
     torch.manual_seed(_SEED)
     random.seed(_SEED)

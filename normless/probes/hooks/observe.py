@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
@@ -76,18 +75,10 @@ def observe(
     return float(value.detach())
 
 
-def compute_logits(model: nn.Module, inputs: Any, overrides: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The logits of a network, optionally with other parameters and buffers in place of its own.
-
-    Raises:
-        ValueError: the output holds no floating-point tensor.
-    """
+def compute_logits(model: Callable[..., Any], inputs: Any) -> Tensor:
+    """The logits of a network; ValueError if its output holds no floating-point tensor."""
     positional, named = arguments_of(inputs)
-    if overrides is None:
-        output = model(*positional, **named)
-    else:
-        output = functional_call(model, dict(overrides), positional, named)
-    logits = logits_of(output)
+    logits = logits_of(model(*positional, **named))
     if logits is None:
         raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
     return logits

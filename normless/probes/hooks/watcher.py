@@ -246,9 +246,8 @@ class _Additions(TorchFunctionMode):
 
     def reset(self) -> None:
         """Start a new pass."""
-        # The running module calls, and the number of additions that the own code of each has executed.
-        self.running: list[nn.Module] = []
-        self.counts: list[int] = []
+        # The running module calls, each with the number of additions that its own code has executed.
+        self.running: list[tuple[nn.Module, int]] = []
         self.ahead = {key: iter(pairs) for key, pairs in self.blocks.items()}
         # By block: its skip path, and the ends of the branches that were added so far.
         self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
@@ -257,14 +256,13 @@ class _Additions(TorchFunctionMode):
         """Forward pre-hook of every module."""
         if module is self.model:
             self.reset()
-        self.running.append(module)
-        self.counts.append(0)
+        self.running.append((module, 0))
 
     def leave(self, *_: Any) -> None:
         """Forward hook of every module."""
         if not self.running:
             return
-        module, count = self.running.pop(), self.counts.pop()
+        module, count = self.running.pop()
         total = self.totals.get(module, count)
         if total != count:
             reason = f"its forward code made {count} additions where its dataflow has {total}"
@@ -279,8 +277,8 @@ class _Additions(TorchFunctionMode):
         operands = args[:2] if name in ADDITIONS and self.running else ()
         summands = [one for one in operands if isinstance(one, Tensor) and not isinstance(one, nn.Parameter)]
         if len(summands) == 2 and summands[0] is not summands[1]:
-            found = next(self.ahead.get((self.running[-1], self.counts[-1]), iter(())), None)
-            self.counts[-1] += 1
+            found = next(self.ahead.get(self.running[-1], iter(())), None)
+            self.running[-1] = self.running[-1][0], self.running[-1][1] + 1
         if found is None:
             return func(*args, **(kwargs or {}))
         block, site = found
