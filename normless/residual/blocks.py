@@ -81,8 +81,8 @@ class ResidualBlock:
     them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
     after its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
     None for an operator in forward code. `ends_in_layer` says whether the sum adds the output of the branch's last
-    layer as it is, with no gating, dropout or pooling in between. `sites` has an addition in forward code for each
-    branch; it is empty where a module adds, or an operator that does not add two tensors (a sum over a stack).
+    layer as it is, with no gating, dropout or pooling in between. `sites` are the additions in forward code that join branches
+    to the skip path, one for each but in x + (f(x) + g(x)); it is empty where a module adds, or a sum over a stack.
     `ends` has for each branch the last weight layer, norm or activation with nothing but factors after it (layer
     scale, dropout), or None. `is_global` says that blocks follow one another inside the branch: a global skip path,
     as in SRResNet or a U-Net. `levels` numbers the runs of the block among all blocks in series, where it is known.

@@ -47,19 +47,31 @@ class Outside:
                 blocks[following] = replace(blocks[following], shared_layers=shared)
             elif before >= 0 and self._is_after_sum(run, before, following):
                 blocks[before] = replace(blocks[before], after_sum=(*blocks[before].after_sum, run.layer))
+            elif before < 0 and (not sums or self._leads_to(0, run) or not self._leaves(sums[0].fork, run)):
+                stem.append(run.layer)
             else:
-                (stem if before < 0 else head if following == len(sums) else trunk).append(run.layer)
+                (head if following == len(sums) else trunk).append(run.layer)
         return tuple(blocks), tuple(stem), tuple(trunk), tuple(head)
 
     def _is_shared(self, run: LayerRun, before: int, following: int) -> bool:
         blocks = self.blocks
         if following == len(blocks) or not _belongs(run, blocks[following]):
             return False
-        leads_there = self.layers.flow.depends(self.sums[following].fork, run.operations[-1])
-        if before < 0 or not _belongs(run, blocks[before]):
+        leads_there = self._leads_to(following, run)
+        if before < 0:
+            # A module with weight layers before its first fork is more than a block: it holds the stem.
+            before_fork = (one for one in self.layers.runs if self._leads_to(0, one) and _belongs(one, blocks[0]))
+            return leads_there and all(one.layer.kind != "weight" for one in before_fork)
+        if not _belongs(run, blocks[before]):
             return leads_there
         # One module holds both blocks: only a projecting block shares its pre-activation.
         return leads_there and bool(blocks[following].skip) and not self._reads_sum(run, before)
+
+    def _leaves(self, fork: int, run: LayerRun) -> bool:
+        return self.layers.flow.depends(run.operations[0], fork)
+
+    def _leads_to(self, number: int, run: LayerRun) -> bool:
+        return self.layers.flow.depends(self.sums[number].fork, run.operations[-1])
 
     def _is_after_sum(self, run: LayerRun, before: int, following: int) -> bool:
         block = self.blocks[before]

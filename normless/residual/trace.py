@@ -144,23 +144,24 @@ class _Tracer:
         return None
 
     def _sites(self, total: Sum) -> tuple[Site, ...]:
-        """The additions that make up a sum, where all are operators in forward code: one for every branch."""
-        sites = []
-        pending = [(total.at, set(total.branches))]
-        while pending:
-            at, ends = pending.pop()
+        """The additions in forward code that join branches to the skip path, in order; none if a module adds."""
+        sites: list[Site] = []
+        at = total.at
+        while at != total.skip:
             operation = self.flow[at]
             terms = [argument.index for argument in operation.arguments[:2] if isinstance(argument, Operand)]
             if operation.name != "add" or len(terms) != 2 or self._sum_module(at) is not None:
                 return ()
-            for position, term in enumerate(terms):
-                if term in ends:
-                    ends.discard(term)
-                    additions = self.additions[operation.module, operation.call]
-                    sites.append(Site(operation.module, additions.index(at), position, len(additions)))
-                elif term != total.skip:
-                    pending.append((term, ends))
+            onward = next(position for position, term in enumerate(terms) if self._has_skip(term, total))
+            additions = self.additions[operation.module, operation.call]
+            sites.append(Site(operation.module, additions.index(at), 1 - onward, len(additions)))
+            at = terms[onward]
         return tuple(reversed(sites))
+
+    def _has_skip(self, term: int, total: Sum) -> bool:
+        """Whether a term of a residual sum is the skip path, or an addition to it."""
+        inner = () if term in (total.skip, *total.branches) else self.flow[term].parents
+        return term == total.skip or any(self._has_skip(one, total) for one in inner)
 
     def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
