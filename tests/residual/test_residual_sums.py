@@ -91,6 +91,25 @@ def test_several_branches_are_one_block(name: str) -> None:
     assert block.identity_skip
 
 
+def second_first(net: Net, x: Tensor) -> Tensor:
+    g = net.g(torch.tanh(x))
+    return x + net.f(torch.relu(x)) + g
+
+
+@pytest.mark.parametrize(("forward", "order", "sites"), [
+    (second_first, ["f", "g"], [(0, 1), (1, 1)]),
+    (lambda net, x: net.f(torch.relu(x)) + (net.g(torch.tanh(x)) + x), ["g", "f"], [(0, 0), (1, 0)]),
+    (lambda net, x: (net.f(torch.relu(x)) + net.g(torch.tanh(x))) + x, ["f", "g"], [(1, 0)]),
+    (lambda net, x: x + sum([net.f(torch.relu(x)), net.g(torch.tanh(x))]), ["f", "g"], [(1, 1)]),
+])  # fmt: skip
+def test_branches_and_sites_follow_the_additions(
+    forward: Forward, order: list[str], sites: list[tuple[int, int]]
+) -> None:
+    (block,) = map_of(forward).blocks
+    assert [branch[-1].path for branch in block.branches] == order
+    assert [(site.index, site.branch) for site in block.sites] == sites
+
+
 @pytest.mark.parametrize("forward", [
     lambda net, x: x + net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y))),
     lambda net, x: x + (net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y)))),
