@@ -47,7 +47,7 @@ class Outside:
                 blocks[following] = replace(blocks[following], shared_layers=shared)
             elif before >= 0 and self._is_after_sum(run, before, following):
                 blocks[before] = replace(blocks[before], after_sum=(*blocks[before].after_sum, run.layer))
-            elif before < 0 and (not sums or self._leads_to(0, run) or not self._leaves(sums[0].fork, run)):
+            elif before < 0 and not any(self._reads(run, total.fork) for total in sums[:1]):
                 stem.append(run.layer)
             else:
                 (head if following == len(sums) else trunk).append(run.layer)
@@ -57,21 +57,19 @@ class Outside:
         blocks = self.blocks
         if following == len(blocks) or not _belongs(run, blocks[following]):
             return False
-        leads_there = self._leads_to(following, run)
+        fork = self.sums[following].fork
+        leads_there = self.layers.flow.depends(fork, run.operations[-1])
         if before < 0:
             # A module with weight layers before its first fork is more than a block: it holds the stem.
-            before_fork = (one for one in self.layers.runs if self._leads_to(0, one) and _belongs(one, blocks[0]))
-            return leads_there and all(one.layer.kind != "weight" for one in before_fork)
+            weights = (one for one in self.layers.runs if one.layer.kind == "weight" and one.operations[0] <= fork)
+            return leads_there and not any(_belongs(one, blocks[0]) for one in weights)
         if not _belongs(run, blocks[before]):
             return leads_there
         # One module holds both blocks: only a projecting block shares its pre-activation.
         return leads_there and bool(blocks[following].skip) and not self._reads_sum(run, before)
 
-    def _leaves(self, fork: int, run: LayerRun) -> bool:
-        return self.layers.flow.depends(run.operations[0], fork)
-
-    def _leads_to(self, number: int, run: LayerRun) -> bool:
-        return self.layers.flow.depends(self.sums[number].fork, run.operations[-1])
+    def _reads(self, run: LayerRun, fork: int) -> bool:
+        return run.operations[0] > fork and self.layers.flow.depends(run.operations[0], fork)
 
     def _is_after_sum(self, run: LayerRun, before: int, following: int) -> bool:
         block = self.blocks[before]
