@@ -70,7 +70,7 @@ class SumFinder:
         return terms if len(shapes) == 1 and operation.floating else []
 
     def _judge(self, at: int, terms: list[int]) -> None:
-        parts = self._all_parts(terms, at)
+        parts = self._parts(terms, at)
         joined = set(terms) - set(parts)
         whole = self._residual(at, parts) if joined else None
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
@@ -81,16 +81,15 @@ class SumFinder:
         if whole is not None:
             self.sums[at] = whole
 
-    def _parts(self, term: int, at: int) -> list[int]:
-        """What a term itself adds, where that goes nowhere else: x + f(x) + g(x) is one sum of three."""
-        if self.flow.consumers[term] != [at] or term in self.layers.owner or term in self.parallel:
-            return [term]
-        terms = self._terms(self.flow[term])
-        return self._all_parts(terms, term) if len(terms) > 1 else [term]
-
-    def _all_parts(self, terms: list[int], at: int) -> list[int]:
-        """The parts of the terms of one addition, in the order in which additions join them."""
-        parts = [self._parts(term, at) for term in terms]
+    def _parts(self, terms: list[int], at: int) -> list[int]:
+        """What terms add themselves, where that goes nowhere else, in the order of additions."""
+        parts = []
+        for term in terms:
+            is_part = (
+                self.flow.consumers[term] == [at] and term not in self.layers.owner and term not in self.parallel
+            )
+            inner = self._terms(self.flow[term]) if is_part else []
+            parts.append(self._parts(inner, term) if len(inner) > 1 else [term])
         return [part for several in sorted(parts, key=len, reverse=True) for part in several]
 
     def _starts_at(self, fork: int, term: int) -> bool:

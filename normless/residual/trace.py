@@ -150,18 +150,15 @@ class _Tracer:
         while at != total.skip:
             operation = self.flow[at]
             terms = [argument.index for argument in operation.arguments[:2] if isinstance(argument, Operand)]
-            if operation.name != "add" or len(terms) != 2 or self._sum_module(at) is not None:
+            others = [term for term in terms if term not in total.branches]
+            ahead = [total.skip] if total.skip in others else others
+            if operation.name != "add" or len(terms) != 2 or len(ahead) != 1 or self._sum_module(at) is not None:
                 return ()
-            onward = next(position for position, term in enumerate(terms) if self._has_skip(term, total))
+            onward = terms.index(ahead[0])
             additions = self.additions[operation.module, operation.call]
             sites.append(Site(operation.module, additions.index(at), 1 - onward, len(additions)))
             at = terms[onward]
         return tuple(reversed(sites))
-
-    def _has_skip(self, term: int, total: Sum) -> bool:
-        """Whether a term of a residual sum is the skip path, or an addition to it."""
-        inner = () if term in (total.skip, *total.branches) else self.flow[term].parents
-        return term == total.skip or any(self._has_skip(one, total) for one in inner)
 
     def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
