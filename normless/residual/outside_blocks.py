@@ -37,6 +37,7 @@ class Outside:
         trunk: list[Layer] = []
         head: list[Layer] = []
         blocks, sums, flow = self.blocks, self.sums, self.layers.flow
+        fork = sums[0].fork if sums else len(flow.operations)
         for run in self.layers.runs:
             if run in inside:
                 continue
@@ -49,9 +50,7 @@ class Outside:
                 blocks[before] = replace(blocks[before], after_sum=(*blocks[before].after_sum, run.layer))
             else:
                 first = run.operations[0]
-                in_stem = before < 0 and not any(
-                    first > one.fork and flow.depends(first, one.fork) for one in sums[:1]
-                )
+                in_stem = before < 0 and not (first > fork and flow.depends(first, fork))
                 (stem if in_stem else head if following == len(sums) else trunk).append(run.layer)
         return tuple(blocks), tuple(stem), tuple(trunk), tuple(head)
 

@@ -85,10 +85,8 @@ class SumFinder:
         """What terms add themselves, where that goes nowhere else, in the order of additions."""
         parts = []
         for term in terms:
-            is_part = (
-                self.flow.consumers[term] == [at] and term not in self.layers.owner and term not in self.parallel
-            )
-            inner = self._terms(self.flow[term]) if is_part else []
+            whole = term in self.layers.owner or term in self.parallel or self.flow.consumers[term] != [at]
+            inner = [] if whole else self._terms(self.flow[term])
             parts.append(self._parts(inner, term) if len(inner) > 1 else [term])
         return [part for several in sorted(parts, key=len, reverse=True) for part in several]
 
