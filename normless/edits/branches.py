@@ -141,7 +141,10 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) 
             continue
         if part == "layer_scale" and not isinstance(surgery.get(surgery.last_weight(block)), _ConvNd):
             raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
-        total = surgery.sums(block)[position]
+        totals = surgery.sums(block)
+        if len(totals) < len(block.ends):
+            raise surgery.unsupported(block.name, "its branches are added to each other before its skip path")
+        total = totals[position]
         if total.multiplier is not None:
             raise surgery.unsupported(block.name, "its sum already has a multiplier")
         total.multiplier = nn.Parameter(value.to(next(surgery.model.parameters())))

@@ -74,19 +74,19 @@ class ResidualBlock:
     """One residual sum, x + f(x): what lies on its branch, on its skip path and around them.
 
     A sum of several branches, x + f(x) + g(x), is one block: `branch_layers` are those of all, `branches` those of
-    each. `inner` are the blocks inside the branch, whose layers are among `branch_layers` too. `chain` is `m`, or
-    None if all weight layers of the branch are in series.
+    each, in the order of the additions. `inner` are the blocks inside the branch, whose layers are among
+    `branch_layers` too. `chain` is `m`, or None if all weight layers of the branch are in series.
 
     `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
     them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
     after its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
     None for an operator in forward code. `ends_in_layer` says whether the sum adds the output of the branch's last
-    layer as it is, with no gating, dropout or pooling in between. `sites` has an addition in forward code for each
-    branch; it is empty where a module adds, or an operator that does not add two tensors (a sum over a stack).
-    `ends` has for each branch the last weight layer, norm or activation with nothing but factors after it (layer
-    scale, dropout), or None. `is_global` says that blocks follow one another inside the branch: a global skip path,
-    as in SRResNet or a U-Net. `levels` numbers the runs of the block among all blocks in series, where it is known.
-    All tuples are in execution order.
+    layer as it is, with no gating, dropout or pooling in between. `sites` are the additions in forward code that
+    join branches to the skip path, a single one in x + (f(x) + g(x)); none where a module adds, or an operator that
+    does not add two tensors (a sum over a stack). `ends` has for each branch the last weight layer, norm or
+    activation with nothing but factors after it (layer scale, dropout), or None. `is_global` says that blocks
+    follow one another inside the branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of
+    the block among all blocks in series, where it is known. All other tuples are in execution order.
     """
 
     name: str

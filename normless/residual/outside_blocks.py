@@ -36,7 +36,8 @@ class Outside:
         stem: list[Layer] = []
         trunk: list[Layer] = []
         head: list[Layer] = []
-        blocks, sums = self.blocks, self.sums
+        blocks, sums, flow = self.blocks, self.sums, self.layers.flow
+        fork = sums[0].fork if sums else len(flow.operations)
         for run in self.layers.runs:
             if run in inside:
                 continue
@@ -48,18 +49,25 @@ class Outside:
             elif before >= 0 and self._is_after_sum(run, before, following):
                 blocks[before] = replace(blocks[before], after_sum=(*blocks[before].after_sum, run.layer))
             else:
-                (stem if before < 0 else head if following == len(sums) else trunk).append(run.layer)
+                first = run.operations[0]
+                in_stem = before < 0 and not (first > fork and flow.depends(first, fork))
+                (stem if in_stem else head if following == len(sums) else trunk).append(run.layer)
         return tuple(blocks), tuple(stem), tuple(trunk), tuple(head)
 
     def _is_shared(self, run: LayerRun, before: int, following: int) -> bool:
         blocks = self.blocks
         if following == len(blocks) or not _belongs(run, blocks[following]):
             return False
-        leads_there = self.layers.flow.depends(self.sums[following].fork, run.operations[-1])
-        if before < 0 or not _belongs(run, blocks[before]):
-            return leads_there
-        # One module holds both blocks: only a projecting block shares its pre-activation.
-        return leads_there and bool(blocks[following].skip) and not self._reads_sum(run, before)
+        fork = self.sums[following].fork
+        if not self.layers.flow.depends(fork, run.operations[-1]):
+            return False
+        if before < 0:
+            # A module with weight layers before its first fork is more than a block: it holds the stem.
+            weights = (one for one in self.layers.runs if one.layer.kind == "weight" and one.operations[0] <= fork)
+            return not any(_belongs(one, blocks[0]) for one in weights)
+        # Where one module holds both blocks, only a projecting block shares its pre-activation.
+        shares = bool(blocks[following].skip) and not self._reads_sum(run, before)
+        return shares or not _belongs(run, blocks[before])
 
     def _is_after_sum(self, run: LayerRun, before: int, following: int) -> bool:
         block = self.blocks[before]

@@ -70,7 +70,7 @@ class SumFinder:
         return terms if len(shapes) == 1 and operation.floating else []
 
     def _judge(self, at: int, terms: list[int]) -> None:
-        parts = [part for term in terms for part in self._parts(term, at)]
+        parts = self._parts(terms, at)
         joined = set(terms) - set(parts)
         whole = self._residual(at, parts) if joined else None
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
@@ -81,12 +81,14 @@ class SumFinder:
         if whole is not None:
             self.sums[at] = whole
 
-    def _parts(self, term: int, at: int) -> list[int]:
-        """What a term itself adds, where that goes nowhere else: x + f(x) + g(x) is one sum of three."""
-        if self.flow.consumers[term] != [at] or term in self.layers.owner or term in self.parallel:
-            return [term]
-        terms = self._terms(self.flow[term])
-        return [part for one in terms for part in self._parts(one, term)] if len(terms) > 1 else [term]
+    def _parts(self, terms: list[int], at: int) -> list[int]:
+        """What terms add themselves, where that goes nowhere else, in the order of additions."""
+        parts = []
+        for term in terms:
+            whole = term in self.layers.owner or term in self.parallel or self.flow.consumers[term] != [at]
+            inner = [] if whole else self._terms(self.flow[term])
+            parts.append(self._parts(inner, term) if len(inner) > 1 else [term])
+        return [part for several in sorted(parts, key=len, reverse=True) for part in several]
 
     def _starts_at(self, fork: int, term: int) -> bool:
         """Whether the parts of a term are branches from the fork, which may share a norm but no weight layer."""
@@ -111,7 +113,7 @@ class SumFinder:
             return None
         paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
         skip, fork = min(candidates, key=lambda one: (self.chain(paths[one]), len(paths[one])))
-        branches = sorted(terms)
+        branches = list(terms)
         branches.remove(skip)
         candidate = Sum(at, fork, skip, tuple(branches))
         return candidate if self._is_residual(candidate) else None

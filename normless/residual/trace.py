@@ -144,22 +144,20 @@ class _Tracer:
         return None
 
     def _sites(self, total: Sum) -> tuple[Site, ...]:
-        """The additions that make up a sum, where all are operators in forward code: one for every branch."""
-        sites = []
-        pending = [(total.at, set(total.branches))]
-        while pending:
-            at, ends = pending.pop()
+        """The additions in forward code that join branches to the skip path, in order; none if a module adds."""
+        sites: list[Site] = []
+        at = total.at
+        while at != total.skip:
             operation = self.flow[at]
             terms = [argument.index for argument in operation.arguments[:2] if isinstance(argument, Operand)]
-            if operation.name != "add" or len(terms) != 2 or self._sum_module(at) is not None:
+            others = [term for term in terms if term not in total.branches]
+            ahead = [total.skip] if total.skip in others else others
+            if operation.name != "add" or len(terms) != 2 or len(ahead) != 1 or self._sum_module(at) is not None:
                 return ()
-            for position, term in enumerate(terms):
-                if term in ends:
-                    ends.discard(term)
-                    additions = self.additions[operation.module, operation.call]
-                    sites.append(Site(operation.module, additions.index(at), position, len(additions)))
-                elif term != total.skip:
-                    pending.append((term, ends))
+            onward = terms.index(ahead[0])
+            additions = self.additions[operation.module, operation.call]
+            sites.append(Site(operation.module, additions.index(at), 1 - onward, len(additions)))
+            at = terms[onward]
         return tuple(reversed(sites))
 
     def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:

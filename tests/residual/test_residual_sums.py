@@ -91,6 +91,25 @@ def test_several_branches_are_one_block(name: str) -> None:
     assert block.identity_skip
 
 
+def second_first(net: Net, x: Tensor) -> Tensor:
+    g = net.g(torch.tanh(x))
+    return x + net.f(torch.relu(x)) + g
+
+
+@pytest.mark.parametrize(("forward", "order", "sites"), [
+    (second_first, ["f", "g"], [(0, 1), (1, 1)]),
+    (lambda net, x: net.f(torch.relu(x)) + (net.g(torch.tanh(x)) + x), ["g", "f"], [(0, 0), (1, 0)]),
+    (lambda net, x: (net.f(torch.relu(x)) + net.g(torch.tanh(x))) + x, ["f", "g"], [(1, 0)]),
+    (lambda net, x: x + sum([net.f(torch.relu(x)), net.g(torch.tanh(x))]), ["f", "g"], [(1, 1)]),
+])  # fmt: skip
+def test_branches_and_sites_follow_the_additions(
+    forward: Forward, order: list[str], sites: list[tuple[int, int]]
+) -> None:
+    (block,) = map_of(forward).blocks
+    assert [branch[-1].path for branch in block.branches] == order
+    assert [(site.index, site.branch) for site in block.sites] == sites
+
+
 @pytest.mark.parametrize("forward", [
     lambda net, x: x + net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y))),
     lambda net, x: x + (net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y)))),
@@ -297,3 +316,30 @@ def test_the_example_of_a_projecting_skip_path_with_shared_pre_activation() -> N
     assert block.branch == ("f", "g")
     assert not block.identity_skip
     assert found.norms == {"norm": "stem", "norm2": "last"}
+
+
+class Encoder(nn.Module):
+    """A stem and two blocks in one forward pass; hidden layers go to the output as well, as in a WaveNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.hidden, self.back, self.out = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, total = self.norm(self.first(x)), torch.zeros(())
+        for hidden, back, out in zip(self.hidden, self.back, self.out, strict=True):
+            h = torch.relu(hidden(x))
+            total = total + torch.tanh(out(h))
+            x = x + back(h)
+        return torch.cat([x, total])
+
+
+def test_a_stem_in_the_module_of_the_blocks_is_the_stem() -> None:
+    found = residual_map(nn.Sequential(nn.Linear(3, WIDTH), Encoder()), torch.randn(2, 3))
+    assert [block.branch for block in found.blocks] == [("1.hidden.0", "1.back.0"), ("1.hidden.1", "1.back.1")]
+    assert found.stem == ("0", "1.first")
+    assert found.norms == {"1.norm": "stem"}
+    assert {layer.path for layer in found.trunk_layers} >= {"1.out.0"}

@@ -182,7 +182,9 @@ def _example(given: Given, size: int, number: int) -> Given:
 
 def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
     """The blocks of a converted network must be those of the original."""
-    mine, yours = ([_signature(block) for block in one.blocks] for one in (ours, theirs))
+    # Without its norm a skip path may be the identity.
+    free = {block.name for block in theirs.walk() if any(layer.kind == "norm" for layer in block.skip_layers)}
+    mine, yours = ([_signature(block, free) for block in one.blocks] for one in (ours, theirs))
     if mine == yours:
         return ""
     if len(mine) != len(yours):
@@ -193,11 +195,10 @@ def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
     return f"block {yours[at][0]} has another {what}"
 
 
-def _signature(block: ResidualBlock) -> tuple[Any, ...]:
+def _signature(block: ResidualBlock, free: set[str]) -> tuple[Any, ...]:
     branches = [tuple(layer.path for layer in branch if layer.kind == "weight") for branch in block.branches]
-    # A norm alone on the skip path leaves an identity when it is removed.
-    identity = block.identity_skip or all(layer.kind == "norm" for layer in block.skip_layers)
-    return (block.name, branches, block.skip, identity, [_signature(inner) for inner in block.inner])
+    is_identity = block.identity_skip or block.name in free
+    return (block.name, branches, block.skip, is_identity, [_signature(inner, free) for inner in block.inner])
 
 
 def in_use(model: nn.Module) -> nn.Module:
