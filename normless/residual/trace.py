@@ -49,10 +49,12 @@ class _Tracer:
         self.layers = layers
         self.flow = layers.flow
         self.finder = SumFinder(layers)
-        self.additions: dict[tuple[str, int], list[int]] = defaultdict(list)
+        # By module, the additions of each of its runs, which export numbers for every name of the module.
+        self.additions: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for index, operation in enumerate(self.flow.operations):
             if operation.name == "add" and len(operation.parents) == 2:
-                self.additions[operation.module, operation.call].append(index)
+                runs = self.additions[layers.names.canonical(operation.module)]
+                runs[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
         outer = _nested([self._paths(total) for total in self.finder.sums.values()])
@@ -156,8 +158,11 @@ class _Tracer:
             for position, term in enumerate(terms):
                 if term in ends:
                     ends.discard(term)
-                    additions = self.additions[operation.module, operation.call]
-                    sites.append(Site(operation.module, additions.index(at), position, len(additions)))
+                    path = self.layers.names.canonical(operation.module)
+                    run = operation.module, operation.call
+                    additions = self.additions[path][run]
+                    call = list(self.additions[path]).index(run)
+                    sites.append(Site(path, additions.index(at), position, len(additions), call))
                 elif term != total.skip:
                     pending.append((term, ends))
         return tuple(reversed(sites))
