@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normless.arguments import on_device_of
-from normless.lifting import Arguments, Event, LiftError, Place, Recording, Rewriter, recorded, running
+from normless.lifting import Arguments, Event, LiftError, Place, Rewriter, recorded, running
 from normless.nn import ResidualSum
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock, ResidualMap, Site
@@ -33,7 +33,7 @@ class Lifted:
     sums: dict[Site, str] = field(default_factory=dict)
     moved: dict[tuple[str, int], str] = field(default_factory=dict)
     _rewriters: dict[str, Rewriter] = field(default_factory=dict)
-    _recording: Recording | None = None
+    _calls: dict[str, list[list[Event]]] | None = None
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
         """Paths of the `ResidualSum`s that now add a block's branches, one for each, in the order of `sites`."""
@@ -122,7 +122,7 @@ class Lifted:
         stem, _, number = name.rpartition("_")
         # The third call of relu is `relu_2`.
         function, index = (stem, int(number)) if number.isdigit() else (name, 0)
-        events = [event for event in self._events(path) if event.name == function and not event.is_child]
+        events = [event for event in self._events(path) if event.name == function and event.run is None]
         if index >= len(events):
             raise LiftError(f"no call of {function} was found in the forward code of {path or 'the network'}")
         return path, function, events, events[index]
@@ -132,14 +132,18 @@ class Lifted:
         module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             raise LiftError("this one module runs at several places and they share its parameters")
-        callers = self._recorded().callers[path]
-        copies = {caller: self._copied(module, path, caller) for caller, _ in callers}
-        return [copies[caller][call] for caller, call in callers]
+        callers: dict[int, tuple[str, int]] = {}
+        for caller, calls in self._recorded().items():
+            for call in calls:
+                runs = [event.run for event in call if event.run is not None and event.name == path]
+                callers |= {run: (caller, number) for number, run in enumerate(runs)}
+        copies = {caller: self._copied(module, path, caller) for caller, _ in callers.values()}
+        return [copies[caller][number] for _, (caller, number) in sorted(callers.items())]
 
     def _copied(self, module: nn.Module, path: str, caller: str) -> list[str]:
-        """The paths of copies of a module, one for each time that another calls it."""
+        """The paths of copies of a module, one for each time that another calls it in one run."""
         parent = self.model.get_submodule(caller)
-        events = [event for event in self._events(caller) if event.is_child and event.name == path]
+        events = [event for event in self._events(caller) if event.run is not None and event.name == path]
         own = [name for name, one in parent._modules.items() if one is module]
         if type(parent) is nn.Sequential or len(own) == len(events) == 1:
             for name in own:
@@ -161,15 +165,15 @@ class Lifted:
 
     def _events(self, path: str) -> list[Event]:
         """What the forward code of a module does in one call."""
-        calls = self._recorded().calls.get(path, [])
+        calls = self._recorded().get(path, [])
         places = [[(event.name, event.place, event.is_addition) for event in call] for call in calls]
         if not calls or any(one != places[0] for one in places):
             raise LiftError(f"{path or 'the network'} runs {len(calls)} times in one forward pass, in several ways")
         return calls[0]
 
-    def _recorded(self) -> Recording:
-        if self._recording is not None:
-            return self._recording
+    def _recorded(self) -> dict[str, list[list[Event]]]:
+        if self._calls is not None:
+            return self._calls
         if not (self.inputs or self.kwargs):
             raise LiftError("no example inputs came, by which to read its forward code")
         inputs, kwargs = on_device_of(self.model, self.inputs, self.kwargs)
@@ -178,8 +182,8 @@ class Lifted:
         for training in (None, False):
             try:
                 with running(self.model, training):
-                    self._recording = recorded(self.model, inputs, kwargs)
-                    return self._recording
+                    self._calls = recorded(self.model, inputs, kwargs)
+                    return self._calls
             except Exception as error:
                 failure = error
         raise LiftError(f"the network does not run with the edits made so far ({failure})") from failure

@@ -9,7 +9,6 @@ from normless.lifting.calls import unfused as unfused
 from normless.lifting.recording import ADDITIONS as ADDITIONS
 from normless.lifting.recording import Event as Event
 from normless.lifting.recording import Place as Place
-from normless.lifting.recording import Recording as Recording
 from normless.lifting.recording import recorded as recorded
 from normless.lifting.rewritten import Arguments as Arguments
 from normless.lifting.rewritten import Rewriter as Rewriter

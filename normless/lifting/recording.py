@@ -54,23 +54,21 @@ class Event:
         name: of the function, as `relu` for `F.relu` and `x.relu_()`; of a called module, its path.
         place: where the code does it, from a method of the module's class that runs once; None where none does.
         obstacle: why there is no place.
-        is_child: whether a module is called.
+        run: of a called module, the number of its run; None of an operation.
         is_addition: whether two tensors are added that both depend on the network's inputs.
         function, args, kwargs: what is called and with what, tensors as their class.
-        parameters: the parameters that it reads, directly or through operations on them alone.
-        runs: the functions that are running, each with a number that differs between its runs.
+        running: the functions that run it, each with a number that differs between runs.
     """
 
     name: str
     place: Place | None
     obstacle: str = "no method of its class does it"
-    is_child: bool = False
+    run: int | None = None
     is_addition: bool = False
     function: Any = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    parameters: frozenset[str] = frozenset()
-    runs: tuple[tuple[Routine, int], ...] = ()
+    running: tuple[tuple[Routine, int], ...] = ()
 
     @property
     def is_method(self) -> bool:
@@ -78,26 +76,12 @@ class Event:
         return "Tensor" in getattr(self.function, "__qualname__", "").partition(".")[0]
 
 
-@dataclass
-class Recording:
-    """What the modules of a network did in one pass.
-
-    Attributes:
-        calls: by path of a module, a list of events for every call.
-        callers: by path of a module, for every call the module that made it, and the calls of the same that this one
-            made before.
-    """
-
-    calls: dict[str, list[list[Event]]] = field(default_factory=lambda: defaultdict(list))
-    callers: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
-
-
-def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
-    """Run a network once and return what its modules did."""
+def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[list[Event]]]:
+    """Run a network once and return what its modules did: by path, a list of events for every call."""
     recorder = _Recorder(model)
     with followed(model, recorder.enter, recorder.leave), recorder:
         model(*inputs, **kwargs)
-    return recorder.recording
+    return dict(recorder.calls)
 
 
 class _Recorder(TorchFunctionMode):
@@ -105,29 +89,22 @@ class _Recorder(TorchFunctionMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.recording = Recording()
-        self.stack: list[tuple[str, nn.Module, list[Event]]] = []
-        # Frames, and tensors that do not depend on the inputs, with the parameters that they are made of; kept alive,
-        # so that their identity stays theirs.
+        self.calls: dict[str, list[list[Event]]] = defaultdict(list)
+        self.stack: list[tuple[nn.Module, list[Event]]] = []
+        # Frames, and tensors that do not depend on the inputs; kept alive, so that their identity stays theirs.
         self.frames: list[FrameType] = []
-        self.fixed: dict[int, tuple[Tensor, frozenset[str]]] = {
-            id(one): (one, frozenset()) for one in model.buffers()
-        }
-        self.fixed |= {id(one): (one, frozenset([name])) for name, one in model.named_parameters()}
+        self.fixed: dict[int, Tensor] = {id(one): one for one in (*model.parameters(), *model.buffers())}
 
     def enter(self, path: str, module: nn.Module, _: Any) -> None:
         """A module's forward begins."""
         if self.stack:
-            caller, _, events = self.stack[-1]
-            earlier = sum(event.is_child and event.name == path for event in events)
-            self.recording.callers[path].append((caller, earlier))
-            self._note(path, is_child=True)
-        self.recording.calls[path].append([])
-        self.stack.append((path, module, self.recording.calls[path][-1]))
+            self._note(path, run=len(self.calls[path]))
+        self.calls[path].append([])
+        self.stack.append((module, self.calls[path][-1]))
 
     def leave(self, *_: Any) -> None:
         """It ends."""
-        _, _, events = self.stack.pop()
+        events = self.stack.pop()[1]
         events[:] = _from_methods(events)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -135,31 +112,29 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
         given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
-        read = frozenset().union(*(self.fixed[id(one)][1] for one in given if id(one) in self.fixed))
         if all(id(one) in self.fixed for one in given):
-            self.fixed.update((id(one), (one, read)) for one in tree_leaves(result) if isinstance(one, Tensor))
+            self.fixed.update((id(one), one) for one in tree_leaves(result) if isinstance(one, Tensor))
         elif self.stack and isinstance(result, Tensor) and name != "__get__":
             added = {id(one) for one in args[:2] if isinstance(one, Tensor)} - self.fixed.keys()
             is_addition = name in ADDITIONS and len(added) == 2
             # Without the tensors, which would live as long as the events.
             args, kwargs = tree_map_only(Tensor, lambda _: Tensor, (args, dict(kwargs)))
-            called = {"function": func, "args": args, "kwargs": kwargs, "parameters": read}
-            self._note(name.strip("_"), is_addition=is_addition, **called)
+            self._note(name.strip("_"), is_addition=is_addition, function=func, args=args, kwargs=kwargs)
         return result
 
     def _note(self, name: str, **properties: Any) -> None:
-        _, module, events = self.stack[-1]
+        module, events = self.stack[-1]
         place, frames = _place(type(module))
         self.frames += frames.values()
-        runs = tuple((routine, id(frame)) for routine, frame in frames.items())
-        events.append(Event(name, place, runs=runs, **properties))
+        running = tuple((routine, id(frame)) for routine, frame in frames.items())
+        events.append(Event(name, place, running=running, **properties))
 
 
 def _from_methods(events: list[Event]) -> list[Event]:
     """The events of one call of a module with their places as seen from methods that run once in it."""
     runs: dict[Routine, set[int]] = defaultdict(set)
     for event in events:
-        for routine, number in event.runs:
+        for routine, number in event.running:
             runs[routine].add(number)
 
     def seen(place: Place | None) -> Place | None:
@@ -219,8 +194,9 @@ def _methods(kind: type) -> dict[CodeType, Routine]:
             is_bound = not isinstance(member, (staticmethod, classmethod))
             function = member if is_bound else member.__func__
             code = getattr(unwrap(function), "__code__", None) if callable(function) else None
-            for one in () if code is None else _inside(code):
-                methods.setdefault(one, Routine(name, code, owner, is_bound and name not in seen))
+            if isinstance(code, CodeType):
+                routine = Routine(name, code, owner, is_bound and name not in seen)
+                methods = dict.fromkeys(_inside(code), routine) | methods
         seen |= {*vars(owner)}
     return methods
 

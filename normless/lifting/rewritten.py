@@ -22,8 +22,8 @@ Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """From an expression, whose parts are replaced already, the arguments of the child that is called in its place."""
 
 Position = tuple[int, int, int, int]
-Sources = tuple[tuple[str, str, FunctionType | None], ...]
-"""Names and sources of new functions, and what the copy of a function that is no method is made from."""
+Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
+"""The name and the source of each new function, and the one that it is made from, or its class and name there."""
 
 MODULE, TURNS = "normless_module", "normless_turns"
 
@@ -43,14 +43,15 @@ def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Mod
 
 
 class _Function(NamedTuple):
-    """A function that is rewritten: its name in the subclass, and what its first argument is bound to, None if open.
+    """A function that is rewritten: its name in the subclass, what its first argument is bound to, None if nothing.
 
-    `caller` is the call that a copy of it serves, None for a method of the module's class.
+    `origin` is that of `Sources`; `caller` is the call that a copy serves, None for a method of the module's class.
     """
 
     name: str
     function: Any
     bound: Any
+    origin: Any
     caller: Place | None = None
 
     @property
@@ -102,7 +103,7 @@ class Rewriter:
             source = _source(
                 one, [new for place, new in wanted if key == (place.caller or place.routine)], len(wanted)
             )
-            sources.append((one.name, source, one.function if one.caller else None))
+            sources.append((one.name, source, one.origin))
         self.module.__class__ = _rewritten_class(self.original, tuple(sources))
 
     def _function(self, place: Place) -> _Function:
@@ -111,16 +112,17 @@ class Rewriter:
         known = self.functions.get(caller or routine)
         if known is not None:
             return known
+        origin = routine.owner and (routine.owner, routine.name)
         if caller is None:
-            made = _Function(routine.name, inspect.unwrap(vars(routine.owner)[routine.name]), self.module)
+            made = _Function(routine.name, inspect.unwrap(vars(routine.owner)[routine.name]), self.module, origin)
         else:
             outer = self._function(caller)
             value, receiver = _called(outer, _at(_definition(outer.function), caller.position))
             function = getattr(value, "__func__", value)
-            if getattr(function, "__code__", None) is not routine.code or not _is_importable(function):
+            if getattr(function, "__code__", None) is not routine.code or not (origin or _is_importable(function)):
                 raise LiftError(f"its {routine.name} does it, which is no function of a module or a class")
             name = f"normless_{routine.name.strip('_')}_{len(self.functions)}"
-            made = _Function(name, function, getattr(value, "__self__", None), caller)
+            made = _Function(name, function, getattr(value, "__self__", None), origin or function, caller)
             self.replacements[caller] = [name], partial(_passed_on, outer.module, receiver)
         self.functions[caller or routine] = made
         return made
@@ -253,24 +255,19 @@ def _enclosed(function: Any) -> dict[str, Any]:
 def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Module]:
     """The subclass of a class with some functions from new sources; one and the same for the same sources."""
     members: dict[str, Any] = {}
-    for name, source, function in sources:
-        if function is not None:
-            members[name] = staticmethod(_compiled(original, name, source, function, {}))
-            continue
-        owner = next(one for one in original.__mro__ if name in vars(one))
-        old = inspect.unwrap(vars(owner)[name])
-        # A method that calls super() finds its class in the variable __class__.
-        members[name] = _decorated(
-            vars(owner)[name], old, _compiled(original, name, source, old, {"__class__": owner})
-        )
+    for name, source, origin in sources:
+        member = vars(origin[0])[origin[1]] if isinstance(origin, tuple) else origin
+        old = inspect.unwrap(member)
+        new = _compiled(original, name, source, old)
+        members[name] = staticmethod(new) if name.startswith("normless_") else _decorated(member, old, new)
     members |= {"normless_original": original, "normless_sources": sources, "__reduce_ex__": _reduce}
     members |= {name: getattr(original, name) for name in ("__module__", "__qualname__")}
     return type(original.__name__, (original,), members)
 
 
-def _compiled(original: type[nn.Module], name: str, source: str, old: Any, enclosed: dict[str, Any]) -> Any:
+def _compiled(original: type[nn.Module], name: str, source: str, old: Any) -> Any:
     """A function from its source; globals, enclosed variables and defaults are those of the one before."""
-    enclosed = {**enclosed, **_enclosed(old), "normless_turn": turn}
+    enclosed = _enclosed(old) | {"normless_turn": turn}
     tree = ast.parse(f"def normless_method({', '.join(enclosed)}):\n    return {old.__code__.co_name}")
     tree.body[0].body[:0] = ast.parse(source).body  # type: ignore[attr-defined]
     text = ast.unparse(tree)

@@ -199,7 +199,8 @@ class _Tracer:
     def _module_of(self, block: _Block) -> str:
         """The innermost module that runs the sum and, so that a module that only adds is none, part of a branch."""
         around = self.flow[block.sum.at].modules
-        branch = {path for index in block.branch for path in self.flow[index].modules}
+        own = (index for index in block.branch if self._sum_module(index) is None)
+        branch = {path for index in own for path in self.flow[index].modules}
         innermost = [path for path in reversed(around) if not isinstance(self.model.get_submodule(path), ResidualSum)]
         return next((path for path in innermost if path in branch), around[0])
 
