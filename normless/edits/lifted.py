@@ -132,12 +132,14 @@ class Lifted:
         module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             raise LiftError("this one module runs at several places and they share its parameters")
+        # One that ran on constants alone is not in the dataflow, which numbers the runs.
+        self._events(path)
         callers: dict[int, tuple[str, int]] = {}
         for caller, calls in self._recorded().items():
             for call in calls:
                 runs = [event.run for event in call if event.run is not None and event.name == path]
                 callers |= {run: (caller, number) for number, run in enumerate(runs)}
-        copies = {caller: self._copied(module, path, caller) for caller, _ in callers.values()}
+        copies = {caller: self._copied(module, path, caller) for caller in dict(callers.values())}
         return [copies[caller][number] for _, (caller, number) in sorted(callers.items())]
 
     def _copied(self, module: nn.Module, path: str, caller: str) -> list[str]:
