@@ -218,10 +218,11 @@ class Surgery:
         self.replaced.add(path)
         old = self.get(path)
         module.train(old.training)
-        for one in (path, *self._aliases.get(path, ())):
+        aliases = self._aliases.get(path, ())
+        modules = dict(self.model.named_modules(remove_duplicate=False)) if aliases else {}
+        for one in (path, *(alias for alias in aliases if modules.get(alias) is old)):
             parent, _, name = one.rpartition(".")
-            if self.get(one) is old:
-                setattr(self.get(parent), name, module)
+            setattr(self.get(parent), name, module)
 
     def remove(self, path: str, rest: nn.Module) -> None:
         """Remove the layer at `path`, leaving `rest` in its place."""
