@@ -62,8 +62,13 @@ class ScalarBiases(Edit):
         for layer in layers:
             if layer.kind not in ("weight", "activation") or layer == data_reader or not surgery.is_left(layer):
                 continue
+            # Attention over two streams is on the branches of two blocks.
+            if _has(surgery, layer, "input_bias"):
+                continue
             source = surgery.input_of(layer)
-            self._before(surgery, layer, source if source is not None and source.path in inside else None)
+            if source is not None and (source.path not in inside or _has(surgery, source, "output_bias")):
+                source = None
+            self._before(surgery, layer, source)
 
     def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
         """One bias before `layer`, folded into `source` where that feeds it and nothing else."""
@@ -86,6 +91,11 @@ class ScalarBiases(Edit):
                 surgery.add_scalar(weights[0].path, "input_bias", shared)
                 surgery.record(weights[0].path, f"shares the scalar bias before {block.branch[0]}")
         self._sequence(surgery, tuple(layer for layer in block.skip_layers if layer not in weights[:1]))
+
+
+def _has(surgery: Surgery, layer: Layer, part: str) -> bool:
+    """Whether a module that runs once has a scalar part."""
+    return surgery.stands_alone(layer) and getattr(surgery.get(layer.path), part, None) is not None
 
 
 @edit

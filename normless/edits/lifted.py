@@ -45,8 +45,20 @@ class Lifted:
         return tuple(self.sums[site] for site in block.sites)
 
     def _lift_sums(self, path: str) -> None:
-        """Replace every addition `a + b` of a module that is a residual sum by `self.residual_sum(a, b)`."""
+        """Replace every addition `a + b` of a module that is a residual sum by `self.residual_sum(a, b)`.
+
+        A module whose runs add for several blocks becomes one module for each.
+        """
         sites = {site for block in self.map.walk() for site in block.sites if site.module == path}
+        if any(site.call for site in sites):
+            copies = self._separated(path)
+            for call, copy in enumerate(copies):
+                self._lift_run(path, copy, {site for site in sites if site.call == call})
+        else:
+            self._lift_run(path, path, sites)
+
+    def _lift_run(self, path: str, copy: str, sites: set[Site]) -> None:
+        """The same for the module at `copy`, of the code of the one at `path`."""
         additions = [event for event in self._events(path) if event.is_addition]
         for site in sites:
             if site.total != len(additions):
@@ -55,7 +67,7 @@ class Lifted:
                     f"dataflow has {site.total}"
                 )
         branch_of = {site.index: site.branch for site in sites}
-        rewriter = self._rewriter(path)
+        rewriter = self._rewriter(copy)
         places = _by_place(additions, [additions[index] for index in sorted(branch_of)])
         lifted = sorted(index for turns in places.values() for index in turns)
         names = {index: rewriter.add_child("residual_sum", ResidualSum()) for index in lifted}
@@ -66,7 +78,7 @@ class Lifted:
                 raise LiftError(f"line {place.position[0]} of its code adds the branch now as first, now as second")
             replacements[place] = [names[index] for index in turns], partial(_terms, branches.pop())
         rewriter.replace(replacements)
-        self.sums |= {site: _join(path, names[site.index]) for site in sites}
+        self.sums |= {site: _join(copy, names[site.index]) for site in sites}
 
     def module_of(self, layer: Layer) -> str:
         """The path of a module that now is this layer and no other: of a function, or of one call of a module."""
@@ -75,7 +87,7 @@ class Lifted:
             if ":" in layer.path:
                 self._lift_function(layer)
             else:
-                self._separate(layer)
+                self.moved |= {(layer.path, call): path for call, path in enumerate(self._separated(layer.path))}
         return self.moved[key]
 
     def _lift_function(self, layer: Layer) -> None:
@@ -110,31 +122,41 @@ class Lifted:
         stem, _, number = name.rpartition("_")
         # The third call of relu is `relu_2`.
         function, index = (stem, int(number)) if number.isdigit() else (name, 0)
-        events = [event for event in self._events(path) if event.name == function and not event.is_child]
+        events = [event for event in self._events(path) if event.name == function and event.run is None]
         if index >= len(events):
             raise LiftError(f"no call of {function} was found in the forward code of {path or 'the network'}")
         return path, function, events, events[index]
 
-    def _separate(self, layer: Layer) -> None:
-        """Give every call of a module a copy; only where it holds nothing that the calls would share."""
-        path, _, child = layer.path.rpartition(".")
-        module = self.model.get_submodule(layer.path)
+    def _separated(self, path: str) -> list[str]:
+        """Give every run of a module a copy, and return their paths; only where it holds nothing that they share."""
+        module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             raise LiftError("this one module runs at several places and they share its parameters")
-        events = [event for event in self._events(path) if event.is_child and event.name == child]
-        if len(events) != sum(one.path == layer.path for one in self.map.layers()):
-            raise LiftError(f"its calls come from elsewhere than the forward code of {path or 'the network'}")
-        parent = self.model.get_submodule(path)
-        if type(parent) is nn.Sequential:
-            names = [name for name, one in parent._modules.items() if one is module]
-            for name in names[1:]:
+        # One that ran on constants alone is not in the dataflow, which numbers the runs.
+        self._events(path)
+        callers: dict[int, tuple[str, int]] = {}
+        for caller, calls in self._recorded().items():
+            for call in calls:
+                runs = [event.run for event in call if event.run is not None and event.name == path]
+                callers |= {run: (caller, number) for number, run in enumerate(runs)}
+        copies = {caller: self._copied(module, path, caller) for caller in dict(callers.values())}
+        return [copies[caller][number] for _, (caller, number) in sorted(callers.items())]
+
+    def _copied(self, module: nn.Module, path: str, caller: str) -> list[str]:
+        """The paths of copies of a module, one for each time that another calls it in one run."""
+        parent = self.model.get_submodule(caller)
+        events = [event for event in self._events(caller) if event.run is not None and event.name == path]
+        own = [name for name, one in parent._modules.items() if one is module]
+        if type(parent) is nn.Sequential or len(own) == len(events) == 1:
+            for name in own:
                 setattr(parent, name, deepcopy(module))
-        else:
-            rewriter = self._rewriter(path)
-            names = [rewriter.add_child(f"{child}_{call + 1}", deepcopy(module)) for call in range(len(events))]
-            places = _by_place(events, events).items()
-            rewriter.replace({place: ([names[turn] for turn in turns], _all_arguments) for place, turns in places})
-        self.moved |= {(layer.path, call): _join(path, name) for call, name in enumerate(names)}
+            return [_join(caller, name) for name in own]
+        rewriter = self._rewriter(caller)
+        stem = path.rpartition(".")[2]
+        names = [rewriter.add_child(f"{stem}_{call + 1}", deepcopy(module)) for call in range(len(events))]
+        places = _by_place(events, events).items()
+        rewriter.replace({place: ([names[turn] for turn in turns], _all_arguments) for place, turns in places})
+        return [_join(caller, name) for name in names]
 
     def _rewriter(self, path: str) -> Rewriter:
         module = self.model.get_submodule(path)
@@ -145,15 +167,15 @@ class Lifted:
 
     def _events(self, path: str) -> list[Event]:
         """What the forward code of a module does in one call."""
-        if self._calls is None:
-            self._calls = self._recorded()
-        calls = self._calls.get(path, [])
+        calls = self._recorded().get(path, [])
         places = [[(event.name, event.place, event.is_addition) for event in call] for call in calls]
         if not calls or any(one != places[0] for one in places):
             raise LiftError(f"{path or 'the network'} runs {len(calls)} times in one forward pass, in several ways")
         return calls[0]
 
     def _recorded(self) -> dict[str, list[list[Event]]]:
+        if self._calls is not None:
+            return self._calls
         if not (self.inputs or self.kwargs):
             raise LiftError("no example inputs came, by which to read its forward code")
         inputs, kwargs = on_device_of(self.model, self.inputs, self.kwargs)
@@ -162,7 +184,8 @@ class Lifted:
         for training in (None, False):
             try:
                 with running(self.model, training):
-                    return recorded(self.model, inputs, kwargs)
+                    self._calls = recorded(self.model, inputs, kwargs)
+                    return self._calls
             except Exception as error:
                 failure = error
         raise LiftError(f"the network does not run with the edits made so far ({failure})") from failure
@@ -173,13 +196,8 @@ def _by_place(events: list[Event], wanted: Iterable[Event]) -> dict[Place, list[
     places: dict[Place, list[int]] = {}
     for event in wanted:
         if event.place is None:
-            raise LiftError("no method of its class does it")
-        if event.through is not None:
-            raise LiftError(f"the function {event.through} does it, which is no method of its class")
-        here = [index for index, one in enumerate(events) if one.place == event.place]
-        if len({events[index].activation for index in here}) > 1:
-            raise LiftError(f"its {event.place.method.name} runs several times in one call")
-        places[event.place] = here
+            raise LiftError(event.obstacle)
+        places[event.place] = [index for index, one in enumerate(events) if one.place == event.place]
     return places
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import unwrap
 from itertools import islice
@@ -22,20 +22,28 @@ ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 
 
 @dataclass(frozen=True)
-class Method:
-    """A function of a module's class: its name, the class that defines it, whether no other class overrides it."""
+class Routine:
+    """A function: its name, its code, and whether a module's call of that name runs it as its method.
+
+    `owner` is the class that has it as a method, None for a function that is none.
+    """
 
     name: str
-    owner: type
-    is_final: bool
+    code: CodeType
+    owner: type | None = None
+    is_final: bool = False
 
 
 @dataclass(frozen=True)
 class Place:
-    """An expression in the source of a method: first line, last line, first column, last column."""
+    """An expression in the source of a function: first line, last line, first column, last column.
 
-    method: Method
+    `caller` is the call that runs the function, None where the module itself does, or torch.
+    """
+
+    routine: Routine
     position: tuple[int, int, int, int]
+    caller: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -43,24 +51,24 @@ class Event:
     """An operation, or the call of a child module, in one run of a module's own forward code.
 
     Attributes:
-        name: of the function, as `relu` for `F.relu` and `x.relu_()`; of a child, its name in the module.
-        place: where the code does it, None where no method of the module's class does.
-        through: the function that does it in the place of the method itself, None for none.
-        activation: differs between the runs of the method.
-        is_child: whether a child module is called.
+        name: of the function, as `relu` for `F.relu` and `x.relu_()`; of a called module, its path.
+        place: where the code does it, from a method of the module's class that runs once; None where none does.
+        obstacle: why there is no place.
+        run: of a called module, the number of its run; None of an operation.
         is_addition: whether two tensors are added that both depend on the network's inputs.
         function, args, kwargs: what is called and with what, tensors as their class.
+        running: the functions that run it, each with a number that differs between runs.
     """
 
     name: str
     place: Place | None
-    through: str | None
-    activation: int
-    is_child: bool = False
+    obstacle: str = "no method of its class does it"
+    run: int | None = None
     is_addition: bool = False
     function: Any = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    running: tuple[tuple[Routine, int], ...] = ()
 
     @property
     def is_method(self) -> bool:
@@ -84,20 +92,20 @@ class _Recorder(TorchFunctionMode):
         self.calls: dict[str, list[list[Event]]] = defaultdict(list)
         self.stack: list[tuple[nn.Module, list[Event]]] = []
         # Frames, and tensors that do not depend on the inputs; kept alive, so that their identity stays theirs.
-        self.frames: list[FrameType | None] = []
+        self.frames: list[FrameType] = []
         self.fixed: dict[int, Tensor] = {id(one): one for one in (*model.parameters(), *model.buffers())}
 
     def enter(self, path: str, module: nn.Module, _: Any) -> None:
         """A module's forward begins."""
         if self.stack:
-            names = (name for name, child in self.stack[-1][0].named_children() if child is module)
-            self._note(next(names, ""), is_child=True)
+            self._note(path, run=len(self.calls[path]))
         self.calls[path].append([])
         self.stack.append((module, self.calls[path][-1]))
 
     def leave(self, *_: Any) -> None:
         """It ends."""
-        self.stack.pop()
+        events = self.stack.pop()[1]
+        events[:] = _from_methods(events)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -116,27 +124,60 @@ class _Recorder(TorchFunctionMode):
 
     def _note(self, name: str, **properties: Any) -> None:
         module, events = self.stack[-1]
-        place, through, frame = _place(type(module))
-        self.frames.append(frame)
-        events.append(Event(name, place, through, id(frame), **properties))
+        place, frames = _place(type(module))
+        self.frames += frames.values()
+        running = tuple((routine, id(frame)) for routine, frame in frames.items())
+        events.append(Event(name, place, running=running, **properties))
 
 
-def _place(kind: type) -> tuple[Place | None, str | None, FrameType | None]:
-    """The innermost running expression of a method of a class, and a function of others that runs inside it."""
+def _from_methods(events: list[Event]) -> list[Event]:
+    """The events of one call of a module with their places as seen from methods that run once in it."""
+    runs: dict[Routine, set[int]] = defaultdict(set)
+    for event in events:
+        for routine, number in event.running:
+            runs[routine].add(number)
+
+    def seen(place: Place | None) -> Place | None:
+        if place is None or (place.routine.is_final and len(runs[place.routine]) == 1):
+            return place and replace(place, caller=None)
+        caller = seen(place.caller)
+        return caller and replace(place, caller=caller)
+
+    obstacle = "its {} does it, which no method of its class that runs once calls by itself"
+    return [
+        replace(event, place=seen(event.place), obstacle=obstacle.format(event.place.routine.name))
+        if event.place
+        else event
+        for event in events
+    ]
+
+
+def _place(kind: type) -> tuple[Place | None, dict[Routine, FrameType]]:
+    """The innermost running expression outside torch, with its callers up to the next in torch, and their frames."""
     methods = _methods(kind)
     frame: FrameType | None = sys._getframe(2)
-    through = None
+    steps: list[tuple[Routine, Any]] = []
+    frames: dict[Routine, FrameType] = {}
     while frame is not None:
-        method = methods.get(frame.f_code)
-        if method is not None:
+        routine = methods.get(frame.f_code)
+        if routine is None and _is_torch(frame.f_globals.get("__name__", "")):
+            if steps:
+                break
+        else:
+            routine = routine or Routine(frame.f_code.co_name, frame.f_code)
             position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-            if None in position:
-                return None, through, frame
-            return Place(method, position), through, frame  # type: ignore[arg-type]
-        if not _is_torch(frame.f_globals.get("__name__", "")):
-            through = through or frame.f_code.co_name
+            # A function inside a method stands in the method's source.
+            while frame is not None and frame.f_code is not routine.code:
+                frame = frame.f_back
+            if frame is None or None in position:
+                break
+            steps.append((routine, position))
+            frames.setdefault(routine, frame)
         frame = frame.f_back
-    return None, through, None
+    place: Place | None = None
+    for routine, position in reversed(steps):
+        place = Place(routine, position, place)
+    return place, frames
 
 
 def _is_torch(module: str) -> bool:
@@ -144,16 +185,18 @@ def _is_torch(module: str) -> bool:
 
 
 @cache
-def _methods(kind: type) -> dict[CodeType, Method]:
-    """The functions of a class by their code, those inside them too."""
-    methods: dict[CodeType, Method] = {}
+def _methods(kind: type) -> dict[CodeType, Routine]:
+    """The methods of a class by their code and by the code of the functions inside them."""
+    methods: dict[CodeType, Routine] = {}
     seen: set[str] = set()
     for owner in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         for name, member in vars(owner).items():
-            function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+            is_bound = not isinstance(member, (staticmethod, classmethod))
+            function = member if is_bound else member.__func__
             code = getattr(unwrap(function), "__code__", None) if callable(function) else None
-            for one in () if code is None else _inside(code):
-                methods.setdefault(one, Method(name, owner, name not in seen))
+            if isinstance(code, CodeType):
+                routine = Routine(name, code, owner, is_bound and name not in seen)
+                methods = dict.fromkeys(_inside(code), routine) | methods
         seen |= {*vars(owner)}
     return methods
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from hashlib import sha256
-from types import CellType, FunctionType
-from typing import Any
+from types import CellType, FunctionType, MethodType
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from normless.errors import FixedArgumentError, LiftError
-from normless.lifting.recording import Method, Place
+from normless.lifting.recording import Place, Routine
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """From an expression, whose parts are replaced already, the arguments of the child that is called in its place."""
 
 Position = tuple[int, int, int, int]
-Sources = tuple[tuple[str, str], ...]
+Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
+"""The name and the source of each new function, and the one that it is made from, or its class and name there."""
 
-TURNS = "normless_turns"
+MODULE, TURNS = "normless_module", "normless_turns"
 
 _parsed = cache(ast.parse)
 
@@ -40,17 +42,45 @@ def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Mod
     return modules[turns[place] - 1]
 
 
+class _Function(NamedTuple):
+    """A function that is rewritten: its name in the subclass, what its first argument is bound to, None if nothing.
+
+    `origin` is that of `Sources`; `caller` is the call that a copy serves, None for a method of the module's class.
+    """
+
+    name: str
+    function: Any
+    bound: Any
+    origin: Any
+    caller: Place | None = None
+
+    @property
+    def first(self) -> str:
+        """The name of its first argument."""
+        code = self.function.__code__
+        return str(code.co_varnames[0]) if code.co_argcount else ""
+
+    @property
+    def module(self) -> str:
+        """The name of the module in its source."""
+        if not (self.caller or self.first):
+            raise LiftError(f"its {self.name} does not name the module among its arguments")
+        return MODULE if self.caller else self.first
+
+
 class Rewriter:
     """The forward code of one module, where new children replace expressions of its own methods.
 
     The module becomes one of a subclass with new methods. All else in its code stays: arguments, control flow, what
-    differs between training and evaluation.
+    differs between training and evaluation. Of a function that a method calls, and that is none itself, the subclass
+    has a copy for each place of a call, a static method that knows the module.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.original: Any = getattr(type(module), "normless_original", type(module))
         self.replacements: dict[Place, tuple[list[str], Arguments]] = {}
+        self.functions: dict[Place | Routine, _Function] = {}
 
     def add_child(self, name: str, child: nn.Module) -> str:
         """Give the module a child in its own mode; returns the name it got, `name` or `name_2`, …"""
@@ -63,42 +93,98 @@ class Rewriter:
 
     def replace(self, replacements: dict[Place, tuple[list[str], Arguments]]) -> None:
         """Replace expressions by calls of children, of several in turn; for no child the first argument stays."""
-        for method in (place.method for place in replacements):
-            if not method.is_final:
-                raise LiftError(f"{method.owner.__name__}.{method.name}, where it is, is overridden")
+        for place in replacements:
+            self._function(place)
         self.replacements |= replacements
-        methods = dict.fromkeys(place.method for place in self.replacements)
-        sources = tuple((method.name, self._source(method)) for method in methods)
-        self.module.__class__ = _rewritten_class(self.original, sources)
+        numbered = enumerate(self.replacements.items())
+        wanted = [(place, (number, place.position, *new)) for number, (place, new) in numbered]
+        sources = []
+        for key, one in self.functions.items():
+            source = _source(
+                one, [new for place, new in wanted if key == (place.caller or place.routine)], len(wanted)
+            )
+            sources.append((one.name, source, one.origin))
+        self.module.__class__ = _rewritten_class(self.original, tuple(sources))
 
-    def _source(self, method: Method) -> str:
-        """The new source of a method."""
-        definition = _definition(method)
-        wanted = [(place.position, *new) for place, new in self.replacements.items() if place.method == method]
-        changed = _Transformer(wanted, definition, method.owner.__name__).visit(definition)
-        if any(isinstance(one, ast.Name) and one.id == TURNS for one in ast.walk(changed)):
-            has_docstring = ast.get_docstring(changed) is not None
-            changed.body[has_docstring:has_docstring] = ast.parse(f"{TURNS} = [0] * {len(wanted)}").body
-        return ast.unparse(ast.fix_missing_locations(changed))
+    def _function(self, place: Place) -> _Function:
+        """The function in which a place is; a call of one that is no method is replaced by that of a copy."""
+        routine, caller = place.routine, place.caller
+        known = self.functions.get(caller or routine)
+        if known is not None:
+            return known
+        origin = routine.owner and (routine.owner, routine.name)
+        if caller is None:
+            made = _Function(routine.name, inspect.unwrap(vars(routine.owner)[routine.name]), self.module, origin)
+        else:
+            outer = self._function(caller)
+            value, receiver = _called(outer, _at(_definition(outer.function), caller.position))
+            function = getattr(value, "__func__", value)
+            if getattr(function, "__code__", None) is not routine.code or not (origin or _is_importable(function)):
+                raise LiftError(f"its {routine.name} does it, which is no function of a module or a class")
+            name = f"normless_{routine.name.strip('_')}_{len(self.functions)}"
+            made = _Function(name, function, getattr(value, "__self__", None), origin or function, caller)
+            self.replacements[caller] = [name], partial(_passed_on, outer.module, receiver)
+        self.functions[caller or routine] = made
+        return made
+
+
+def _called(outer: _Function, call: Any) -> tuple[Any, list[ast.expr]]:
+    """The function or bound method that a call runs, and the expression of what is bound to its first argument."""
+    text = ast.unparse(call.func)
+    if not all(part.isidentifier() for part in text.replace("super()", "super").split(".")):
+        raise LiftError(f"`{text}` does not name the function that does it")
+    names = {**outer.function.__globals__, **_enclosed(outer.function)}
+    names |= {} if outer.bound is None else {outer.first: outer.bound}
+    try:
+        value = eval(text.replace("super()", f"super(__class__, {outer.first})"), names)
+    except (NameError, AttributeError) as error:
+        raise LiftError(f"`{text}` does not name the function that does it ({error})") from error
+    if isinstance(value, FunctionType):
+        return value, []
+    if not isinstance(value, MethodType):
+        return value.__call__, [call.func]
+    return value, [ast.Name(outer.first, ast.Load()) if text.startswith("super()") else call.func.value]
+
+
+def _passed_on(module: str, receiver: list[ast.expr], node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
+    """The arguments of a copied function: those it had, and what it needs to call the module's children."""
+    extra = [ast.keyword(MODULE, ast.Name(module, ast.Load())), ast.keyword(TURNS, ast.Name(TURNS, ast.Load()))]
+    return [*receiver, *node.args], [*node.keywords, *extra]
+
+
+def _is_importable(function: Any) -> bool:
+    """Whether a function pickles, as one that has a name in a module or a class does."""
+    try:
+        return pickle.loads(pickle.dumps(function)) is function
+    except (pickle.PicklingError, AttributeError):
+        return False
+
+
+def _source(function: _Function, wanted: list[tuple[int, Position, list[str], Arguments]], count: int) -> str:
+    """The new source of a function."""
+    definition = _definition(function.function)
+    changed = _Transformer(wanted, definition, function.module).visit(definition)
+    if function.caller:
+        changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
+        changed.args.kw_defaults += [None, None]
+    elif any(isinstance(one, ast.Name) and one.id == TURNS for one in ast.walk(changed)):
+        has_docstring = ast.get_docstring(changed) is not None
+        changed.body[has_docstring:has_docstring] = ast.parse(f"{TURNS} = [0] * {count}").body
+    return ast.unparse(ast.fix_missing_locations(changed))
 
 
 class _Transformer(ast.NodeTransformer):
-    """Replaces the expressions at some positions of a method by calls of children."""
+    """Replaces the expressions at some positions of a function by calls of children."""
 
     def __init__(
-        self, wanted: list[tuple[Position, list[str], Arguments]], method: ast.FunctionDef, owner: str
+        self, wanted: list[tuple[int, Position, list[str], Arguments]], definition: ast.FunctionDef, module: str
     ) -> None:
-        self.owner = owner.lstrip("_")
-        nodes = [node for node in ast.walk(method) if isinstance(node, (ast.BinOp, ast.AugAssign, ast.Call))]
-        first = [*method.args.posonlyargs, *method.args.args]
-        if not first:
-            raise LiftError(f"its {method.name} does not name the module among its arguments")
         self.targets: dict[ast.AST, tuple[str, Arguments]] = {}
-        for number, (position, names, arguments) in enumerate(wanted):
-            children = [f"{first[0].arg}.{name}" for name in names]
+        for number, position, names, arguments in wanted:
+            children = [f"{module}.{name}" for name in names]
             turn_of_several = f"normless_turn({TURNS}, {number}, ({', '.join(children)}))"
             child = turn_of_several if len(children) > 1 else "".join(children)
-            self.targets[_at(nodes, position)] = (child, arguments)
+            self.targets[_at(definition, position)] = (child, arguments)
 
     def visit(self, node: ast.AST) -> Any:
         visited = super().visit(node)
@@ -112,16 +198,10 @@ class _Transformer(ast.NodeTransformer):
         new = ast.Call(ast.parse(child, mode="eval").body, args, keywords) if child else args[0]
         return ast.Assign([node.target], new) if isinstance(node, ast.AugAssign) else new
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
-        # Python writes self.__name in a class C as self._C__name.
-        self.generic_visit(node)
-        if node.attr.startswith("__") and not node.attr.endswith("__"):
-            node.attr = f"_{self.owner}{node.attr}"
-        return node
 
-
-def _at(nodes: list[ast.BinOp | ast.AugAssign | ast.Call], position: Position) -> ast.AST:
+def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
     """The addition at a position, else the call that ends there: one of a method starts at the method's name."""
+    nodes = [node for node in ast.walk(definition) if isinstance(node, (ast.BinOp, ast.AugAssign, ast.Call))]
     for node in nodes:
         place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
         if not isinstance(node, ast.Call) and isinstance(node.op, ast.Add) and place == position:
@@ -133,23 +213,28 @@ def _at(nodes: list[ast.BinOp | ast.AugAssign | ast.Call], position: Position) -
     raise LiftError(f"line {position[0]} of its source does not hold what ran there")
 
 
-def _definition(method: Method) -> ast.FunctionDef:
-    """The syntax tree of a method, with the positions of its file; a copy, since the tree of a file is shared."""
-    code = _innermost(method.owner, method.name).__code__
+def _definition(function: Any) -> ast.FunctionDef:
+    """The syntax tree of a function, with the positions of its file; a copy, since the tree of a file is shared."""
+    code = function.__code__
     try:
         tree = _parsed("".join(inspect.findsource(code)[0]))
     except (OSError, SyntaxError) as error:
-        raise LiftError(f"the source of its {method.name} is not there ({error})") from error
+        raise LiftError(f"the source of its {code.co_name} is not there ({error})") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first == code.co_firstlineno:
-                return _bare(deepcopy(node))
-    raise LiftError(f"the source of its {method.name} is not there")
+                return _bare(deepcopy(node), function.__qualname__)
+    raise LiftError(f"the source of its {code.co_name} is not there")
 
 
-def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
+def _bare(node: ast.FunctionDef, name: str) -> ast.FunctionDef:
     """A definition without what is evaluated when it runs; the new function takes that from the old one."""
+    # Python writes self.__name in a class C as self._C__name.
+    owner = name.rpartition(".")[0].rpartition(".")[2].lstrip("_")
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and one.attr.startswith("__") and not one.attr.endswith("__"):
+            one.attr = f"_{owner}{one.attr}"
     node.decorator_list, node.returns = [], None
     arguments = node.args
     for argument in ast.walk(arguments):
@@ -160,30 +245,29 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
     return node
 
 
-def _innermost(owner: type, name: str) -> Any:
-    """The function of a method, inside its decorators."""
-    member = vars(owner)[name]
-    return inspect.unwrap(member.__func__ if isinstance(member, (staticmethod, classmethod)) else member)
+def _enclosed(function: Any) -> dict[str, Any]:
+    """The variables of the functions around a function that it reads."""
+    cells = (cell.cell_contents for cell in function.__closure__ or ())
+    return dict(zip(function.__code__.co_freevars, cells, strict=True))
 
 
 @cache
 def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Module]:
-    """The subclass of a class with some methods as new sources; one and the same for the same sources."""
-    members: dict[str, Any] = {name: _compiled(original, name, source) for name, source in sources}
+    """The subclass of a class with some functions from new sources; one and the same for the same sources."""
+    members: dict[str, Any] = {}
+    for name, source, origin in sources:
+        member = vars(origin[0])[origin[1]] if isinstance(origin, tuple) else origin
+        old = inspect.unwrap(member)
+        new = _compiled(original, name, source, old)
+        members[name] = staticmethod(new) if name.startswith("normless_") else _decorated(member, old, new)
     members |= {"normless_original": original, "normless_sources": sources, "__reduce_ex__": _reduce}
     members |= {name: getattr(original, name) for name in ("__module__", "__qualname__")}
     return type(original.__name__, (original,), members)
 
 
-def _compiled(original: type[nn.Module], name: str, source: str) -> Any:
-    """A method from its source; globals, enclosed variables, defaults and decorators are those of the one before."""
-    owner = next(one for one in original.__mro__ if name in vars(one))
-    old = _innermost(owner, name)
-    enclosed = dict(
-        zip(old.__code__.co_freevars, (cell.cell_contents for cell in old.__closure__ or ()), strict=True)
-    )
-    # A method that calls super() finds its class in the variable __class__.
-    enclosed |= {"__class__": owner, "normless_turn": turn}
+def _compiled(original: type[nn.Module], name: str, source: str, old: Any) -> Any:
+    """A function from its source; globals, enclosed variables and defaults are those of the one before."""
+    enclosed = _enclosed(old) | {"normless_turn": turn}
     tree = ast.parse(f"def normless_method({', '.join(enclosed)}):\n    return {old.__code__.co_name}")
     tree.body[0].body[:0] = ast.parse(source).body  # type: ignore[attr-defined]
     text = ast.unparse(tree)
@@ -195,15 +279,13 @@ def _compiled(original: type[nn.Module], name: str, source: str) -> Any:
     new = space["normless_method"](**enclosed)
     for attribute in ("__defaults__", "__kwdefaults__", "__annotations__", "__module__", "__qualname__", "__dict__"):
         setattr(new, attribute, getattr(old, attribute))
-    return _decorated(vars(owner)[name], old, new)
+    return new
 
 
 def _decorated(member: Any, old: Any, new: Any) -> Any:
     """A method as it is in its class, with a new function in the place of the one inside its decorators."""
     if member is old:
         return new
-    if isinstance(member, (staticmethod, classmethod)):
-        return type(member)(_decorated(member.__func__, old, new))
     inner = member.__wrapped__
     cells = getattr(member, "__closure__", None) or ()
     if not any(cell.cell_contents is inner for cell in cells):

@@ -60,13 +60,14 @@ class Site:
 
     Only additions of two tensors count, and not those of the module's children. `branch` is the position, 0 or 1, of
     the summand that ends a branch. `total` is the number of additions there, by which another count of the code
-    can be checked.
+    can be checked. `call` numbers the runs of the module.
     """
 
     module: str
     index: int
     branch: int
     total: int
+    call: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ class ResidualMap:
         """
         blocks: dict[Any, ResidualBlock] = {}
         for block in self.blocks:
-            key = (tuple(layer.path for layer in block.layers), block.sites, block.sum)
+            sites = tuple(replace(site, call=0) for site in block.sites)
+            key = (tuple(layer.path for layer in block.layers), sites, block.sum)
             known = blocks.setdefault(key, block)
             if known is not block:
                 blocks[key] = replace(known, levels=tuple(dict.fromkeys((*known.levels, *block.levels))))

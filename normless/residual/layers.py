@@ -13,7 +13,7 @@ from normless.nn import ShiftedActivation
 from normless.residual.blocks import Kind, Layer
 from normless.residual.classify import computed_kind, describe, gamma_of, inline_norm, kind_of
 from normless.residual.graph import Dataflow, Fixed, Operation
-from normless.residual.operations import ACTIVATION, NORM, WEIGHT, is_dropout
+from normless.residual.operations import ACTIVATION, NORM, ROOT, WEIGHT, is_dropout
 
 
 class Names:
@@ -152,7 +152,8 @@ class Layers:
             return self.names.canonical(path), kind
         if name in NORM:
             return self._functional(operation, name), "norm"
-        if name in ACTIVATION:
+        if name in ACTIVATION and not any(self.flow[parent].name in ROOT for parent in operation.parents):
+            # Of a root it keeps a divisor from zero.
             return self._functional(operation, name), "activation"
         if name in {"mul", "addcmul"} and len(operation.parents) == 1 and operation.parameters and operation.floating:
             return self._scale(operation), "scale"

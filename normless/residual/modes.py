@@ -11,7 +11,7 @@ from torch import nn
 from normless.arguments import on_device_of
 from normless.errors import UnresolvedStructureError
 from normless.lifting import followed, in_mode, running
-from normless.residual.blocks import ResidualMap, Unresolved
+from normless.residual.blocks import ResidualBlock, ResidualMap, Unresolved
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.trace import traced_map
 
@@ -74,15 +74,17 @@ def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
 
 def _joined(first: ResidualMap, second: ResidualMap, other: str) -> ResidualMap:
     """The first map with the blocks and layers of the second; a block of different layers in both is unresolved."""
+    # Training may leave out whole blocks at random (layer drop).
+    if other == "evaluation" and {*map(_layers, first.blocks)} < {*map(_layers, second.blocks)}:
+        first, second = second, first
     known = {layer.path for layer in first.layers()}
-    named = {block.name: block for block in first.blocks}
+    same = {_layers(block): block for block in first.blocks}
     blocks, after = list(first.blocks), 0
     unresolved = list(dict.fromkeys((*first.unresolved, *second.unresolved)))
     for block in second.blocks:
-        paths = {layer.path for layer in block.layers}
-        same = named.get(block.name)
-        if same is not None and {layer.path for layer in same.layers} == paths:
-            after = blocks.index(same) + 1
+        paths = _layers(block)
+        if paths in same:
+            after = blocks.index(same[paths]) + 1
         elif paths.isdisjoint(known):
             blocks.insert(after, block)
             after += 1
@@ -92,3 +94,8 @@ def _joined(first: ResidualMap, second: ResidualMap, other: str) -> ResidualMap:
     rest = [layer for layer in second.layers() if layer.path not in known | inside]
     trunk = (*first.trunk_layers, *rest)
     return replace(first, blocks=tuple(blocks), trunk_layers=trunk, unresolved=tuple(unresolved))
+
+
+def _layers(block: ResidualBlock) -> frozenset[str]:
+    """The layers that a block has in both modes."""
+    return frozenset(layer.path for layer in block.layers if layer.kind != "dropout")

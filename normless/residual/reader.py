@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -119,11 +120,14 @@ def _explanation(model: nn.Module, error: Exception) -> str:
     reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
     if len(reason) > LONGEST_REASON:
         reason = f"{reason[:LONGEST_REASON]}…"
+    advice = "Check that forward takes these inputs"
+    reason = f"{type(error).__name__}: {reason}"
+    if isinstance(error, GuardOnDataDependentSymNode):
+        reason = "what it does there depends on the values of a tensor."
+        advice = "Decide it by torch.where or torch.cond"
     return (
-        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: "
-        f"{type(error).__name__}: {reason} "
-        "Check that forward takes these inputs; replace branches on values of tensors by torch.where or torch.cond; "
-        "or let the network state its structure by a residual_structure() method (normless.residual.Structure)."
+        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: {reason} "
+        f"{advice}, or let the network state its structure by residual_structure() (normless.residual.Structure)."
     )
 
 
@@ -135,8 +139,8 @@ def _place(model: nn.Module, error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None and not place:
         for frame, number in walk_tb(cause.__traceback__):
-            owner = id(frame.f_locals.get("self"))
-            if owner in names and frame.f_code.co_name == "forward":
+            owner = id(frame.f_locals.get(*frame.f_code.co_varnames[:1] or ("",)))
+            if owner in names and frame.f_code.co_name == "forward" and frame.f_code.co_filename != __file__:
                 file = frame.f_code.co_filename
                 code = linecache.getline(file, number).strip()
                 place = f"{names[owner]} (line {number} of {file}: `{code}`)"

@@ -49,10 +49,12 @@ class _Tracer:
         self.layers = layers
         self.flow = layers.flow
         self.finder = SumFinder(layers)
-        self.additions: dict[tuple[str, int], list[int]] = defaultdict(list)
+        # By module, the additions of each of its runs, which export numbers for every name of the module.
+        self.additions: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for index, operation in enumerate(self.flow.operations):
             if operation.name == "add" and len(operation.parents) == 2:
-                self.additions[operation.module, operation.call].append(index)
+                runs = self.additions[layers.names.canonical(operation.module)]
+                runs[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
         outer = _nested([self._paths(total) for total in self.finder.sums.values()])
@@ -155,8 +157,9 @@ class _Tracer:
             if operation.name != "add" or len(terms) != 2 or len(ahead) != 1 or self._sum_module(at) is not None:
                 return ()
             onward = terms.index(ahead[0])
-            additions = self.additions[operation.module, operation.call]
-            sites.append(Site(operation.module, additions.index(at), 1 - onward, len(additions)))
+            path, run = self.layers.names.canonical(operation.module), (operation.module, operation.call)
+            additions, call = self.additions[path][run], list(self.additions[path]).index(run)
+            sites.append(Site(path, additions.index(at), 1 - onward, len(additions), call))
             at = terms[onward]
         return tuple(reversed(sites))
 
@@ -192,7 +195,8 @@ class _Tracer:
     def _module_of(self, block: _Block) -> str:
         """The innermost module that runs the sum and, so that a module that only adds is none, part of a branch."""
         around = self.flow[block.sum.at].modules
-        branch = {path for index in block.branch for path in self.flow[index].modules}
+        own = (index for index in block.branch if self._sum_module(index) is None)
+        branch = {path for index in own for path in self.flow[index].modules}
         innermost = [path for path in reversed(around) if not isinstance(self.model.get_submodule(path), ResidualSum)]
         return next((path for path in innermost if path in branch), around[0])
 

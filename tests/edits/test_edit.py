@@ -63,10 +63,10 @@ class TwoModes(Operator):
         return self.head(2 * h if self.training else h)
 
 
-class InATensor(Operator):
+class InATable(Operator):
     def forward(self, x: Tensor) -> Tensor:
         h = self.stem(x)
-        return self.head(wrapped(h, self.last(self.relu(self.first(h)))))
+        return self.head({"sum": wrapped}["sum"](h, self.last(self.relu(self.first(h)))))
 
 
 def wrapped(x: Tensor, y: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Unpacking(Operator):
     ("kind", "reason"),
     [
         (Stacked, "is no addition of two tensors"),
-        (InATensor, "the function wrapped does it, which is no method of its class"),
+        (InATable, "`{'sum': wrapped}['sum']` does not name the function that does it"),
     ],
 )
 def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(kind, reason) -> None:

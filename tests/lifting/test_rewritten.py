@@ -255,30 +255,3 @@ def test_saved_and_loaded(model: Network, net: Network, tmp_path: Any) -> None:
     nl.save(net, tmp_path, example_inputs={"x": X, "scale": 2.0, "mask": MASK})
     loaded = nl.load(tmp_path, model)
     assert torch.equal(loaded(X, scale=2.0, mask=MASK), net(X, scale=2.0, mask=MASK))
-
-
-class Outside(Block):
-    """A function of the module adds, which is no method."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # type: ignore[override]
-        return add_up(x, self.layer(self.norm(x)) * scale)
-
-
-def add_up(x: Tensor, y: Tensor) -> Tensor:
-    return x + y
-
-
-class Inherited(Block):
-    """The sum is in the forward that it overrides."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return super().forward(*args, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [(Outside, "the function add_up does it"), (Inherited, "Block.forward, where it is, is overridden")],
-)
-def test_what_is_in_no_method_of_its_own_is_refused_with_the_reason(kind: type[Block], said: str) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=said):
-        nl.convert(kind(), "batch_norm_sqrt2", X)

@@ -1,0 +1,166 @@
+"""One module at several places: each place gets its own, and the network is that of separate modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normless as nl
+from normless.nn import ResidualSum
+
+X = torch.randn(5, 4)
+
+
+class Add(nn.Module):
+    """As tsai adds."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y."""
+        return x.add(y)
+
+
+class Adding(nn.Module):
+    """Two sums by one module."""
+
+    def __init__(self, add: nn.Module) -> None:
+        super().__init__()
+        self.add = add
+        self.one, self.two = (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.add(x, self.one(x))
+        return self.add(self.two(x), x)
+
+
+class AddingInLoop(Adding):
+    """One call of it adds twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for branch in (self.one, self.two):
+            x = self.add(x, branch(x))
+        return x
+
+
+@pytest.mark.parametrize("kind", [Adding, AddingInLoop])
+@pytest.mark.parametrize("is_one", [False, True])
+def test_a_module_that_adds_in_several_sums(kind: type[Adding], is_one: bool) -> None:
+    add = Add()
+    model = nn.Sequential(nn.Linear(4, 4), kind(add), kind(add if is_one else Add()))
+    net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", X)
+    h = model[0](X)
+    for block in model[1:]:
+        for branch in (block.one, block.two):
+            h = h + 0.3 * branch[2](branch[0](h))
+    torch.testing.assert_close(net(X), h)
+    sums = [module for module in net.modules() if isinstance(module, ResidualSum) and module.multiplier is not None]
+    assert len({id(total.multiplier) for total in sums}) == 4
+    assert [block.name for block in nl.residual_map(net).blocks] == ["1#1", "1#2", "2#1", "2#2"]
+
+
+class Block(nn.Module):
+    """Two activations, of which a function makes one or several modules."""
+
+    def __init__(self, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.norm, self.act1, self.act2 = nn.LayerNorm(4), activation(), activation()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.act2(self.first(self.act1(self.norm(x)))))
+
+
+class Head(nn.Module):
+    """A head whose activation has a second name in it, as in monai's SegResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.SiLU()
+        self.layers = nn.Sequential(nn.LayerNorm(4), self.act, nn.Linear(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y
+
+
+def network(activation: Callable[[], nn.Module], head: Callable[[], nn.Module] = nn.Identity) -> nn.Module:
+    """Two blocks and a head."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), Block(activation), Block(activation), head())
+
+
+def opened(net: nn.Module) -> nn.Module:
+    """The network with every parameter of one element at 0.3 and no weight at zero."""
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.numel() == 1:
+                parameter.fill_(0.3)
+            elif not parameter.any():
+                parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
+    return net
+
+
+@pytest.mark.parametrize("kind", [nn.SiLU, nn.ReLU])
+def test_fixup_has_a_bias_for_every_place_of_one_activation(kind: type[nn.Module]) -> None:
+    one = kind()
+    shared, apart = (opened(nl.convert(network(make), "fixup", X)) for make in (lambda: one, kind))
+    torch.testing.assert_close(shared(X), apart(X))
+    sizes = [sorted(parameter.numel() for parameter in net.parameters()) for net in (shared, apart)]
+    assert sizes[0] == sizes[1]
+    shared(X).sum().backward()
+    assert all(parameter.grad is not None for parameter in shared.parameters())
+
+
+def test_a_module_of_two_names_is_replaced_under_both() -> None:
+    net = opened(nl.convert(network(nn.SiLU, Head), "fixup", X))
+    h = net[:3](X)
+    weight, bias = net[3].layers[2].weight, net[3].layers[2].bias
+    expected = nn.functional.linear(nn.functional.silu(h + 0.3) + 0.3, weight, bias)
+    torch.testing.assert_close(net(X), expected)
+
+
+class Joint(nn.Module):
+    """Two streams, and one product that the branches of both read, as in the transformer of Stable Diffusion 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(4), nn.LayerNorm(4)
+        self.query, self.key, self.left, self.right = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x, x.flip(1)
+        mixed = torch.softmax(self.query(self.norm1(a)) + self.key(self.norm2(b)), -1)
+        return torch.cat([a + self.left(mixed), b + self.right(mixed)], 1)
+
+
+def test_a_layer_on_two_branches_has_one_bias() -> None:
+    model = Joint()
+    mapped = nl.residual_map(nn.Sequential(nn.Linear(4, 4), model), X)
+    assert all("1.query" in block.branch for block in mapped.blocks)
+    net = nl.convert(nn.Sequential(nn.Linear(4, 4), model), "fixup", X)
+    biased = [name for name, _ in net.named_parameters() if name.endswith("input_bias")]
+    assert biased.count("1.query.input_bias") == biased.count("1.key.input_bias") == 1
+    torch.testing.assert_close(net(X), torch.cat([net[0](X), net[0](X).flip(1)], 1))
+
+
+class Fed(nn.Module):
+    """Two layers read one activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.norm = nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4)
+        self.left, self.right, self.last = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.first(self.norm(x)))
+        return x + self.last(torch.tanh(self.left(y)) * torch.tanh(self.right(y)))
+
+
+def test_layers_that_read_one_activation_have_their_own_biases() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Fed())
+    net = nl.convert(model, "fixup", X)
+    names = {name for name, _ in net.named_parameters()}
+    assert {"1.act.output_bias", "1.right.input_bias"} <= names
+    torch.testing.assert_close(net(X), net[0](X))
