@@ -52,7 +52,7 @@ def carried_inputs(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def carried_as_keywords(model: nn.Module) -> dict[str, Any] | None:
-    """The example inputs that a converted network remembers, by the names of its forward's arguments; None for none."""
+    """The example inputs that a converted network remembers, by the names of arguments; None where there are none."""
     inputs, kwargs = carried_inputs(model)
     return {**dict(zip(signature(model.forward).parameters, inputs, strict=False)), **kwargs} or None
 

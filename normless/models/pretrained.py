@@ -31,7 +31,7 @@ def network(architecture: str, config: dict[str, Any]) -> nn.Module:
 
 
 def keep_when_saved(net: nn.Module) -> None:
-    """Let the `save_pretrained` of a converted network, where it has one, write the folder that `normless.load` reads.
+    """Let the `save_pretrained` of a converted network, where it has one, write a folder that `normless.load` reads.
 
     The library's own `from_pretrained`, which would build the network as it was before the conversion, refuses it.
     """
@@ -56,8 +56,8 @@ def _save_pretrained(
         name not in own or own[name].shape != one.shape for name, one in (state_dict or {}).items()
     ):
         raise RecipeError(
-            f"This {type(net).__name__} is converted; its save_pretrained saves its own weights to a folder: expected "
-            "no push_to_hub=True and no state_dict of other names or shapes (gathered shards)."
+            f"This {type(net).__name__} is converted; its save_pretrained saves its own weights to a folder: "
+            "expected no push_to_hub=True and no state_dict of other names or shapes (gathered shards)."
         )
     if is_main_process:
         save(net, save_directory, _text(net), example_inputs=carried_as_keywords(net))
@@ -71,4 +71,4 @@ def _text(net: nn.Module) -> str | None:
         return None
     config: Any = net.config
     settings = {"architecture": kind.__name__, "config": json.loads(config.to_json_string())}
-    return f"{__name__}:{format_call(network.__name__, settings)}"
+    return format_call(f"{__name__}:network", settings)
