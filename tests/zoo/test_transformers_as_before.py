@@ -1,6 +1,6 @@
-"""Converted networks of transformers, in use: exported, compiled, traced, with caches, masks, losses and all outputs.
+"""Converted networks of transformers in use: exported, compiled, traced, with caches, masks, losses, all outputs.
 
-The oracle of every value is the original network with its norms replaced by the identity by hand: with RemoveNorms and
+The oracle of every value is the original network with its norms replaced by hand by the identity: with RemoveNorms and
 sums that are modules of their own (ScaleSums(1.0)), the conversion computes the same by rewritten code.
 """
 
