@@ -1,7 +1,7 @@
 """Networks in the styles of several kinds of code, each with its blocks stated by hand, and their conversions.
 
-A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it computes
-what `none` does; with α = 0.5 and Gaussian biases it computes what the network does with its norms taken out and its
+A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
+computes what `none` does; with α = 0.5 and Gaussian biases it computes what the network does with its norms taken out and its
 branches halved, both by hand.
 """
 
@@ -78,7 +78,7 @@ def rearrangements() -> tuple[nn.Module, nn.Module]:
 
 
 class GatedBlock(nn.Module):
-    """A dilated causal convolution, tanh times sigmoid, then a residual and a skip output (van den Oord et al. 2016)."""
+    """A dilated causal convolution, tanh times sigmoid, then residual and skip output (van den Oord et al. 2016)."""
 
     def __init__(self, dilation: int) -> None:
         super().__init__()
@@ -530,7 +530,9 @@ STYLES = {
         Board, (IMAGES,), twice("conv1r", "conv1g", "linear", "conv2"), ["blocks.0.conv2", "blocks.1.conv2"]
     ),
     "SRResNet": Style(SRResNet, (IMAGES,), twice("f.conv1", "f.conv2"), ["blocks.0.f.conv2", "blocks.1.f.conv2"]),
-    "reversible": Style(Reversible, (IMAGES,), COUPLED, [f"{part}.{step}.conv2" for part in "fg" for step in range(2)]),
+    "reversible": Style(
+        Reversible, (IMAGES,), COUPLED, [f"{part}.{step}.conv2" for part in "fg" for step in range(2)]
+    ),
 }  # fmt: skip
 
 

@@ -67,8 +67,9 @@ def _save_pretrained(
 def _text(net: nn.Module) -> str | None:
     """The text that names a class of transformers and a configuration, None for another class."""
     kind: Any = getattr(type(net), "normless_original", type(net))
-    if getattr(sys.modules.get(SOURCE), kind.__name__, None) is not kind:
+    name: str = kind.__name__
+    if getattr(sys.modules.get(SOURCE), name, None) is not kind:
         return None
     config: Any = net.config
-    settings = {"architecture": kind.__name__, "config": json.loads(config.to_json_string())}
+    settings = {"architecture": name, "config": json.loads(config.to_json_string())}
     return format_call(f"{__name__}:network", settings)

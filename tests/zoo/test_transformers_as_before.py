@@ -1,7 +1,7 @@
 """Converted networks of transformers in use: exported, compiled, traced, with caches, masks, losses, all outputs.
 
-The oracle of every value is the original network with its norms replaced by hand by the identity: with RemoveNorms and
-sums that are modules of their own (ScaleSums(1.0)), the conversion computes the same by rewritten code.
+The oracle of every value is the original network with its norms replaced by hand by the identity: with RemoveNorms
+and sums that are modules of their own (ScaleSums(1.0)), the conversion computes the same by rewritten code.
 """
 
 from __future__ import annotations
