@@ -1,7 +1,7 @@
 """Networks in the styles of several kinds of code, each with its blocks stated by hand, and their conversions.
 
 A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
-computes what `none` does; with α = 0.5 and Gaussian biases it computes what the network does with its norms taken out and its
+computes what `none` does; with α = 0.5 what the network with Gaussian biases does with its norms taken out and its
 branches halved, both by hand.
 """
 

@@ -17,7 +17,6 @@ from normless.extras import import_extra
 from normless.models.text_classifier import SOURCE
 from normless.spec import format_call
 
-CONFIG_FILE = "config.json"
 # A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.
 REFUSING = {"model_type": "normless", "transformers_weights": "read this folder by normless.load.safetensors"}
 
@@ -31,10 +30,7 @@ def network(architecture: str, config: dict[str, Any]) -> nn.Module:
 
 
 def keep_when_saved(net: nn.Module) -> None:
-    """Let the `save_pretrained` of a converted network, where it has one, write a folder that `normless.load` reads.
-
-    The library's own `from_pretrained`, which would build the network as it was before the conversion, refuses it.
-    """
+    """Let the `save_pretrained` of a converted network, where it has one, write what `normless.load` reads."""
     if hasattr(net, "save_pretrained"):
         # A partial, not a method: a copied or pickled network saves itself.
         vars(net)["save_pretrained"] = partial(_save_pretrained, net)
@@ -61,7 +57,7 @@ def _save_pretrained(
         )
     if is_main_process:
         save(net, save_directory, _text(net), example_inputs=carried_as_keywords(net))
-        (Path(save_directory) / CONFIG_FILE).write_text(json.dumps(REFUSING), encoding="utf-8")
+        (Path(save_directory) / "config.json").write_text(json.dumps(REFUSING), encoding="utf-8")
 
 
 def _text(net: nn.Module) -> str | None:
