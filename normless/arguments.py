@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -48,6 +49,12 @@ def carried_inputs(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), {}
     inputs, kwargs = tree_map_only(Tensor, partial(torch.zeros_like, device=device_of(model)), shapes)
     return inputs, kwargs
+
+
+def carried_as_keywords(model: nn.Module) -> dict[str, Any] | None:
+    """The example inputs that a converted network remembers, by the names of arguments; None where there are none."""
+    inputs, kwargs = carried_inputs(model)
+    return {**dict(zip(signature(model.forward).parameters, inputs, strict=False)), **kwargs} or None
 
 
 def on_device_of(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:

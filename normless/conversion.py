@@ -13,6 +13,7 @@ from normless.edits import Change, Surgery
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError
 from normless.lifting.calls import never_fuse
+from normless.models.pretrained import keep_when_saved
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.schemes import Scheme, parse_scheme
@@ -59,6 +60,7 @@ def convert(
             verify(surgery, allow_partial)
         carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
+    keep_when_saved(surgery.model)
     return cast(Model, surgery.model)
 
 

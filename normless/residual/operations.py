@@ -60,3 +60,9 @@ def leaves_unchanged(operation: Operation) -> bool:
     neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}.get(operation.name)
     numbers = [one for one in operation.arguments[:2] if isinstance(one, (int, float))]
     return neutral is not None and len(operation.parents) == 1 and numbers == [neutral]
+
+
+def is_factor(operation: Operation) -> bool:
+    """Whether it multiplies its only input by a number, or divides by one."""
+    is_number = isinstance((*operation.arguments, None, None)[1], (int, float))
+    return operation.name in {"mul", "div"} and len(operation.parents) == 1 and is_number

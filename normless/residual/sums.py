@@ -281,10 +281,13 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
 
 
 def _gates(layers: Layers, value: int, factor: int) -> bool:
-    """Whether a factor is computed by weights from the very value that it multiplies."""
-    while leaves_unchanged(layers.flow[value]):
-        (value,) = layers.flow[value].parents
-    return any(layers.kind(index) == "weight" for index in layers.flow.between(value, factor))
+    """Whether a factor is computed by weights from the very value that it multiplies, an activation and no mask."""
+    flow = layers.flow
+    while leaves_unchanged(flow[value]):
+        (value,) = flow[value].parents
+    if not any(layers.kind(index) == "weight" for index in flow.between(value, factor)):
+        return False
+    return any(layers.kind(index) == "weight" and flow.depends(value, index) for index in range(value + 1))
 
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:

@@ -14,7 +14,7 @@ from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
 from normless.residual.graph import Operand
 from normless.residual.layers import LayerRun, Layers
-from normless.residual.operations import leaves_unchanged
+from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import exported, read_dataflow
 from normless.residual.sums import Sum, SumFinder, main_path
@@ -139,10 +139,11 @@ class _Tracer:
             run = self.layers.owner.get(end)
             if run is not None and run.layer.kind not in ("scale", "dropout"):
                 return run.layer
-            passes = run is not None or leaves_unchanged(self.flow[end]) or self._sum_module(end) is not None
-            if not passes or len(self.flow[end].parents) != 1:
+            step = self.flow[end]
+            passes = run is not None or leaves_unchanged(step) or is_factor(step) or self._sum_module(end) is not None
+            if not passes or len(step.parents) != 1:
                 return None
-            (end,) = self.flow[end].parents
+            (end,) = step.parents
         return None
 
     def _sites(self, total: Sum) -> tuple[Site, ...]:

@@ -1,0 +1,71 @@
+"""Networks of transformers saved with their conversion: `save_pretrained` writes what `normless.load` reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from normless.arguments import carried_as_keywords
+from normless.errors import RecipeError
+from normless.extras import import_extra
+from normless.models.text_classifier import SOURCE
+from normless.spec import format_call
+
+# A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.
+REFUSING = {"model_type": "normless", "transformers_weights": "read this folder by normless.load.safetensors"}
+
+
+def network(architecture: str, config: dict[str, Any]) -> nn.Module:
+    """A network of transformers with random weights, by the name of its class and its configuration as data."""
+    library = import_extra("zoo", f"{SOURCE}:{architecture}", SOURCE)
+    kind: Any = getattr(library, architecture)
+    built: nn.Module = kind(kind.config_class.from_dict(config))
+    return built
+
+
+def keep_when_saved(net: nn.Module) -> None:
+    """Let the `save_pretrained` of a converted network, where it has one, write what `normless.load` reads."""
+    if hasattr(net, "save_pretrained"):
+        # A partial, not a method: a copied or pickled network saves itself.
+        vars(net)["save_pretrained"] = partial(_save_pretrained, net)
+
+
+def _save_pretrained(
+    net: nn.Module,
+    save_directory: str | Path,
+    is_main_process: bool = True,
+    state_dict: Mapping[str, Tensor] | None = None,
+    push_to_hub: bool = False,
+    **_: Any,
+) -> None:
+    """Save a converted network as `normless.save` does; further options of the library are for its own files."""
+    from normless import save
+
+    own = net.state_dict()
+    if push_to_hub or any(
+        name not in own or own[name].shape != one.shape for name, one in (state_dict or {}).items()
+    ):
+        raise RecipeError(
+            f"This {type(net).__name__} is converted; its save_pretrained saves its own weights to a folder: "
+            "expected no push_to_hub=True and no state_dict of other names or shapes (gathered shards)."
+        )
+    if is_main_process:
+        save(net, save_directory, _text(net), example_inputs=carried_as_keywords(net))
+        (Path(save_directory) / "config.json").write_text(json.dumps(REFUSING), encoding="utf-8")
+
+
+def _text(net: nn.Module) -> str | None:
+    """The text that names a class of transformers and a configuration, None for another class."""
+    kind: Any = getattr(type(net), "normless_original", type(net))
+    name: str = kind.__name__
+    if getattr(sys.modules.get(SOURCE), name, None) is not kind:
+        return None
+    config: Any = net.config
+    settings = {"architecture": name, "config": json.loads(config.to_json_string())}
+    return format_call(f"{__name__}:network", settings)

@@ -1,0 +1,119 @@
+"""Parameter groups of a converted network in a wrapper: those of the network, of the wrapper's own parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+import normless as nl
+from normless.integrations import prepare
+
+IMAGES = torch.randn(4, 3, 8, 8)
+RATES: Any = {"lr": 0.1, "weight_decay": 1e-4}
+# Stem, two blocks of two convolutions and the head are weights; the head has the only bias.
+EXPECTED = [("weights", 6), ("biases", 1), ("scalars", 2)]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the wrappers' own
+
+
+class Block(nn.Module):
+    """x + norm(conv(relu(norm(conv(x)))))."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
+        self.norm1, self.norm2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+
+
+class Network(nn.Module):
+    """A stem, two blocks, a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Conv2d(3, 8, 3, bias=False), nn.Sequential(Block(), Block())
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        return logits
+
+
+@pytest.fixture(scope="module")
+def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A group of one process."""
+    file: Path = tmp_path_factory.mktemp("store") / "file"
+    dist.init_process_group("gloo", store=dist.FileStore(str(file), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def compiled(net: nn.Module) -> Any:
+    return torch.compile(net, backend="eager")
+
+
+def with_accelerate(net: nn.Module) -> Any:
+    accelerate = pytest.importorskip("accelerate")
+    return accelerate.Accelerator(cpu=True).prepare(net)
+
+
+def with_opacus(net: nn.Module) -> Any:
+    opacus = pytest.importorskip("opacus")
+    return opacus.GradSampleModule(prepare(net))
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "DistributedDataParallel": DistributedDataParallel,
+    "compiled": compiled,
+    "compiled in DistributedDataParallel": lambda net: DistributedDataParallel(compiled(net)),
+    "DistributedDataParallel compiled": lambda net: compiled(DistributedDataParallel(net)),
+    "accelerate": with_accelerate,
+    "Opacus": with_opacus,
+    "averaged": AveragedModel,
+}
+
+
+def assert_groups(groups: list[dict[str, Any]], wrapped: nn.Module) -> None:
+    """The groups of the network, each parameter of the wrapper in one of them."""
+    assert [(group["name"], len(group["params"])) for group in groups] == EXPECTED
+    grouped = [id(one) for group in groups for one in group["params"]]
+    assert sorted(grouped) == sorted(map(id, wrapped.parameters()))
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_groups_of_a_wrapped_network_are_the_networks(name: str) -> None:
+    net = nl.convert(Network(), "skipinit", IMAGES)
+    wrapped = WRAPPERS[name](net)
+    assert_groups(nl.param_groups(wrapped, **RATES), wrapped)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_sharded_parameters_by_the_map_from_before() -> None:
+    net = nl.convert(Network(), "skipinit", IMAGES)
+    mapped, expected = nl.residual_map(net), net(IMAGES)
+    mesh = init_device_mesh("cpu", (1,))
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh)
+    sharded: Any = fully_shard(net, mesh=mesh)
+    groups = nl.param_groups(sharded, residual_map=mapped, **RATES)
+    assert_groups(groups, sharded)
+    assert all(isinstance(one, DTensor) for group in groups for one in group["params"])
+    outputs = sharded(IMAGES)
+    torch.testing.assert_close(outputs, expected)
+    outputs.square().sum().backward()
+    torch.optim.SGD(groups).step()
+    assert not torch.equal(sharded(IMAGES), expected)

@@ -1,0 +1,616 @@
+"""Networks in the styles of several kinds of code, each with its blocks stated by hand, and their conversions.
+
+A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
+computes what `none` does; with α = 0.5 what the network with Gaussian biases does with its norms taken out and its
+branches halved, both by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import normless as nl
+
+WIDTH = 8
+IMAGES = torch.randn(4, 3, 8, 8)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+
+
+def conv(inputs: int = WIDTH, outputs: int = WIDTH, size: int = 3) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, padding=size // 2)
+
+
+class Attention(nn.Module):
+    """Attention by einsum; heads are split by a reshape, or by the layers of einops."""
+
+    def __init__(self, layers: Callable[[], tuple[nn.Module, nn.Module]] | None = None) -> None:
+        super().__init__()
+        self.norm, self.to_qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.split, self.merge = layers() if layers else (nn.Unflatten(-1, (2, -1)), nn.Flatten(-2))
+        self.to_out = nn.Linear(WIDTH, WIDTH)
+        self.by_layers = layers is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self.split(part) for part in self.to_qkv(self.norm(x)).chunk(3, -1))
+        if not self.by_layers:
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        weights = torch.einsum("bhid,bhjd->bhij", q, k).mul(2**-1).softmax(-1)
+        mixed = torch.einsum("bhij,bhjd->bhid", weights, v)
+        y: Tensor = self.to_out(self.merge(mixed if self.by_layers else mixed.transpose(1, 2)))
+        return y
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.GELU(), nn.Linear(16, WIDTH), nn.Dropout(0.1))
+
+
+class EinsumTransformer(nn.Module):
+    """A vision transformer whose layers are pairs in a list, as lucidrains writes it."""
+
+    def __init__(self, layers: Callable[[], tuple[nn.Module, nn.Module]] | None = None) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Conv2d(3, WIDTH, 2, 2), nn.Linear(WIDTH, 5)
+        self.layers = nn.ModuleList(nn.ModuleList([Attention(layers), mlp()]) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2)
+        for attention, feed_forward in self.layers:
+            x = attention(x) + x
+            x = feed_forward(x) + x
+        logits: Tensor = self.head(x.mean(1))
+        return logits
+
+
+def rearrangements() -> tuple[nn.Module, nn.Module]:
+    from einops.layers.torch import Rearrange
+
+    return Rearrange("b n (h d) -> b h n d", h=2), Rearrange("b h n d -> b n (h d)")
+
+
+class GatedBlock(nn.Module):
+    """A dilated causal convolution, tanh times sigmoid, then residual and skip output (van den Oord et al. 2016)."""
+
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.pad, self.dilated = 2 * dilation, nn.Conv1d(WIDTH, 2 * WIDTH, 3, dilation=dilation)
+        self.norm = nn.BatchNorm1d(2 * WIDTH)
+        self.residual, self.skip = nn.Conv1d(WIDTH, WIDTH, 1), nn.Conv1d(WIDTH, WIDTH, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gate = self.norm(self.dilated(F.pad(x, (self.pad, 0)))).chunk(2, 1)
+        z = torch.tanh(value) * torch.sigmoid(gate)
+        return x + self.residual(z), self.skip(z)
+
+
+class WaveNet(nn.Module):
+    """Gated blocks, whose skip outputs are summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv1d(3, WIDTH, 1), nn.Conv1d(WIDTH, 5, 1)
+        self.blocks = nn.ModuleList(GatedBlock(2**index) for index in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.flatten(2))
+        skips = []
+        for block in self.blocks:
+            x, skip = block(x)
+            skips.append(skip)
+        logits: Tensor = self.head(torch.stack(skips).sum(0).relu() + 0 * x).mean(2)
+        return logits
+
+
+class TemporalBlock(nn.Module):
+    """Two dilated causal convolutions, chomped (Bai et al. 2018, TCN)."""
+
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.chomp, padding = 2 * dilation, 2 * dilation
+        self.conv1, self.conv2 = (nn.Conv1d(WIDTH, WIDTH, 3, padding=padding, dilation=dilation) for _ in range(2))
+        self.norm1, self.norm2 = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)[:, :, : -self.chomp].contiguous()))
+        y = self.norm2(self.conv2(y)[:, :, : -self.chomp].contiguous())
+        return F.relu(x + y)
+
+
+class TCN(nn.Module):
+    """Temporal blocks of growing dilation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv1d(3, WIDTH, 1), nn.Linear(WIDTH, 5)
+        self.blocks = nn.Sequential(TemporalBlock(1), TemporalBlock(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.stem(x.flatten(2)))[:, :, -1])
+        return logits
+
+
+class WindowBlock(nn.Module):
+    """Attention in windows of a rolled image (Liu et al. 2021, Swin)."""
+
+    def __init__(self, shift: int) -> None:
+        super().__init__()
+        self.shift, self.norm1, self.norm2 = shift, nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.fc1, self.fc2 = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+        self.bias = nn.Parameter(torch.zeros(4, 4))
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Attention in windows of 2 × 2. Shapes: (B, H, W, C) to the same."""
+        b, h, w, c = x.shape
+        if self.shift:
+            x = torch.roll(x, (-self.shift, -self.shift), (1, 2))
+        windows = x.view(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, c)
+        q, k, v = self.qkv(windows).chunk(3, -1)
+        windows = self.proj((q @ k.transpose(1, 2) * c**-0.5 + self.bias).softmax(-1) @ v)
+        x = windows.view(b, h // 2, w // 2, 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
+        return torch.roll(x, (self.shift, self.shift), (1, 2)) if self.shift else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x
+        x = shortcut + self.attend(self.norm1(x))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class Swin(nn.Module):
+    """A plain and a shifted block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Conv2d(3, WIDTH, 2, 2), nn.Sequential(WindowBlock(0), WindowBlock(1))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.embed(x).permute(0, 2, 3, 1))
+        logits: Tensor = self.head(self.norm(x).mean((1, 2)))
+        return logits
+
+
+class FTTransformer(nn.Module):
+    """A token for every column and one for the class (Gorishniy et al. 2021); residual steps in a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(6, WIDTH)), nn.Parameter(torch.randn(6, WIDTH))
+        self.table, self.cls = nn.Embedding(9, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.layers = nn.ModuleList(nn.ModuleDict({"attention": Attention(), "ffn": mlp()}) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, numbers: Tensor, kinds: Tensor) -> Tensor:
+        columns = numbers[:, :, None] * self.weight + self.bias
+        x = torch.cat([self.cls.expand(len(numbers), -1, -1), columns, self.table(kinds)], 1)
+        for layer in self.layers:
+            for part in layer.values():
+                residual = part(x)
+                x = x + residual
+        logits: Tensor = self.head(F.relu(self.norm(x[:, 0])))
+        return logits
+
+
+class OwnCheckpoint(torch.autograd.Function):
+    """As guided-diffusion writes it."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, length: int, *args: Tensor) -> Any:  # type: ignore[override]
+        ctx.run, ctx.inputs, ctx.weights = run, list(args[:length]), list(args[length:])
+        with torch.no_grad():
+            return ctx.run(*ctx.inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+        inputs = [one.detach().requires_grad_(True) for one in ctx.inputs]
+        with torch.enable_grad():
+            outputs = ctx.run(*[one.view_as(one) for one in inputs])
+        return None, None, *torch.autograd.grad(outputs, inputs + ctx.weights, gradients, allow_unused=True)
+
+
+class TimedBlock(nn.Module):
+    """A residual block with scale and shift by an embedding of the time, checkpointed."""
+
+    def __init__(self, inputs: int = WIDTH) -> None:
+        super().__init__()
+        self.in_layers = nn.Sequential(nn.GroupNorm(2, inputs), nn.SiLU(), conv(inputs))
+        self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(16, 2 * WIDTH))
+        self.out_layers = nn.Sequential(nn.GroupNorm(2, WIDTH), nn.SiLU(), nn.Dropout(0.1), conv())
+        self.skip_connection = nn.Identity() if inputs == WIDTH else conv(inputs, WIDTH, 1)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        y: Tensor = OwnCheckpoint.apply(self._forward, 2, x, time, *self.parameters())  # type: ignore[no-untyped-call]
+        return y
+
+    def _forward(self, x: Tensor, time: Tensor) -> Tensor:
+        h = self.in_layers(x)
+        norm, rest = self.out_layers[0], self.out_layers[1:]
+        scale, shift = self.emb_layers(time)[..., None, None].chunk(2, 1)
+        h = norm(h) * (1 + scale) + shift
+        y: Tensor = self.skip_connection(x) + rest(h)
+        return y
+
+
+class DiffusionUNet(nn.Module):
+    """Down, middle and up, with one long skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_embed = nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 16))
+        self.stem, self.down, self.middle, self.up = conv(3), TimedBlock(), TimedBlock(), TimedBlock(2 * WIDTH)
+        self.out = nn.Sequential(nn.GroupNorm(2, WIDTH), nn.SiLU(), conv(WIDTH, 3))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        angles = time[:, None].float() * torch.exp(-torch.arange(2.0))
+        emb = self.time_embed(torch.cat([angles.cos(), angles.sin()], 1))
+        h = self.down(self.stem(x), emb)
+        inner = F.interpolate(self.middle(F.avg_pool2d(h, 2), emb), scale_factor=2.0)
+        y: Tensor = self.out(self.up(torch.cat([inner, h], 1), emb))
+        return y
+
+
+class Branch(nn.Module):
+    """norm(conv(relu(norm(conv(x)))))."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv(), conv()
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return y
+
+
+class ShakeShake(nn.Module):
+    """x + a·f(x) + (1 − a)·g(x), a random in training and 0.5 in evaluation (Gastaldi 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Branch(), Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            share = torch.rand(len(x), 1, 1, 1)
+            return x + (share * self.one(x) + (1 - share) * self.other(x))
+        return x + (0.5 * self.one(x) + 0.5 * self.other(x))
+
+
+def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
+    """As timm's function."""
+    if rate == 0.0 or not training:
+        return x
+    keep = 1 - rate
+    mask = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep)
+    if keep > 0.0:
+        mask.div_(keep)
+    return x * mask
+
+
+class DropsByMask(nn.Module):
+    """A random mask on the branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + drop_path(self.f(x), 0.2, self.training)
+
+
+class DropsByFloor(nn.Module):
+    """The mask of the first implementation: floor(keep + u), on the branch divided by keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.f(x)
+        if self.training:
+            y = y.div(0.8) * torch.floor(0.8 + torch.rand(len(y), 1, 1, 1))
+        return x + y
+
+
+class DropsByBranching(nn.Module):
+    """The block is skipped as a whole; in evaluation its branch counts by its probability (Huang et al. 2016)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return x + self.f(x) if torch.rand(()) < 0.8 else x
+        return x + 0.8 * self.f(x)
+
+
+class Residual(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.f(x)
+
+
+class Classifier(nn.Module):
+    """A stem, two blocks, a head."""
+
+    def __init__(self, block: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.stem, self.blocks, self.head = conv(3), nn.Sequential(block(), block()), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        return logits
+
+
+class Siamese(nn.Module):
+    """Embeddings of two images by one network, and a head on their distance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Classifier(Residual), nn.Linear(5, 1)
+
+    def forward_once(self, x: Tensor) -> Tensor:
+        """The embedding."""
+        y: Tensor = self.body(x)
+        return y
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        y: Tensor = self.head((self.forward_once(one) - self.forward_once(other)).abs())
+        return y
+
+
+class PoolingBlock(nn.Module):
+    """A pre-activation block with global pooling that biases its first convolution, as in KataGo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+        self.conv1r, self.conv1g, self.conv2 = conv(), conv(), conv()
+        self.linear = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        out = F.relu(self.norm1(x)) * mask
+        pooled = F.relu(self.conv1g(out))
+        pooled = torch.cat([pooled.mean((2, 3)), pooled.amax((2, 3))], 1)
+        out = self.conv1r(out) + self.linear(pooled)[:, :, None, None]
+        return x + self.conv2(F.relu(self.norm2(out)) * mask)
+
+
+class Board(nn.Module):
+    """A trunk under autocast with policy and value heads in full precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = conv(3), nn.ModuleList([PoolingBlock(), PoolingBlock()])
+        self.norm, self.policy, self.value = nn.BatchNorm2d(WIDTH), conv(WIDTH, 1), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mask = (x[:, :1] > -9).float()
+        with torch.autocast("cpu", torch.bfloat16):
+            h = self.stem(x) * mask
+            for block in self.blocks:
+                h = block(h, mask)
+            h = F.relu(self.norm(h)) * mask
+        h = h.float()
+        return self.policy(h).flatten(1), self.value(h.mean((2, 3)))
+
+
+class SRResNet(nn.Module):
+    """Blocks under a global skip path, then a larger image (Ledig et al. 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_input, self.blocks = conv(3, WIDTH), nn.Sequential(Residual(), Residual())
+        self.conv_mid, self.bn_mid = conv(), nn.BatchNorm2d(WIDTH)
+        self.upscale, self.conv_output = nn.Sequential(conv(WIDTH, 4 * WIDTH), nn.PixelShuffle(2)), conv(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.leaky_relu(self.conv_input(x), 0.2)
+        residual = out
+        out = self.bn_mid(self.conv_mid(self.blocks(out)))
+        out = torch.add(out, residual)
+        y: Tensor = self.conv_output(self.upscale(out))
+        return y
+
+
+class Reversible(nn.Module):
+    """y₁ = x₁ + f(x₂), y₂ = x₂ + g(y₁) (Gomez et al. 2017), in blocks of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = conv(3, 2 * WIDTH), nn.Linear(2 * WIDTH, 5)
+        self.f, self.g = (nn.ModuleList([Branch(), Branch()]) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x1, x2 = torch.chunk(self.stem(x), 2, dim=1)
+        for f, g in zip(self.f, self.g, strict=True):
+            x1 = x1 + f(x2)
+            x2 = x2 + g(x1)
+        logits: Tensor = self.head(torch.cat([x1, x2], 1).mean((2, 3)))
+        return logits
+
+
+def pairs(attention: str, feed_forward: str) -> list[set[str]]:
+    """The weight layers of two layers of attention and MLP, by the names of both."""
+    names = (("to_qkv", "to_out"), ("1", "3"))
+    parts = [(f"layers.{layer}.{part}", own) for layer in range(2) for part, own in zip(
+        (attention, feed_forward), names, strict=True
+    )]  # fmt: skip
+    return [{f"{path}.{name}" for name in own} for path, own in parts]
+
+
+def twice(*names: str, of: str = "blocks") -> list[set[str]]:
+    """The same weight layers in two blocks."""
+    return [{f"{of}.{index}.{name}" for name in names} for index in range(2)]
+
+
+@dataclass(frozen=True)
+class Style:
+    """A network, its inputs, and by hand the weight layers on the branches and the last layer of each branch.
+
+    `branches` are those of the outermost blocks, or of the blocks under a global skip path.
+    """
+
+    build: Callable[[], nn.Module]
+    inputs: tuple[Tensor, ...]
+    branches: list[set[str]]
+    last: list[str]
+
+
+def in_blocks(build: Callable[[], nn.Module]) -> Style:
+    """Two blocks with one branch f."""
+    classifier = partial(Classifier, build)
+    return Style(classifier, (IMAGES,), twice("f.conv1", "f.conv2"), ["blocks.0.f.conv2", "blocks.1.f.conv2"])
+
+
+ENDS_OF_PAIRS = ["layers.0.0.to_out", "layers.0.1.3", "layers.1.0.to_out", "layers.1.1.3"]
+SHAKEN = [f"{branch}.{layer}" for branch in ("one", "other") for layer in ("conv1", "conv2")]
+WINDOWS = [names for index in range(2) for names in (
+    {f"blocks.{index}.qkv", f"blocks.{index}.proj"}, {f"blocks.{index}.fc1", f"blocks.{index}.fc2"}
+)]  # fmt: skip
+COUPLED = [{f"{part}.{step}.conv1", f"{part}.{step}.conv2"} for step in range(2) for part in "fg"]
+STYLES = {
+    "einsum attention": Style(EinsumTransformer, (IMAGES,), pairs("0", "1"), ENDS_OF_PAIRS),
+    "einops layers": Style(partial(EinsumTransformer, rearrangements), (IMAGES,), pairs("0", "1"), ENDS_OF_PAIRS),
+    "WaveNet": Style(
+        WaveNet,
+        (IMAGES,),
+        [{f"blocks.{index}.dilated", f"blocks.{index}.residual"} for index in range(3)],
+        [f"blocks.{index}.residual" for index in range(3)],
+    ),
+    "TCN": Style(TCN, (IMAGES,), twice("conv1", "conv2"), ["blocks.0.conv2", "blocks.1.conv2"]),
+    "shifted windows": Style(
+        Swin, (IMAGES,), WINDOWS, [f"blocks.{index}.{name}" for index in range(2) for name in ("proj", "fc2")]
+    ),
+    "FT-Transformer": Style(
+        FTTransformer,
+        (torch.randn(4, 6), torch.randint(9, (4, 2))),
+        pairs("attention", "ffn"),
+        [f"layers.{layer}.{name}" for layer in range(2) for name in ("attention.to_out", "ffn.3")],
+    ),
+    "guided diffusion": Style(
+        DiffusionUNet,
+        (IMAGES, torch.arange(4)),
+        [{f"{name}.{layer}" for layer in ("in_layers.2", "emb_layers.1", "out_layers.3")} for name in (
+            "down", "middle", "up"
+        )],
+        [f"{name}.out_layers.3" for name in ("down", "middle", "up")],
+    ),
+    "shake-shake": Style(
+        partial(Classifier, ShakeShake),
+        (IMAGES,),
+        twice(*SHAKEN),
+        [f"blocks.{index}.{branch}.conv2" for index in range(2) for branch in ("one", "other")],
+    ),
+    "drop path by a mask": in_blocks(DropsByMask),
+    "drop path by floor": in_blocks(DropsByFloor),
+    "drop path by branching": in_blocks(DropsByBranching),
+    "Siamese": Style(
+        Siamese,
+        (IMAGES, IMAGES.flip(3)),
+        2 * twice("f.conv1", "f.conv2", of="body.blocks"),
+        ["body.blocks.0.f.conv2", "body.blocks.1.f.conv2"],
+    ),
+    "KataGo": Style(
+        Board, (IMAGES,), twice("conv1r", "conv1g", "linear", "conv2"), ["blocks.0.conv2", "blocks.1.conv2"]
+    ),
+    "SRResNet": Style(SRResNet, (IMAGES,), twice("f.conv1", "f.conv2"), ["blocks.0.f.conv2", "blocks.1.f.conv2"]),
+    "reversible": Style(
+        Reversible, (IMAGES,), COUPLED, [f"{part}.{step}.conv2" for part in "fg" for step in range(2)]
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=STYLES)
+def style(request: pytest.FixtureRequest) -> Style:
+    if request.param == "einops layers" and find_spec("einops") is None:
+        pytest.skip("einops is not installed")
+    made: Style = STYLES[request.param]
+    return made
+
+
+def built(style: Style) -> nn.Module:
+    """The network in evaluation with Gaussian biases."""
+    model = style.build().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(std=0.1)
+    return model
+
+
+def outputs(net: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    result = net(*inputs)
+    return torch.cat(result, 1) if isinstance(result, tuple) else result
+
+
+def assert_close(one: Tensor, other: Tensor, style: Style) -> None:
+    tolerance = 0.05 if style.build is Board else 1e-5  # autocast to 8 bits of mantissa
+    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_map_is_the_one_stated_by_hand(style: Style, training: bool) -> None:
+    mapped = nl.residual_map(style.build().train(training), *style.inputs, strict=True)
+    blocks = mapped.without_global_skips().blocks
+    assert [{layer.path for layer in one.branch_layers if layer.kind == "weight"} for one in blocks] == style.branches
+    assert all(block.m >= 2 for block in blocks)
+
+
+def test_with_a_multiplier_of_zero_branches_are_inert(style: Style) -> None:
+    net = nl.convert(built(style), "skipinit", *style.inputs)
+    before = outputs(net, style.inputs)
+    with torch.no_grad():
+        for path in set().union(*style.branches):
+            # What WaveNet's skip outputs read is no branch alone.
+            if "dilated" not in path:
+                for parameter in net.get_submodule(path).parameters(recurse=False):
+                    parameter.mul_(-3) if parameter.numel() > 1 else None
+    assert torch.equal(outputs(net, style.inputs), before)
+
+
+@pytest.mark.parametrize("converted_in_training", [False, True])
+def test_multipliers_are_where_a_hand_would_put_them(style: Style, converted_in_training: bool) -> None:
+    model = built(style)
+    by_hand = deepcopy(model)
+    for path, module in list(by_hand.named_modules()):
+        if isinstance(module, NORMS):
+            by_hand.set_submodule(path, nn.Identity())
+    model.train(converted_in_training)
+    none = nl.convert(model, "none(keep_scale=False)", *style.inputs).eval()
+    one = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", *style.inputs).eval()
+    half = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False)", *style.inputs).eval()
+    assert_close(outputs(none, style.inputs), outputs(by_hand, style.inputs), style)
+    assert_close(outputs(one, style.inputs), outputs(none, style.inputs), style)
+    with torch.no_grad():
+        for path in style.last:
+            for parameter in by_hand.get_submodule(path).parameters():
+                parameter.mul_(0.5)
+    assert_close(outputs(half, style.inputs), outputs(by_hand, style.inputs), style)
+    assert not torch.allclose(outputs(half, style.inputs), outputs(none, style.inputs), atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "fixup"])
+def test_a_conversion_is_whole_and_trains(style: Style, scheme: str) -> None:
+    net = nl.convert(built(style), scheme, *style.inputs)
+    assert not any(isinstance(module, NORMS) for module in net.modules())
+    # Both zero branches and Fixup's zero classifier let something learn in the first step.
+    outputs(net.train(), style.inputs).square().add(outputs(net, style.inputs)).sum().backward()
+    gradients = [one.grad for one in net.parameters() if one.grad is not None]
+    assert all(torch.isfinite(one).all() for one in gradients)
+    assert any(one.any() for one in gradients)

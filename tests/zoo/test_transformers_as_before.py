@@ -1,0 +1,199 @@
+"""Converted networks of transformers in use: exported, compiled, traced, with caches, masks, losses, all outputs.
+
+The oracle of every value is the original network with its norms replaced by hand by the identity: with RemoveNorms
+and sums that are modules of their own (ScaleSums(1.0)), the conversion computes the same by rewritten code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from zoo_transformers import BUILDERS, SIZES, Built, tokens
+
+import normless as nl
+from normless.edits import RemoveNorms, ScaleSums
+
+# Warnings of the exporter, the tracer and the compiler are their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BARE = nl.Scheme("bare", (RemoveNorms(), ScaleSums(1.0)))
+SCHEMES = ["skipinit(alpha=0.5)", "fixup"]
+PADDING = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+
+
+def bert() -> Built:
+    return hf.BertForSequenceClassification(hf.BertConfig(vocab_size=50, **SIZES)), {"input_ids": tokens()}
+
+
+def distilbert() -> Built:
+    config = hf.DistilBertConfig(vocab_size=50, dim=16, n_layers=3, n_heads=2, hidden_dim=32)
+    return hf.DistilBertForSequenceClassification(config), {"input_ids": tokens()}
+
+
+def llama() -> Built:
+    config = hf.LlamaConfig(vocab_size=50, num_key_value_heads=1, **SIZES)
+    return hf.LlamaForCausalLM(config), {"input_ids": tokens(), "use_cache": False}
+
+
+def mistral() -> Built:
+    config = hf.MistralConfig(vocab_size=50, num_key_value_heads=1, sliding_window=4, **SIZES)
+    return hf.MistralForCausalLM(config), {"input_ids": tokens(), "use_cache": False}
+
+
+def t5() -> Built:
+    model, inputs = BUILDERS["t5"]()
+    model.config.decoder_start_token_id = 0  # type: ignore[union-attr]
+    return model, inputs
+
+
+OWN = {"t5": t5, "bert": bert, "distilbert": distilbert, "llama": llama, "mistral": mistral}
+QUICK = {"bert", "gpt2", "resnet"}
+BUILT = {name: BUILDERS[name] for name in ("vit", "gpt2", "swin", "convnext", "resnet")} | OWN
+CAUSAL = ["gpt2", "llama", "mistral"]
+OF_TOKENS = ["bert", "distilbert", *CAUSAL, "t5"]
+WITH_ATTENTION = [*OF_TOKENS, "vit", "swin"]
+
+
+def some(names: Iterable[str]) -> list[Any]:
+    """The names, all but the quick ones marked."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in names]
+
+
+def built(name: str) -> Built:
+    """A network in evaluation whose biases and norms are no longer at 0 and 1, and its inputs."""
+    model, inputs = BUILT[name]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    return model.eval(), inputs
+
+
+def without_norms(model: nn.Module) -> Any:
+    """The network with its norms replaced by hand, and its code as it is."""
+    bare = deepcopy(model)
+    for path, module in list(bare.named_modules()):
+        if "Norm" in type(module).__name__:
+            bare.set_submodule(path, nn.Identity())
+    return bare
+
+
+def assert_same(outputs: Any, expected: Any) -> None:
+    """The same class, the same fields, the same tensors in them."""
+    assert type(outputs) is type(expected)
+    if isinstance(expected, hf.utils.ModelOutput):
+        assert list(outputs) == list(expected)
+    leaves, wanted = ([one for one in tree_leaves(value) if isinstance(one, Tensor)] for value in (outputs, expected))
+    assert len(leaves) == len(wanted) > 0
+    for one, other in zip(leaves, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture(scope="module", params=some(BUILT))
+def pair(request: pytest.FixtureRequest) -> tuple[Any, Any, dict[str, Any]]:
+    """The conversion, the oracle, and inputs."""
+    torch.manual_seed(0)
+    model, inputs = built(request.param)
+    return nl.convert(model, BARE, **inputs), without_norms(model), inputs
+
+
+def test_every_output_has_its_class_fields_and_values(pair: tuple[Any, Any, dict[str, Any]]) -> None:
+    net, bare, inputs = pair
+    assert any("residual_sum" in name for name, _ in net.named_modules())
+    for asked in ({}, {"output_hidden_states": True}):
+        assert_same(net(**inputs, **asked), bare(**inputs, **asked))
+        as_tuples = net(**inputs, **asked, return_dict=False)
+        assert type(as_tuples) is tuple
+        assert_same(as_tuples, bare(**inputs, **asked, return_dict=False))
+
+
+def test_export_compile_and_script_compute_the_same(pair: tuple[Any, Any, dict[str, Any]]) -> None:
+    net, _, inputs = pair
+    expected = net(**inputs)
+    for strict in (False, True):
+        exported = torch.export.export(net, (), inputs, strict=strict)
+        assert_same(exported.module()(**inputs), expected)
+    torch.compiler.reset()
+    assert_same(torch.compile(net, backend="eager", fullgraph=True)(**inputs), expected)
+    given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+
+    class ByPosition(nn.Module):
+        """Takes tensors and returns one, as a script does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, *tensors: Tensor) -> Tensor:
+            named = dict(inputs, **dict(zip(given, tensors, strict=True)))
+            result: Tensor = self.net(**named, return_dict=False)[0]
+            return result
+
+    values = tuple(given.values())
+    torch.testing.assert_close(torch.jit.trace(ByPosition(), values)(*values), expected[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", some(BUILT))
+def test_schemes_export_and_train_with_a_checkpoint_of_activations(name: str, scheme: str) -> None:
+    model, inputs = built(name)
+    net: Any = nl.convert(model, scheme, **inputs)
+    exported = torch.export.export(net, (), inputs)
+    assert_same(exported.module()(**inputs), net(**inputs))
+    if net.supports_gradient_checkpointing:
+        gradients = []
+        for checkpointed in (False, True):
+            one = deepcopy(net).train()
+            if checkpointed:
+                one.gradient_checkpointing_enable()
+            torch.manual_seed(0)
+            one(**inputs)[0].square().sum().backward()
+            gradients.append([0 if value.grad is None else value.grad.clone() for value in one.parameters()])
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", some(WITH_ATTENTION))
+def test_attention_weights(name: str) -> None:
+    model, inputs = built(name)
+    model.set_attn_implementation("eager")  # type: ignore[operator]
+    net, bare = nl.convert(model, BARE, **inputs), without_norms(model)
+    outputs = net(**inputs, output_attentions=True)
+    assert any("attentions" in field for field in outputs)
+    assert_same(outputs, bare(**inputs, output_attentions=True))
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize("name", some(OF_TOKENS))
+def test_padding_and_losses_with_and_without_a_mask_at_the_conversion(name: str, with_mask: bool) -> None:
+    model, inputs = built(name)
+    mask = {"attention_mask": PADDING}
+    net, bare = nl.convert(model, BARE, **inputs, **(mask if with_mask else {})), without_norms(model)
+    plain = {key: value for key, value in inputs.items() if key != "decoder_input_ids"}
+    classes = name in ("bert", "distilbert")
+    labels = {"labels": torch.tensor([0, 1]) if classes else inputs["input_ids"].masked_fill(PADDING == 0, -100)}
+    for given in (inputs, inputs | mask, plain | mask | labels):
+        assert_same(net(**given), bare(**given))
+    masked = net(**plain, **mask, **labels).loss
+    torch.testing.assert_close(masked, bare(**plain, **mask, **labels).loss)
+    masked.backward()
+    assert all(torch.isfinite(one.grad).all() for one in net.parameters() if one.grad is not None)
+
+
+@pytest.mark.parametrize("name", some(CAUSAL))
+def test_a_cache_continues_a_sentence(name: str) -> None:
+    model, inputs = built(name)
+    net: Any = nl.convert(model, BARE, **inputs)
+    bare, ids = without_norms(model), inputs["input_ids"]
+    begun, expected = (one(input_ids=ids[:, :4], use_cache=True) for one in (net, bare))
+    assert type(begun) is type(expected)
+    assert type(begun.past_key_values) is type(expected.past_key_values)
+    rest = net(input_ids=ids[:, 4:], past_key_values=begun.past_key_values).logits
+    torch.testing.assert_close(rest, net(input_ids=ids, use_cache=False).logits[:, 4:], atol=1e-5, rtol=1e-4)
+    sampled = [one.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0) for one in (net, bare)]
+    assert torch.equal(*sampled)
