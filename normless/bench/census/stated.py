@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual import ResidualBlock, ResidualMap
 
 STATEMENTS = Path(__file__).with_name("stated")
 
@@ -53,12 +53,12 @@ def differences(statement: Mapping[str, Any], mapped: ResidualMap | None) -> lis
         wrong.append(f"the stem is {_told(mapped.stem)}, stated {_told(stem)}")
     if (mapped.classifier not in classifier) if classifier else mapped.classifier is not None:
         wrong.append(f"the classifier is {mapped.classifier}, stated {_told(classifier)}")
-    outside = set(_weights(mapped.stem_layers + mapped.trunk_layers + mapped.head_layers))
-    if "without" in statement:
-        others, without = outside - stem - classifier, set(_paths(statement["without"], {}))
-        if others != without:
-            more, less = _told(others - without), _told(without - others)
-            wrong.append(f"in no block, stem or classifier are {more}, which is not stated, and not {less}")
+    layers = mapped.stem_layers + mapped.trunk_layers + mapped.head_layers
+    others = {layer.path for layer in layers if layer.kind == "weight"} - stem - classifier
+    without = set(_paths(statement["without"], {})) if "without" in statement else others
+    if others != without:
+        more, less = _told(others - without), _told(without - others)
+        wrong.append(f"in no block, stem or classifier are {more}, which is not stated, and not {less}")
     if statement.get("norms", len(mapped.norms)) != len(mapped.norms):
         wrong.append(f"{len(mapped.norms)} norms, stated {statement['norms']}")
     roles = {path: role for block in stated for role, paths in block.norms.items() for path in paths}
@@ -83,10 +83,13 @@ def _of_blocks(stated: Sequence[Block], mapped: Sequence[Block]) -> list[str]:
         if number < last:
             wrong.append(f"{block} is in another place")
         last = max(last, number)
-        if other.skip != block.skip:
-            wrong.append(f"{block} has the skip path {_told(other.skip)}, stated {_told(block.skip)}")
-        if block.gates is not None and set(other.gates or ()) != set(block.gates):
-            wrong.append(f"{block} has the gates {_told(other.gates or ())}, stated {_told(block.gates)}")
+        gates = () if block.gates is None else other.gates or ()
+        for what, one, expected in (
+            ("the skip path", other.skip, block.skip),
+            ("the gates", gates, block.gates or ()),
+        ):
+            if one != expected:
+                wrong.append(f"{block} has {what} {_told(one)}, stated {_told(expected)}")
         if other.depth != block.depth:
             wrong.append(f"{block} is inside {other.depth} others, stated {block.depth}")
     return wrong + [f"{block} is mapped, not stated" for _, block in left]
@@ -110,8 +113,8 @@ def _mapped(blocks: Sequence[ResidualBlock], depth: int) -> Iterator[Block]:
     for block in blocks:
         inside = {path for inner in block.inner for path in (*inner.branch, *inner.skip)}
         gates = tuple(path for path in block.gates if path in block.branch)
-        branches = _without([_weights(branch) for branch in block.branches], inside)
-        yield Block(branches, tuple(dict.fromkeys(block.skip)), gates, depth, {})
+        whole = [[layer.path for layer in branch if layer.kind == "weight"] for branch in block.branches]
+        yield Block(_without(whole, inside), tuple(dict.fromkeys(block.skip)), gates, depth, {})
         yield from _mapped(block.inner, depth + 1)
 
 
@@ -143,10 +146,6 @@ def _paths(items: Sequence[Any], names: Mapping[str, Any]) -> tuple[str, ...]:
             prefix, colon, rest = str(item).format(**names).rpartition(": ")
             paths += [f"{prefix}.{name}" if colon else name for name in rest.split()]
     return tuple(dict.fromkeys(paths))
-
-
-def _weights(layers: Sequence[Layer]) -> tuple[str, ...]:
-    return tuple(layer.path for layer in layers if layer.kind == "weight")
 
 
 def _told(paths: Iterable[str]) -> str:
