@@ -61,12 +61,11 @@ def differences(statement: Mapping[str, Any], mapped: ResidualMap | None) -> lis
         wrong.append(f"in no block, stem or classifier are {more}, which is not stated, and not {less}")
     if statement.get("norms", len(mapped.norms)) != len(mapped.norms):
         wrong.append(f"{len(mapped.norms)} norms, stated {statement['norms']}")
-    roles = {path: role for block in stated for role, paths in block.norms.items() for path in paths}
-    wrong += [
-        f"the norm {path} has the role {mapped.norms.get(path)}, stated {role}"
-        for path, role in roles.items()
-        if mapped.norms.get(path) != role
-    ]
+    for path, role in {
+        path: role for block in stated for role, paths in block.norms.items() for path in paths
+    }.items():
+        if mapped.norms.get(path) != role:
+            wrong.append(f"the norm {path} has the role {mapped.norms.get(path)}, stated {role}")
     return wrong
 
 
@@ -83,13 +82,10 @@ def _of_blocks(stated: Sequence[Block], mapped: Sequence[Block]) -> list[str]:
         if number < last:
             wrong.append(f"{block} is in another place")
         last = max(last, number)
-        gates = () if block.gates is None else other.gates or ()
-        for what, one, expected in (
-            ("the skip path", other.skip, block.skip),
-            ("the gates", gates, block.gates or ()),
-        ):
-            if one != expected:
-                wrong.append(f"{block} has {what} {_told(one)}, stated {_told(expected)}")
+        if other.skip != block.skip:
+            wrong.append(f"{block} has the skip path {_told(other.skip)}, stated {_told(block.skip)}")
+        if block.gates not in (None, other.gates):
+            wrong.append(f"{block} has the gates {_told(other.gates or ())}, stated {_told(block.gates or ())}")
         if other.depth != block.depth:
             wrong.append(f"{block} is inside {other.depth} others, stated {block.depth}")
     return wrong + [f"{block} is mapped, not stated" for _, block in left]
