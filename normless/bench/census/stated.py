@@ -108,7 +108,7 @@ def _mapped(blocks: Sequence[ResidualBlock], depth: int) -> Iterator[Block]:
     """The blocks of a map, each before its inner ones."""
     for block in blocks:
         inside = {path for inner in block.inner for path in (*inner.branch, *inner.skip)}
-        gates = tuple(path for path in block.gates if path in block.branch)
+        gates = tuple(dict.fromkeys(path for path in block.gates if path in block.branch))
         whole = [[layer.path for layer in branch if layer.kind == "weight"] for branch in block.branches]
         yield Block(_without(whole, inside), tuple(dict.fromkeys(block.skip)), gates, depth, {})
         yield from _mapped(block.inner, depth + 1)
