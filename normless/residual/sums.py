@@ -107,8 +107,9 @@ class SumFinder:
         if self.flow[at].name == "sub":
             # x - f(x) is residual; f(x) - x is no more than a difference.
             candidates = [(skip, fork) for skip, fork in candidates if skip == terms[0]]
-        elif not candidates:
-            candidates = self._joined(at, terms)
+        elif not candidates or len(terms) > 2:
+            # Of several terms a branch may be a single chain where the skip path, joined from several, is none.
+            candidates += self._joined(at, terms)
         if not candidates:
             return None
         paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
@@ -138,8 +139,11 @@ class SumFinder:
         if fork is None or not self.flow[fork].floating or not self._is_closed(self.flow.between(fork, at), at):
             return []
         forks = []
-        for term in terms:
-            path = self.flow.between(fork, term)
+        paths = {term: self.flow.between(fork, term) for term in terms}
+        if not any(self._has_weight([*main_path(self.layers, path, end)]) for end, path in paths.items()):
+            # A sum of gated copies, x · g(x) + x · h(x), is a gate.
+            return []
+        for term, path in paths.items():
             joins = [self.flow[index] for index in path if len(self.layers.inputs(index)) > 1]
             if all(join.name in _SKIP_JOINS for join in joins) and not any(index in self.sums for index in path):
                 forks.append((term, fork))

@@ -110,6 +110,19 @@ def test_branches_and_sites_follow_the_additions(
     assert [(site.index, site.branch) for site in block.sites] == sites
 
 
+def test_several_branches_beside_a_skip_path_joined_from_two_layers() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        skip = net.norm(torch.cat((net.h(x)[..., :4], net.h(x.roll(1, 1))[..., 4:]), 2))
+        return 0.3 * net.g(net.f(x).relu()) + 0.7 * net.f(net.g(x).relu()) + skip
+
+    (block,) = map_of(forward).blocks
+    assert [[layer.path for layer in branch if layer.kind == "weight"] for branch in block.branches] == [
+        ["f", "g"],
+        ["g", "f"],
+    ]
+    assert set(block.skip) == {"h"}
+
+
 @pytest.mark.parametrize("forward", [
     lambda net, x: x + net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y))),
     lambda net, x: x + (net.f(y := net.norm(x)) + net.h(torch.relu(net.g(y)))),
@@ -139,6 +152,7 @@ NOT_RESIDUAL: dict[str, Forward] = {
     "gelu by hand": tanh_gelu_by_hand,
     "one linear map in two parts": lambda net, x: net.f(x) + net.g(x),
     "a merge of two streams": lambda net, x: net.g(torch.relu(net.f(x))) + net.h(torch.relu(net.stem(x))),
+    "two gates of one tensor": lambda net, x: x * net.g(net.f(x).relu()).sigmoid() + x * net.h(x).sigmoid(),
     "a difference": lambda net, x: net.f(x).relu() - x,
     "twice the same": lambda net, x: net.f(x + x),
     "a running mean": lambda net, x: net.f(x - x.mean(-1, keepdim=True)),

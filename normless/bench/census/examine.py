@@ -18,7 +18,7 @@ from torch import nn
 from torch.export import export
 
 import normless as nl
-from normless.bench.census import checks
+from normless.bench.census import checks, stated
 from normless.bench.census.checks import Given
 from normless.bench.census.networks import Network
 from normless.errors import NormlessError
@@ -34,8 +34,9 @@ class Row:
 
     `built`, `exported`, `mapped`, `folded` (where there is a batch norm) and those of schemes are "yes", or an error
     as `outcome_of` writes it. Checks are "" where they were not made, "yes", or what is wrong. `norms_by_hand` are
-    operators that may be norms and need not be. Seconds are those of an export, the second where it takes less than
-    10, of the map, and of skipinit(alpha=1).
+    operators that may be norms and need not be. `stated` is a check of the map against what people have
+    read in the source. Seconds are those of an export, the second where it takes less than 10, of the map, and of
+    skipinit(alpha=1).
     """
 
     package: str
@@ -51,6 +52,7 @@ class Row:
     inner_blocks: int = 0
     norms: int = 0
     unresolved: str = ""
+    stated: str = ""
     norms_before: str = ""
     skipinit_alpha_1: str = ""
     skipinit: str = ""
@@ -119,6 +121,9 @@ class _Examination:
             self.row.blocks, self.row.norms = mapped.depth, len(mapped.norms)
             self.row.inner_blocks = len(list(mapped.walk())) - mapped.depth
             self.row.unresolved = "; ".join(map(str, mapped.unresolved))[:600]
+        statement = stated.statements(self.network.package).get(self.network.text)
+        if statement is not None:
+            self._check("stated", lambda: "; ".join(stated.differences(statement, mapped))[:2000])
         first, *others = SCHEMES
         opened = self._try(_column(first), lambda: nl.convert(model, first, *inputs, **kwargs), "convert_seconds")
         converted = {first: opened}

@@ -35,6 +35,8 @@ was built, training, or in evaluation where its forward pass in training needs o
 - *wrong*: a check failed: α = 0 makes branch weights inert; α = 1 equals no norms; a fold equals the original to 1e-9
   in float64; a batch computes what its examples compute; the converted network has the original's blocks; the
   original is unchanged.
+- *stated right*: the map is as people have stated it from the source before they looked at one, of the networks with
+  a statement.
 - *ratio*: seconds of skipinit(α = 1) with all that it needs, relative to one export; the median.
 
 """
@@ -65,6 +67,7 @@ def _line(package: str, rows: pd.DataFrame) -> dict[str, object]:
         "raw": int(_any(ran, (*STEPS[1:], *CHECKS), "raw").sum()),
         "partial": int(((ran["no_norms"] != "yes") & (ran["no_norms"] != "")).sum()),
         "wrong": sum(1 for _ in wrong(ran)),
+        "stated right": f"{int((ran['stated'] == 'yes').sum())}/{int((ran['stated'] != '').sum())}",
         "ratio": "" if pd.isna(median) else f"{median:.2f}",
     }
 
@@ -127,6 +130,10 @@ def write_report(table: pd.DataFrame, path: Path) -> None:
         ],
         "Checks that failed": [
             (_code(name), package, f"{check}: {what}") for package, name, check, what in wrong(ran)
+        ],
+        "Maps that differ from what was stated": [
+            (_code(str(row["network"])), str(row["package"]), str(row["stated"]))
+            for row in ran[~ran["stated"].isin(("", "yes"))].to_dict("records")
         ],
     }
     for title, rows in sections.items():
