@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from math import gcd
+from copy import deepcopy
+from itertools import accumulate, pairwise
+from math import gcd, sqrt
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
+from normless.edits.transformer import encoder_and_decoder, makes_queries
 from normless.errors import UnsupportedEditError
-from normless.nn import ScalarAffine, batch_norms
+from normless.nn import Pointwise, ScalarAffine, batch_norms
+from normless.nn.affine import outputs_of
+from normless.nn.channels import has_channels_first
+from normless.nn.function import Function
+from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
 
 Family = Literal["ghost", "partial", "alternating", "group"]
@@ -119,6 +127,125 @@ class OnlyTopNorm(Edit):
             surgery.record(path, f"{describe(norm)} after it")
 
 
+@edit
+class PointwiseNorms(Edit):
+    """Every norm becomes γ·φ(αx + s) + β, with the γ and β that it has (Zhu et al. 2025; Chen et al. 2025).
+
+    Args:
+        function: φ, `tanh` or `erf`.
+        alpha, shift: α and s at the start, learned numbers of each norm; no s if None.
+        attention_alpha: α at the start of the norms that the queries of an attention read; `alpha` if None.
+    """
+
+    function: Literal["tanh", "erf"]
+    alpha: float = 0.5
+    attention_alpha: float | None = None
+    shift: float | None = None
+
+    def apply(self, surgery: Surgery) -> None:
+        norms = [surgery.map.by_path[path] for path in surgery.map.norms]
+        if not norms:
+            raise surgery.unsupported("", "it has no normalization to replace")
+        read = {one.input for one in surgery.map.layers() if makes_queries(surgery, one)}
+        if self.attention_alpha is not None and read.isdisjoint(surgery.map.norms):
+            raise surgery.unsupported("", "no queries, known by the names of weights, read a norm's output")
+        for layer in norms:
+            own = self.attention_alpha if layer.path in read else None
+            self._replace(surgery, layer, float(self.alpha if own is None else own))
+
+    def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
+        path = layer.path
+        if ":" in path:
+            raise surgery.unsupported(path, "it is a function in the forward code, no module to be replaced")
+        old, rest = surgery.single(path), _inside(surgery, layer)
+        affine = (layer.gamma, next((name for name in layer.parameters if name != layer.gamma), None))
+        gamma, beta = (None if name is None else surgery.model.get_parameter(name) for name in affine)
+        if gamma is not None and layer.offset:
+            gamma = nn.Parameter(gamma.detach() + layer.offset, gamma.requires_grad)
+        new: nn.Module = Pointwise(self.function, alpha, self.shift, gamma, beta, has_channels_first(old))
+        new.to(next(iter((*old.parameters(), *surgery.model.parameters()))))
+        for reader in surgery.map.readers.get(path, ()):
+            surgery.not_in_place(reader)
+        surgery.record(path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
+        surgery.replace(path, nn.Sequential(OrderedDict(pointwise=new, **rest)) if rest else new)
+
+
+@edit
+class LayerNormScaling(Edit):
+    """Norms ahead of branches times 1/√l, l the transformer layer in its stack, from 1 (Sun et al. 2025).
+
+    Args:
+        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
+    """
+
+    decoder: str = "decoder"
+
+    def apply(self, surgery: Surgery) -> None:
+        for stack in encoder_and_decoder(surgery, self.decoder):
+            attends = [any(makes_queries(surgery, one) for one in block.branch_layers) for block in stack]
+            # A cross attention begins no layer; where attention and feed-forward are one branch, every block does.
+            begins = [one and (all(attends) or not before) for before, one in pairwise([False, *attends])]
+            for number, block in zip(accumulate(begins), stack, strict=True):
+                if not number:
+                    raise surgery.unsupported(block.name, "it is no attention, with which a transformer layer begins")
+                for norm in _norms_ahead(surgery, block):
+                    path, factor = surgery.own_path(norm), 1 / sqrt(number)
+                    parts = OrderedDict(norm=surgery.get(path), factor=Function(torch.mul, (factor,)))
+                    surgery.replace(path, nn.Sequential(parts))
+                    surgery.record(path, f"output × {factor:.4g}")
+
+
+@edit
+class BranchEndNorms(Edit):
+    """A norm at the end of every branch, as the one ahead of it: x + N(f(N(x))) (Kim et al. 2025; Ding et al. 2021).
+
+    Dropout and layer scale that are modules after the branch's last layer come after the norm. γ starts at `gamma`.
+    """
+
+    gamma: float = 1.0
+
+    def apply(self, surgery: Surgery) -> None:
+        for block in surgery.blocks():
+            ahead = _norms_ahead(surgery, block)
+            for position, (branch, end) in enumerate(zip(block.branches, block.ends, strict=True)):
+                if end is not None and end.kind == "norm":
+                    raise surgery.unsupported(block.name, f"its branch ends in a normalization already, {end.path}")
+                like = next((norm for norm in ahead if norm in branch), ahead[0])
+                norm = self._fresh(surgery, like, surgery.last_weight(block, branch)).train(surgery.model.training)
+                last = next((one for one in branch if end is not None and one.input == end.path), None)
+                if last is not None and last.kind in ("dropout", "scale") and surgery.stands_alone(last):
+                    parts = OrderedDict(norm=norm, last=surgery.get(last.path))
+                    surgery.replace(last.path, nn.Sequential(parts))
+                else:
+                    surgery.sums(block)[position].norm_branch = norm
+                surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
+
+    def _fresh(self, surgery: Surgery, like: Layer, last: str) -> nn.Module:
+        """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
+        old, gamma = surgery.get(surgery.own_path(like)), (like.gamma or "").rpartition(".")[2]
+        width = outputs_of(surgery.get(last.partition(":")[0]), surgery.weight_of(surgery.map.by_path[last]))
+        if isinstance(old, _BatchNorm):
+            norm, gamma = _batch_norm_like(surgery, last), "weight"
+        elif list(old.children()) or any(one.numel() != width for one in old.parameters()):
+            raise surgery.unsupported(
+                last, f"no {describe(old)} as ahead of the branch is known for {width} channels"
+            )
+        else:
+            norm = deepcopy(old)
+        for name, parameter in norm.named_parameters():
+            nn.init.constant_(parameter.requires_grad_(), self.gamma - like.offset if name == gamma else 0.0)
+        return norm
+
+
+def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
+    """The norms that the branches of a block begin with; refused where one begins with anything else."""
+    first = dict.fromkeys(next(iter(block.shared_layers + branch), None) for branch in block.branches)
+    norms = [layer for layer in first if layer is not None and layer.kind == "norm"]
+    if len(norms) < len(first):
+        raise surgery.unsupported(block.name, "its branch does not begin with a normalization, which is needed there")
+    return norms
+
+
 def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
     """Let the classifier's input pass a module, after those that it passes already."""
     module.train(classifier.training)
@@ -136,14 +263,20 @@ def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
             surgery.remove_function(layer)
             surgery.record(path, f"{layer.description} removed")
             continue
-        old = surgery.single(path)
-        extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
-        if layer.gamma is not None and extra:
-            reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
-            raise surgery.unsupported(path, reason)
-        rest = OrderedDict((name, child) for name, child in old.named_children() if f"{path}.{name}" in known)
+        old, rest = surgery.single(path), _inside(surgery, layer)
         surgery.remove(path, nn.Sequential(rest) if rest else nn.Identity())
         surgery.record(path, f"{describe(old)} removed")
+
+
+def _inside(surgery: Surgery, layer: Layer) -> OrderedDict[str, nn.Module]:
+    """The activation and dropout inside a norm's module; refused where they and the norm are one formula."""
+    norm = surgery.get(layer.path)
+    extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
+    if layer.gamma is not None and extra:
+        reason = f"a {type(norm).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+        raise surgery.unsupported(layer.path, reason)
+    paths = {name: f"{layer.path}.{name}" for name, _ in norm.named_children()}
+    return OrderedDict((name, surgery.get(path)) for name, path in paths.items() if path in surgery.map.by_path)
 
 
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
