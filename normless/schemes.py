@@ -298,5 +298,5 @@ def peri_norm(gamma: float = 1.0) -> Edits:
 
 @SCHEMES.register()
 def weight_standardization(groups: int | None = 32) -> Edits:
-    """Convolutions of standardized weights, with group norms or, for None, the norms as they are (Qiao et al. 2019)."""
+    """Convolutions of standardized weights, with group norms or, for None, its own norms (Qiao et al. 2019)."""
     return (*(group_norm(groups) if groups is not None else ()), edits.StandardizeConvolutions())

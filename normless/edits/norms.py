@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from copy import deepcopy
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import gcd, sqrt
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from normless.edits.surgery import Surgery
 from normless.edits.transformer import encoder_and_decoder, makes_queries
 from normless.errors import UnsupportedEditError
 from normless.nn import Pointwise, ScalarAffine, batch_norms
-from normless.nn.affine import outputs_of
 from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
@@ -143,31 +142,29 @@ class PointwiseNorms(Edit):
     shift: float | None = None
 
     def apply(self, surgery: Surgery) -> None:
-        norms = [surgery.map.by_path[path] for path in surgery.map.norms]
-        if not norms:
-            raise surgery.unsupported("", "it has no normalization to replace")
-        read = {one.input for one in surgery.map.layers() if makes_queries(surgery, one)}
-        if self.attention_alpha is not None and read.isdisjoint(surgery.map.norms):
-            raise surgery.unsupported("", "no queries, known by the names of weights, read a norm's output")
-        for layer in norms:
-            own = self.attention_alpha if layer.path in read else None
-            self._replace(surgery, layer, float(self.alpha if own is None else own))
+        before, attention = "", set[str]()
+        for layer in surgery.map.layers():
+            before = layer.path if layer.kind == "norm" else before
+            attention |= {before} if makes_queries(surgery, layer) else set()
+        if not surgery.map.norms or (self.attention_alpha is not None and not any(attention)):
+            what = "that an attention reads" if surgery.map.norms else "to replace"
+            raise surgery.unsupported("", f"it has no normalization {what}")
+        for path in surgery.map.norms:
+            own = self.attention_alpha if path in attention else None
+            self._replace(surgery, surgery.map.by_path[path], float(self.alpha if own is None else own))
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
-        path = layer.path
-        if ":" in path:
-            raise surgery.unsupported(path, "it is a function in the forward code, no module to be replaced")
-        old, rest = surgery.single(path), _inside(surgery, layer)
+        old, new = _module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
         affine = (layer.gamma, next((name for name in layer.parameters if name != layer.gamma), None))
-        gamma, beta = (None if name is None else surgery.model.get_parameter(name) for name in affine)
-        if gamma is not None and layer.offset:
-            gamma = nn.Parameter(gamma.detach() + layer.offset, gamma.requires_grad)
-        new: nn.Module = Pointwise(self.function, alpha, self.shift, gamma, beta, has_channels_first(old))
-        new.to(next(iter((*old.parameters(), *surgery.model.parameters()))))
-        for reader in surgery.map.readers.get(path, ()):
+        new.weight, new.bias = (None if name is None else surgery.model.get_parameter(name) for name in affine)
+        if new.weight is not None and layer.offset:
+            new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
+        new.channels_first = has_channels_first(old)
+        new.to(next(chain(old.parameters(), surgery.model.parameters())))
+        for reader in surgery.map.readers.get(layer.path, ()):
             surgery.not_in_place(reader)
-        surgery.record(path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
-        surgery.replace(path, nn.Sequential(OrderedDict(pointwise=new, **rest)) if rest else new)
+        surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
+        _replace_norm(surgery, layer, new)
 
 
 @edit
@@ -210,26 +207,23 @@ class BranchEndNorms(Edit):
             for position, (branch, end) in enumerate(zip(block.branches, block.ends, strict=True)):
                 if end is not None and end.kind == "norm":
                     raise surgery.unsupported(block.name, f"its branch ends in a normalization already, {end.path}")
-                like = next((norm for norm in ahead if norm in branch), ahead[0])
-                norm = self._fresh(surgery, like, surgery.last_weight(block, branch)).train(surgery.model.training)
-                last = next((one for one in branch if end is not None and one.input == end.path), None)
-                if last is not None and last.kind in ("dropout", "scale") and surgery.stands_alone(last):
-                    parts = OrderedDict(norm=norm, last=surgery.get(last.path))
-                    surgery.replace(last.path, nn.Sequential(parts))
+                norm = self._fresh(surgery, ahead[0], surgery.last_weight(block, branch))
+                norm.train(surgery.model.training)
+                after = branch[branch.index(end) + 1 :] if end is not None else ()
+                if after and after[0].kind in ("dropout", "scale") and surgery.stands_alone(after[0]):
+                    parts = OrderedDict(norm=norm, factor=surgery.get(after[0].path))
+                    surgery.replace(after[0].path, nn.Sequential(parts))
                 else:
                     surgery.sums(block)[position].norm_branch = norm
                 surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
 
     def _fresh(self, surgery: Surgery, like: Layer, last: str) -> nn.Module:
         """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
-        old, gamma = surgery.get(surgery.own_path(like)), (like.gamma or "").rpartition(".")[2]
-        width = outputs_of(surgery.get(last.partition(":")[0]), surgery.weight_of(surgery.map.by_path[last]))
+        old, gamma = _module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
         if isinstance(old, _BatchNorm):
             norm, gamma = _batch_norm_like(surgery, last), "weight"
-        elif list(old.children()) or any(one.numel() != width for one in old.parameters()):
-            raise surgery.unsupported(
-                last, f"no {describe(old)} as ahead of the branch is known for {width} channels"
-            )
+        elif list(old.children()):
+            raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
         else:
             norm = deepcopy(old)
         for name, parameter in norm.named_parameters():
@@ -254,29 +248,35 @@ def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
-    known = surgery.map.by_path
     for path in [path for path in surgery.map.norms if path != kept]:
-        layer = known[path]
+        layer = surgery.map.by_path[path]
         for reader in surgery.map.readers.get(path, ()):
             surgery.not_in_place(reader)
         if ":" in path:
             surgery.remove_function(layer)
             surgery.record(path, f"{layer.description} removed")
-            continue
-        old, rest = surgery.single(path), _inside(surgery, layer)
-        surgery.remove(path, nn.Sequential(rest) if rest else nn.Identity())
-        surgery.record(path, f"{describe(old)} removed")
+        else:
+            surgery.record(path, f"{describe(surgery.single(path))} removed")
+            _replace_norm(surgery, layer, nn.Identity())
+            surgery.removed.add(path)
 
 
-def _inside(surgery: Surgery, layer: Layer) -> OrderedDict[str, nn.Module]:
-    """The activation and dropout inside a norm's module; refused where they and the norm are one formula."""
-    norm = surgery.get(layer.path)
+def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:
+    """The module of a norm; a function is refused."""
+    if ":" in layer.path:
+        raise surgery.unsupported(layer.path, "it is a function in the forward code, no module to be replaced")
+    return surgery.get(layer.path)
+
+
+def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
+    """Put a module in the place of a norm; an activation or dropout inside that stays, under its own name."""
+    path, old = layer.path, surgery.get(layer.path)
     extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
     if layer.gamma is not None and extra:
-        reason = f"a {type(norm).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
-        raise surgery.unsupported(layer.path, reason)
-    paths = {name: f"{layer.path}.{name}" for name, _ in norm.named_children()}
-    return OrderedDict((name, surgery.get(path)) for name, path in paths.items() if path in surgery.map.by_path)
+        reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+        raise surgery.unsupported(path, reason)
+    rest = [(name, one) for name, one in old.named_children() if f"{path}.{name}" in surgery.map.by_path]
+    surgery.replace(path, nn.Sequential(OrderedDict([("norm", new), *rest])) if rest else new)
 
 
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
@@ -308,9 +308,8 @@ class ReplaceNorms(Edit):
         if not surgery.map.norms:
             raise surgery.unsupported("", "it has no normalization to replace")
         for path in surgery.map.norms:
-            if ":" in path:
-                raise surgery.unsupported(path, "it is a function in the forward code, no module to be replaced")
-            old = surgery.get(path)
+            layer = surgery.map.by_path[path]
+            old = _module_of(surgery, layer)
             if not isinstance(old, _TORCH_FAMILY):
                 raise surgery.unsupported(
                     path, f"it is a {describe(old)}, not a batch norm of vectors, images or volumes"
@@ -318,7 +317,7 @@ class ReplaceNorms(Edit):
             with surgery.refusing_at(path):
                 new = self._variant(old)
             _take_over(old, new)
-            surgery.replace(path, new)
+            _replace_norm(surgery, layer, new)
             surgery.record(path, f"{describe(old)} → {describe(new)}")
 
     def _variant(self, old: _BatchNorm) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Activations between scalar biases, φ(x + b₁) + b₂ or φ(s·x + b₁) + b₂, and γ·φ(αx + s) + β in the place of a norm."""
+"""Activations between scalar biases, φ(x + b₁) + b₂ or φ(s·x + b₁) + b₂; γ·φ(αx + s) + β in the place of norms."""
 
 from __future__ import annotations
 
@@ -62,23 +62,19 @@ class Pointwise(nn.Module):
 
     Attributes:
         alpha, shift: α and s, one element each, s or None.
-        weight, bias: γ and β, or None; of the second axis where `channels_first` and they are vectors, else the last.
+        weight, bias: γ and β or None, vectors of the second axis of x if `channels_first`, else of its last axes.
     """
 
-    def __init__(
-        self,
-        function: Literal["tanh", "erf"],
-        alpha: float,
-        shift: float | None = None,
-        weight: nn.Parameter | None = None,
-        bias: nn.Parameter | None = None,
-        channels_first: bool = False,
-    ) -> None:
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, function: Literal["tanh", "erf"], alpha: float, shift: float | None = None) -> None:
         super().__init__()
-        self.function, self.channels_first = function, channels_first
+        self.function, self.channels_first = function, False
         self.alpha = nn.Parameter(one_element(alpha))
         self.shift = None if shift is None else nn.Parameter(one_element(shift))
-        self.weight, self.bias = weight, bias
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
 
     def forward(self, x: Tensor) -> Tensor:
         y = x * self.alpha.to(x.dtype)
@@ -89,5 +85,4 @@ class Pointwise(nn.Module):
 
     def placed(self, values: Tensor, x: Tensor) -> Tensor:
         """γ or β shaped to broadcast over x, of its dtype."""
-        is_second = self.channels_first and values.dim() == 1
-        return (per_channel(values, x) if is_second else values).to(x.dtype)
+        return (per_channel(values, x) if self.channels_first else values).to(x.dtype)
