@@ -35,7 +35,7 @@ SIZES = {
 
 
 class Reference(nn.Module):
-    """γ·φ(αx + s) + β as published, γ and β shaped beforehand; torch's encoder layers compare an `eps`."""
+    """γ·φ(αx + s) + β as published, γ and β shaped beforehand; torch's encoder layers read `eps`."""
 
     eps = 0.0
 
@@ -43,12 +43,12 @@ class Reference(nn.Module):
         super().__init__()
         self.function = function
         self.alpha, self.shift = nn.Parameter(torch.tensor([alpha])), nn.Parameter(torch.zeros(1))
-        self.gamma, self.beta = gamma, beta
+        self.weight, self.bias = gamma, beta
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.function(self.alpha * x + self.shift)
-        y = y if self.gamma is None else y * self.gamma
-        return y if self.beta is None else y + self.beta
+        y = y if self.weight is None else y * self.weight
+        return y if self.bias is None else y + self.bias
 
 
 def by_hand(model: nn.Module, function: Callable[[Tensor], Tensor], alpha: float) -> nn.Module:
@@ -134,9 +134,15 @@ def conversion(name: str, scheme: str, **options: Any) -> tuple[nn.Module, nn.Mo
     return model, net, inputs
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+DERF = ("derf(alpha=0.7)", torch.erf, 0.7)
+
+
 @pytest.mark.parametrize(
-    ("scheme", "function", "alpha"), [("dyt", torch.tanh, 0.5), ("derf(alpha=0.7)", torch.erf, 0.7)]
+    ("name", "scheme", "function", "alpha"),
+    [
+        *((name, "dyt", torch.tanh, 0.5) for name in NETWORKS),
+        *((name, *DERF) for name in ("gpt2", "wide resnet", "torch post-norm")),
+    ],
 )
 def test_norms_become_the_published_functions(name: str, scheme: str, function: Any, alpha: float) -> None:
     model, net, inputs = conversion(name, scheme)
@@ -183,10 +189,10 @@ def test_a_fused_activation_stays_and_one_in_place_overwrites_nothing_that_is_ne
 def test_roles_of_the_parameters() -> None:
     """As in the published code for images, nothing of DyT decays: γ and α are factors, β and s are biases."""
     for scheme, scalars in (("dyt", 1), ("derf", 2)):
-        _, net, _ = conversion("timm vit", scheme)
+        _, net, _ = conversion("torch pre-norm", scheme)
         groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
-        assert len(groups["layer_scale"]["params"]) == 13
-        assert len(groups["scalars"]["params"]) == 13 * scalars
+        assert len(groups["layer_scale"]["params"]) == 6
+        assert len(groups["scalars"]["params"]) == 6 * scalars
         own = {id(one) for module in net.modules() if isinstance(module, Pointwise) for one in module.parameters()}
         assert own.isdisjoint(map(id, groups["weights"]["params"]))
         assert all(group["weight_decay"] == 0 for name, group in groups.items() if name != "weights")
