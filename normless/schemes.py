@@ -265,3 +265,38 @@ def t_fixup() -> Edits:
 def rezero(keep_scale: KeepingScale = True) -> Edits:
     """No norms, a multiplier from zero on every branch (Bachlechner et al. 2020, ReZero, equation 2)."""
     return (*none(keep_scale), edits.BranchMultiplier(0.0))
+
+
+@SCHEMES.register()
+def dyt(alpha: float = 0.5, attention_alpha: float | None = None) -> Edits:
+    """γ·tanh(αx) + β in the place of every norm (Zhu et al. 2025, Transformers without Normalization, section 4).
+
+    Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
+    0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
+    """
+    return (edits.PointwiseNorms("tanh", alpha, attention_alpha),)
+
+
+@SCHEMES.register()
+def derf(alpha: float = 0.5, shift: float = 0.0) -> Edits:
+    """γ·erf(αx + s) + β in the place of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers)."""
+    return (edits.PointwiseNorms("erf", alpha, shift=shift),)
+
+
+@SCHEMES.register()
+def layer_norm_scaling() -> Edits:
+    """Norms ahead of branches times 1/√l in layer l (Sun et al. 2025, The Curse of Depth)."""
+    return (edits.LayerNormScaling(),)
+
+
+@SCHEMES.register("sandwich_norm")
+@SCHEMES.register()
+def peri_norm(gamma: float = 1.0) -> Edits:
+    """A norm at the end of every branch too (Kim et al. 2025, Peri-LN; Ding et al. 2021, CogView, Sandwich-LN)."""
+    return (edits.BranchEndNorms(gamma),)
+
+
+@SCHEMES.register()
+def weight_standardization(groups: int | None = 32) -> Edits:
+    """Convolutions of standardized weights, with group norms or, for None, its own norms (Qiao et al. 2019)."""
+    return (*(group_norm(groups) if groups is not None else ()), edits.StandardizeConvolutions())

@@ -19,12 +19,16 @@ from normless.edits.initialization import ZeroClassifier as ZeroClassifier
 from normless.edits.initialization import ZeroLastGamma as ZeroLastGamma
 from normless.edits.keep_scale import KeepScale as KeepScale
 from normless.edits.normalizer_free import PredictedVariance as PredictedVariance
+from normless.edits.normalizer_free import StandardizeConvolutions as StandardizeConvolutions
 from normless.edits.normalizer_free import StandardizeWeights as StandardizeWeights
+from normless.edits.norms import BranchEndNorms as BranchEndNorms
 from normless.edits.norms import HeadDropout as HeadDropout
 from normless.edits.norms import KeepLayerNorms as KeepLayerNorms
+from normless.edits.norms import LayerNormScaling as LayerNormScaling
 from normless.edits.norms import NormOnSkip as NormOnSkip
 from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
+from normless.edits.norms import PointwiseNorms as PointwiseNorms
 from normless.edits.norms import RemoveNorms as RemoveNorms
 from normless.edits.norms import ReplaceNorms as ReplaceNorms
 from normless.edits.surgery import Change as Change

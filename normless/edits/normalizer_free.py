@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import isfinite, sqrt
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
@@ -56,6 +57,24 @@ class StandardizeWeights(Edit):
             raise surgery.unsupported(activation.path, reason)
         new.scale *= gain
         surgery.record(layer.path, "weight standardized" if gain == 1 else f"weight standardized, × {gain:.4g}")
+
+
+@edit
+class StandardizeConvolutions(Edit):
+    """Convolutions have weights Ŵ_i = (W_i - μ_i) / σ_i per output channel, without a gain (Qiao et al. 2019)."""
+
+    def apply(self, surgery: Surgery) -> None:
+        layers = [one for one in surgery.weight_layers() if not one.gating and ":" not in one.path]
+        layers = [one for one in layers if isinstance(surgery.get(one.path), _ConvNd)]
+        if not any(one in block.branch_layers for one in layers for block in surgery.blocks()):
+            raise surgery.unsupported("", "it is for convolutional networks, and no branch has a convolution")
+        for layer in layers:
+            old = surgery.affine(layer.path)
+            with surgery.refusing_at(layer.path):
+                new = scaled_std(old)
+            new.gain, new.scale = None, sqrt(new.weight[0].numel())
+            surgery.replace(layer.path, new)
+            surgery.record(layer.path, "weight standardized, no gain")
 
 
 def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:

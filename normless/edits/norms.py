@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from math import gcd
+from copy import deepcopy
+from itertools import accumulate, chain, pairwise
+from math import gcd, sqrt
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
+from normless.edits.transformer import encoder_and_decoder, makes_queries
 from normless.errors import UnsupportedEditError
-from normless.nn import ScalarAffine, batch_norms
+from normless.nn import Pointwise, ScalarAffine, batch_norms
+from normless.nn.channels import has_channels_first
+from normless.nn.function import Function
+from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
 
 Family = Literal["ghost", "partial", "alternating", "group"]
@@ -119,6 +126,120 @@ class OnlyTopNorm(Edit):
             surgery.record(path, f"{describe(norm)} after it")
 
 
+@edit
+class PointwiseNorms(Edit):
+    """Every norm becomes γ·φ(αx + s) + β, with the γ and β that it has (Zhu et al. 2025; Chen et al. 2025).
+
+    Args:
+        function: φ, `tanh` or `erf`.
+        alpha, shift: α and s at the start, learned numbers of each norm; no s if None.
+        attention_alpha: α at the start of the norms that the queries of an attention read; `alpha` if None.
+    """
+
+    function: Literal["tanh", "erf"]
+    alpha: float = 0.5
+    attention_alpha: float | None = None
+    shift: float | None = None
+
+    def apply(self, surgery: Surgery) -> None:
+        before, attention = "", set[str]()
+        for layer in surgery.map.layers():
+            before = layer.path if layer.kind == "norm" else before
+            attention |= {before} if makes_queries(surgery, layer) else set()
+        if not surgery.map.norms or (self.attention_alpha is not None and not any(attention)):
+            what = "that an attention reads" if surgery.map.norms else "to replace"
+            raise surgery.unsupported("", f"it has no normalization {what}")
+        for path in surgery.map.norms:
+            own = self.attention_alpha if path in attention else None
+            self._replace(surgery, surgery.map.by_path[path], float(self.alpha if own is None else own))
+
+    def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
+        old, new = _module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
+        affine = (layer.gamma, next((name for name in layer.parameters if name != layer.gamma), None))
+        new.weight, new.bias = (None if name is None else surgery.model.get_parameter(name) for name in affine)
+        if new.weight is not None and layer.offset:
+            new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
+        new.channels_first = has_channels_first(old)
+        new.to(next(chain(old.parameters(), surgery.model.parameters())))
+        for reader in surgery.map.readers.get(layer.path, ()):
+            surgery.not_in_place(reader)
+        surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
+        _replace_norm(surgery, layer, new)
+
+
+@edit
+class LayerNormScaling(Edit):
+    """Norms ahead of branches times 1/√l, l the transformer layer in its stack, from 1 (Sun et al. 2025).
+
+    Args:
+        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
+    """
+
+    decoder: str = "decoder"
+
+    def apply(self, surgery: Surgery) -> None:
+        for stack in encoder_and_decoder(surgery, self.decoder):
+            attends = [any(makes_queries(surgery, one) for one in block.branch_layers) for block in stack]
+            # A cross attention begins no layer; where attention and feed-forward are one branch, every block does.
+            begins = [one and (all(attends) or not before) for before, one in pairwise([False, *attends])]
+            for number, block in zip(accumulate(begins), stack, strict=True):
+                if not number:
+                    raise surgery.unsupported(block.name, "it is no attention, with which a transformer layer begins")
+                for norm in _norms_ahead(surgery, block):
+                    path, factor = surgery.own_path(norm), 1 / sqrt(number)
+                    parts = OrderedDict(norm=surgery.get(path), factor=Function(torch.mul, (factor,)))
+                    surgery.replace(path, nn.Sequential(parts))
+                    surgery.record(path, f"output × {factor:.4g}")
+
+
+@edit
+class BranchEndNorms(Edit):
+    """A norm at the end of every branch, as the one ahead of it: x + N(f(N(x))) (Kim et al. 2025; Ding et al. 2021).
+
+    Dropout and layer scale that are modules after the branch's last layer come after the norm. γ starts at `gamma`.
+    """
+
+    gamma: float = 1.0
+
+    def apply(self, surgery: Surgery) -> None:
+        for block in surgery.blocks():
+            ahead = _norms_ahead(surgery, block)
+            for position, (branch, end) in enumerate(zip(block.branches, block.ends, strict=True)):
+                if end is not None and end.kind == "norm":
+                    raise surgery.unsupported(block.name, f"its branch ends in a normalization already, {end.path}")
+                norm = self._fresh(surgery, ahead[0], surgery.last_weight(block, branch))
+                norm.train(surgery.model.training)
+                after = branch[branch.index(end) + 1 :] if end is not None else ()
+                if after and after[0].kind in ("dropout", "scale") and surgery.stands_alone(after[0]):
+                    parts = OrderedDict(norm=norm, factor=surgery.get(after[0].path))
+                    surgery.replace(after[0].path, nn.Sequential(parts))
+                else:
+                    surgery.sums(block)[position].norm_branch = norm
+                surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
+
+    def _fresh(self, surgery: Surgery, like: Layer, last: str) -> nn.Module:
+        """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
+        old, gamma = _module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
+        if isinstance(old, _BatchNorm):
+            norm, gamma = _batch_norm_like(surgery, last), "weight"
+        elif list(old.children()):
+            raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
+        else:
+            norm = deepcopy(old)
+        for name, parameter in norm.named_parameters():
+            nn.init.constant_(parameter.requires_grad_(), self.gamma - like.offset if name == gamma else 0.0)
+        return norm
+
+
+def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
+    """The norms that the branches of a block begin with; refused where one begins with anything else."""
+    first = dict.fromkeys(next(iter(block.shared_layers + branch), None) for branch in block.branches)
+    norms = [layer for layer in first if layer is not None and layer.kind == "norm"]
+    if len(norms) < len(first):
+        raise surgery.unsupported(block.name, "its branch does not begin with a normalization, which is needed there")
+    return norms
+
+
 def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
     """Let the classifier's input pass a module, after those that it passes already."""
     module.train(classifier.training)
@@ -127,23 +248,35 @@ def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
-    known = surgery.map.by_path
     for path in [path for path in surgery.map.norms if path != kept]:
-        layer = known[path]
+        layer = surgery.map.by_path[path]
         for reader in surgery.map.readers.get(path, ()):
             surgery.not_in_place(reader)
         if ":" in path:
             surgery.remove_function(layer)
             surgery.record(path, f"{layer.description} removed")
-            continue
-        old = surgery.single(path)
-        extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
-        if layer.gamma is not None and extra:
-            reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
-            raise surgery.unsupported(path, reason)
-        rest = OrderedDict((name, child) for name, child in old.named_children() if f"{path}.{name}" in known)
-        surgery.remove(path, nn.Sequential(rest) if rest else nn.Identity())
-        surgery.record(path, f"{describe(old)} removed")
+        else:
+            surgery.record(path, f"{describe(surgery.single(path))} removed")
+            _replace_norm(surgery, layer, nn.Identity())
+            surgery.removed.add(path)
+
+
+def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:
+    """The module of a norm; a function is refused."""
+    if ":" in layer.path:
+        raise surgery.unsupported(layer.path, "it is a function in the forward code, no module to be replaced")
+    return surgery.get(layer.path)
+
+
+def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
+    """Put a module in the place of a norm; an activation or dropout inside that stays, under its own name."""
+    path, old = layer.path, surgery.get(layer.path)
+    extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
+    if layer.gamma is not None and extra:
+        reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+        raise surgery.unsupported(path, reason)
+    rest = [(name, one) for name, one in old.named_children() if f"{path}.{name}" in surgery.map.by_path]
+    surgery.replace(path, nn.Sequential(OrderedDict([("norm", new), *rest])) if rest else new)
 
 
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
@@ -175,9 +308,8 @@ class ReplaceNorms(Edit):
         if not surgery.map.norms:
             raise surgery.unsupported("", "it has no normalization to replace")
         for path in surgery.map.norms:
-            if ":" in path:
-                raise surgery.unsupported(path, "it is a function in the forward code, no module to be replaced")
-            old = surgery.get(path)
+            layer = surgery.map.by_path[path]
+            old = _module_of(surgery, layer)
             if not isinstance(old, _TORCH_FAMILY):
                 raise surgery.unsupported(
                     path, f"it is a {describe(old)}, not a batch norm of vectors, images or volumes"
@@ -185,7 +317,7 @@ class ReplaceNorms(Edit):
             with surgery.refusing_at(path):
                 new = self._variant(old)
             _take_over(old, new)
-            surgery.replace(path, new)
+            _replace_norm(surgery, layer, new)
             surgery.record(path, f"{describe(old)} → {describe(new)}")
 
     def _variant(self, old: _BatchNorm) -> nn.Module:

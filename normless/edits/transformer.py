@@ -72,6 +72,13 @@ def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
     return weight.chunk(len(uses), axis)[uses.index("value")]
 
 
+def makes_queries(surgery: Surgery, layer: Layer) -> bool:
+    """Whether a layer makes the queries of an attention, alone or among others, by the names of its weights."""
+    names = [one for one in layer.parameters if layer.kind == "weight" and surgery.model.get_parameter(one).dim() > 1]
+    uses = {use for name in names for use in _uses(surgery, layer, name)[0]}
+    return "query" in uses or (uses == {"other"} and any(_name(name) in _PACKED_OTHERWISE for name in names))
+
+
 def encoder_and_decoder(
     surgery: Surgery, decoder: str
 ) -> tuple[tuple[ResidualBlock, ...], tuple[ResidualBlock, ...]]:

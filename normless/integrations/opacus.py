@@ -96,10 +96,10 @@ def sum_gradients(layer: ResidualSum, activations: list[Tensor], backprops: Tens
 
     They are factor · b · ⟨backprops, branch⟩ over each example, shape (B, 1), or over each of its channels, (B, C).
     """
-    if layer.norm_total is not None:
+    if layer.norm_total is not None or layer.norm_branch is not None:
         raise NotImplementedError(
             "Per-example gradients of a residual sum's multiplier need the gradient of the sum itself; this one has "
-            "a norm after it. Convert with a scheme that does not combine a multiplier with a norm after the sum."
+            "a norm inside. Convert with a scheme that does not combine a multiplier with norms at the sum."
         )
     multiplier = cast(Tensor, layer.multiplier)
     constant = layer.factor * layer.branch_factor

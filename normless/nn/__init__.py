@@ -1,5 +1,6 @@
 """The few layers normless needs beyond torch's own."""
 
+from normless.nn.activation import Pointwise as Pointwise
 from normless.nn.activation import ScaledActivation as ScaledActivation
 from normless.nn.activation import ShiftedActivation as ShiftedActivation
 from normless.nn.affine import ScalarAffine as ScalarAffine

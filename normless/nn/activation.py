@@ -1,12 +1,14 @@
-"""Activations between two scalar biases, φ(x + b₁) + b₂, and of a scaled input, φ(s·x + b₁) + b₂."""
+"""Activations between scalar biases, φ(x + b₁) + b₂ or φ(s·x + b₁) + b₂; γ·φ(αx + s) + β in the place of norms."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from normless.nn.affine import one_element, register_part
+from normless.nn.channels import per_channel
 
 
 class ShiftedActivation(nn.Module):
@@ -53,3 +55,34 @@ class ScaledActivation(ShiftedActivation):
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:.4g}"
+
+
+class Pointwise(nn.Module):
+    """γ·φ(αx + s) + β, φ tanh (DyT, Zhu et al. 2025, section 4) or erf (Derf, Chen et al. 2025), of the shape of x.
+
+    Attributes:
+        alpha, shift: α and s, one element each, s or None.
+        weight, bias: γ and β or None, vectors of the second axis of x if `channels_first`, else of its last axes.
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, function: Literal["tanh", "erf"], alpha: float, shift: float | None = None) -> None:
+        super().__init__()
+        self.function, self.channels_first = function, False
+        self.alpha = nn.Parameter(one_element(alpha))
+        self.shift = None if shift is None else nn.Parameter(one_element(shift))
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.alpha.to(x.dtype)
+        y = y if self.shift is None else y + self.shift.to(x.dtype)
+        y = torch.tanh(y) if self.function == "tanh" else torch.erf(y)
+        y = y if self.weight is None else y * self.placed(self.weight, y)
+        return y if self.bias is None else y + self.placed(self.bias, y)
+
+    def placed(self, values: Tensor, x: Tensor) -> Tensor:
+        """γ or β shaped to broadcast over x, of its dtype."""
+        return (per_channel(values, x) if self.channels_first else values).to(x.dtype)

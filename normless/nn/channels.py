@@ -16,6 +16,12 @@ def per_channel(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (x.dim() - 2))
 
 
+def has_channels_first(module: nn.Module) -> bool:
+    """Whether a layer's channels are surely on the second axis: by its class, the name `…2d` or its data format."""
+    is_named = type(module).__name__.endswith("2d") or getattr(module, "data_format", "") == "channels_first"
+    return is_named or isinstance(module, _FIRST)
+
+
 def channel_axis(module: nn.Module, x: Tensor) -> int:
     """The channel axis of a layer's input or output.
 
@@ -23,7 +29,7 @@ def channel_axis(module: nn.Module, x: Tensor) -> int:
     other layers it is the axis that alone has the length of their `weight`, or else 1.
     """
     first, last = min(1, x.dim() - 1), x.dim() - 1
-    if isinstance(module, _FIRST) or type(module).__name__.endswith("2d"):
+    if has_channels_first(module):
         return first
     weight = getattr(module, "weight", None)
     length = weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 1 else None

@@ -42,11 +42,11 @@ class ScaledStd(ScalarAffine):
     """A scalar layer whose weight is standardized.
 
     Attributes:
-        gain: g, one factor per output channel, shape (out,).
-        scale: s, a constant: the gain of the activation that the layer reads, 1/β at the start of a branch.
+        gain: g, one factor per output channel, shape (out,), or None for 1.
+        scale: s, a constant: the gain of the activation that the layer reads, 1/β at the start of a branch, or √N.
     """
 
-    gain: Tensor
+    gain: Tensor | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,7 +61,7 @@ class ScaledStd(ScalarAffine):
         # The base class multiplies W itself, which standardization would undo; its bias is the one wanted.
         _, bias = super().folded()
         # All factors have one value per output channel, so they meet before they touch the weight.
-        factor = self.gain * self.scale
+        factor = self.scale * (self.weight.new_ones(len(self.weight)) if self.gain is None else self.gain)
         for part in (self.multiplier, self.layer_scale):
             factor = factor if part is None else factor * part
         return standardized(self.weight, factor), bias

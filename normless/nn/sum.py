@@ -19,23 +19,27 @@ class ResidualSum(nn.Module):
         multiplier: a learnable factor on the branch, shape (1,) or (C,), where the branch ends in something that it
             cannot be folded into; else None.
         norm_skip: a norm on the skip path before the addition, or None.
+        norm_branch: a norm on the branch before the multiplier, or None.
         norm_total: a norm after the addition, or None.
     """
 
     multiplier: Tensor | None
     norm_skip: nn.Module | None
+    norm_branch: nn.Module | None
     norm_total: nn.Module | None
 
     def __init__(self) -> None:
         super().__init__()
         self.factor = self.skip_factor = self.branch_factor = 1.0
         self.register_parameter("multiplier", None)
-        self.register_module("norm_skip", None)
-        self.register_module("norm_total", None)
+        for name in ("norm_skip", "norm_branch", "norm_total"):
+            self.register_module(name, None)
 
     def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
         if self.norm_skip is not None:
             skip = self.norm_skip(skip)
+        if self.norm_branch is not None:
+            branch = self.norm_branch(branch)
         if self.multiplier is not None:
             branch = branch * per_channel(self.multiplier, branch)
         if self.skip_factor == self.branch_factor == 1.0:
@@ -53,7 +57,8 @@ class ResidualSum(nn.Module):
     def is_plain(self) -> bool:
         """Whether the total is skip + branch and nothing else."""
         factors = (self.factor, self.skip_factor, self.branch_factor)
-        return factors == (1.0, 1.0, 1.0) and self.multiplier is None and self.norm_total is None
+        parts = (self.multiplier, self.norm_skip, self.norm_branch, self.norm_total)
+        return factors == (1.0, 1.0, 1.0) and all(part is None for part in parts)
 
     def extra_repr(self) -> str:
         names = ("factor", "skip_factor", "branch_factor")

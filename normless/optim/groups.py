@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normless.arguments import forward_arguments, unwrapped
 from normless.decay import GROUPS, Policy, decays_of, patterns_of
-from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.residual import Layer, ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.classify import NORMS, kind_of
@@ -98,10 +98,10 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
     - `gamma_last`, `gamma_down`, `gamma_stem`, `gamma_other`: the γ of a norm, by the norm's role. A γ that
       several norms share has the role of the first of them in the map.
     - `gains`: factors per output channel of a standardized or normalized weight.
-    - `layer_scale`: factors per channel or head on activations.
+    - `layer_scale`: factors per channel or head on activations, γ of DyT and Derf among them.
     - `biases`: biases, β, tables of attention biases, and whatever else a norm learns beside its γ, such as the
       threshold of a fused activation.
-    - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale) and Fixup's scalar biases.
+    - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale, α of DyT) and biases (Fixup, s of Derf).
     - `rest`: slopes of activations (PReLU), tokens and positions made for any batch, of shape [1, …], and vectors
       of unknown use.
 
@@ -187,7 +187,9 @@ def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn
 
 def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
     """The group of what an edit of this library added to a layer, an activation or a sum."""
-    if not isinstance(module, (ScalarAffine, ShiftedActivation, ResidualSum)) or name in ("weight", "bias"):
+    if not isinstance(module, (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)) or name == "bias":
+        return None
+    if name == "weight" and not isinstance(module, Pointwise):
         return None
     if name == "gain":
         return "gains"

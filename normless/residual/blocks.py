@@ -28,7 +28,7 @@ class Layer:
     qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
     weight, a layer scale. `parameters` are the names of all it reads. `called` is False where forward code uses a
     module's weight without calling the module, as attention does with its output projection. `in_place` is True
-    where the layer overwrites its input.
+    where the layer overwrites its input. `offset` is what forward code adds to `gamma`: 1 in norms of γ = 1 + w.
     """
 
     path: str
@@ -41,6 +41,7 @@ class Layer:
     description: str = field(default="", compare=False)
     called: bool = field(default=True, compare=False)
     in_place: bool = field(default=False, compare=False)
+    offset: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import ScalarAffine, ShiftedActivation
+from normless.nn import Pointwise, ScalarAffine, ShiftedActivation
 from normless.residual.blocks import Kind, Layer
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import ACTIVATION, ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT
@@ -19,6 +19,7 @@ NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.GLU)
 ACTIVATIONS: tuple[type[nn.Module], ...] = (
     ShiftedActivation,
+    Pointwise,
     *({getattr(nn, name) for name in nn.modules.activation.__all__} - {*_NOT_ELEMENTWISE}),
 )
 _CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
@@ -63,6 +64,8 @@ def describe(module: nn.Module) -> str:
     if isinstance(module, _NormBase):
         words = re.sub(r"\B([A-Z])", r" \1", type(module).__name__.rstrip("123d")).lower()
         return f"{words} {module.num_features}"
+    if isinstance(module, Pointwise):
+        return f"pointwise {module.function}"
     if isinstance(module, ShiftedActivation):
         return f"shifted {describe(module.activation)}"
     return type(module).__name__

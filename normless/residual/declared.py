@@ -144,14 +144,17 @@ def _block(
     prefix = f"{name}."
     total = prefix + block.sum
     shared, fork = _walk(model, block.shared, prefix, source)
-    branch, end = _walk(model, block.branch, prefix, fork, memory)
-    ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
     sum_module = model.get_submodule(total)
+    skip_norm, branch_norm = (
+        [f"{block.sum}.{name}"] if getattr(sum_module, name, None) is not None else []
+        for name in ("norm_skip", "norm_branch")
+    )
+    branch, end = _walk(model, [*block.branch, *branch_norm], prefix, fork, memory)
+    ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
     if getattr(sum_module, "multiplier", None) is not None:
         factor = f"{total}.multiplier"
         branch += (Layer(total, "scale", end, gamma=factor, parameters=(factor,), description="multiplier"),)
-    has_skip_norm = getattr(sum_module, "norm_skip", None) is not None
-    skip, _ = _walk(model, [*block.skip, *[f"{block.sum}.norm_skip"] * has_skip_norm], prefix, fork)
+    skip, _ = _walk(model, [*block.skip, *skip_norm], prefix, fork)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
     weights = [layer for layer in branch if layer.kind == "weight"]
     serial = sum(not layer.gating for layer in weights)

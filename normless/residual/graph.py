@@ -19,13 +19,14 @@ class Operand:
 class Fixed:
     """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is computed from.
 
-    `rooted` says that a square root was taken on the way, as of a stored variance.
+    `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added.
     """
 
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     random: bool = False
     rooted: bool = False
+    offset: float = 0.0
 
 
 @dataclass(frozen=True)

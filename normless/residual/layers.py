@@ -203,6 +203,7 @@ class Layers:
         gamma = gamma_of(operations) if kind in ("norm", "scale") else None
         if kind == "weight":
             gamma = self.names.gain_of(operations[0].arguments)
+        fixed = (one for operation in operations for one in operation.fixed)
         path, _, within = run.layer.path.partition(":")
         sources = self.inputs(run.operations[0])
         source = self.owner.get(sources.pop()) if len(sources) == 1 else None
@@ -213,5 +214,6 @@ class Layers:
             parameters=tuple(dict.fromkeys(parameters)),
             description=within or describe(self._modules[path]),
             in_place=any(operation.in_place for operation in operations),
+            offset=next((one.offset for one in fixed if gamma in one.parameters), 0.0),
             called=any(self.names.canonical(name) == path for name in operations[0].modules),
         )

@@ -231,11 +231,13 @@ class _Reader:
         fixed = [self.fixed[source] for source in sources if source in self.fixed]
         parameters = tuple(dict.fromkeys(name for source in fixed for name in source.parameters))
         if not parents:
+            numbers = [one for one in node.args if name == "add" and isinstance(one, (int, float))]
             self.fixed[node] = Fixed(
                 parameters=parameters,
                 buffers=tuple(dict.fromkeys(name for source in fixed for name in source.buffers)),
                 random=name in _RANDOM or any(source.random for source in fixed),
                 rooted=name in _ROOT or any(source.rooted for source in fixed),
+                offset=sum(numbers) + sum(source.offset for source in fixed),
             )
             return
         # Export marks the second call of a module by `@1`.

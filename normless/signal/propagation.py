@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.errors import MissingValuesError
+from normless.nn import Pointwise
 from normless.residual.classify import NORMS
 from normless.signal.moments import (
     Moments,
@@ -177,6 +178,16 @@ def _normalized(p: Propagation, step: Step, x: Moments | None) -> Moments | None
 @rule("activation")
 def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
     return f"the activation {step.path}" if step.module is None else activated(step.module, x, p.examples)
+
+
+@rule(Pointwise)
+def _pointwise(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    module = step.module
+    assert isinstance(module, Pointwise)
+    y = activated(Pointwise(module.function, float(module.alpha), float(module.shift or 0)), x, p.examples)
+    if module.weight is not None:
+        y = y.times(module.placed(module.weight, y.mean))
+    return y if module.bias is None else replace(y, mean=y.mean + module.placed(module.bias, y.mean))
 
 
 @rule("dropout")

@@ -61,6 +61,12 @@ WITH_NORMS = [
     "layer_scale(init=0.1)",
     "layer_norm",
     "deepnorm",
+    "layer_norm_scaling",
+    "peri_norm",
+    "peri_norm(gamma=0.1)",
+    "sandwich_norm",
+    "weight_standardization",
+    "weight_standardization(groups=None)",
 ]
 WITHOUT_NORMS = [
     "none",
@@ -90,6 +96,9 @@ WITHOUT_NORMS = [
     "nf_resnet(multiplier=False)",
     "t_fixup",
     "rezero",
+    "dyt",
+    "dyt(alpha=1)",
+    "derf",
 ]
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
 
@@ -118,6 +127,7 @@ INDEPENDENT = {
     "partial_batch_norm(mean=False, variance=False)",
     "group_norm",
     "group_norm(groups=4)",
+    "weight_standardization",
     *(text for text in WITHOUT_NORMS if "dropout=0)" in text or not re.match("zeroinit|regularized", text)),
 }
 
@@ -149,6 +159,16 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("layer_norm", network): "this is the scheme of transformers as they are" for network in NETWORKS},
     **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
     **{("t_fixup", network): "transformers" for network in NETWORKS},
+    **{("layer_norm_scaling", network): "it is no attention, with which a transformer layer" for network in NETWORKS},
+    **{
+        (scheme, "cifar_8"): "its branch does not begin with a normalization"
+        for scheme in ("peri_norm", "peri_norm(gamma=0.1)", "sandwich_norm")
+    },
+    **{
+        (scheme, network): "it is for convolutional networks, and no branch has a convolution"
+        for scheme in ("weight_standardization", "weight_standardization(groups=None)")
+        for network in ("dense_relu_1", "dense_relu_2", "dense_linear_2")
+    },
 }
 
 # Multipliers and scalar biases that a convolutional network of L blocks gains, by scheme; none where not listed.
@@ -174,6 +194,10 @@ _TAKEN_AWAY = [
         "dense_linear",
         r"^blocks\.\d\.branch\.norm1\.bias$",
     ),
+    # A norm at the end of a branch takes away the shift of what it reads.
+    ("^(peri|sandwich)", "dense_linear", r"^blocks\.\d\.branch\.norm\d\.bias$"),
+    # A shift of the stream is taken away by the norms that read it, the last of them ahead of the classifier.
+    ("^(peri|sandwich)", "wide", r"^blocks\.\d\.sum\.norm_branch\.bias$"),
     # A shift of the branch is taken away by the norm behind the sum.
     ("^norm_on_skip$", "cifar", r"^blocks\.\d\.norm2\.bias$"),
     ("^norm_on_skip$", "dense_linear", r"^blocks\.\d\.branch\.norm2\.bias$"),

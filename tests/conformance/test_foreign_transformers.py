@@ -122,6 +122,12 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("layer_scale", name): "ends in no layer that takes a factor per channel" for name in FOREIGN},
     **{("lsuv", name): _SEVERAL for name in ("torch post-norm", "torch pre-norm")},
 }
+REFUSALS |= {("weight_standardization", name): _NOT_BATCH for name in FOREIGN}
+REFUSALS |= {
+    (scheme, name): "its branch does not begin with a normalization"
+    for scheme in ("layer_norm_scaling", "peri_norm", "sandwich_norm")
+    for name in POST_NORM
+}
 for fits in ("bert", "gpt2", "t5", "vit", "timm vit"):
     del REFUSALS["layer_scale", fits]
 del REFUSALS["remove_branches", "bert"]
@@ -130,6 +136,7 @@ WITH_MULTIPLIERS = {"skipinit", "zeroinit", "regularized_skipinit", "fixup", "re
 IDENTITY_AT_START = {"skipinit", "zeroinit", "regularized_skipinit", "fixup", "rezero"}
 QUICK = {("fixup", name) for name in FOREIGN} | {("skipinit", "bert"), ("t_fixup", "gpt2"), ("deepnorm", "bert")}
 QUICK |= {("none", "torch post-norm"), ("sqrt2", "torch pre-norm"), ("xavier", "torch post-norm")}
+QUICK |= {("dyt", "gpt2"), ("derf", "timm vit"), ("layer_norm_scaling", "t5"), ("peri_norm", "torch pre-norm")}
 QUICK |= {("zero_gamma", "t5"), ("group_norm", "timm swin")}
 PAIRS = [
     pytest.param(scheme, network, marks=() if (scheme, network) in QUICK else pytest.mark.slow)

@@ -287,6 +287,11 @@ def test_parameters_of_one_element_are_the_scalars(scheme: str, network: str) ->
         if parameter.numel() == 1:
             assert parameter.shape == (1,)
             single[name.rpartition(".")[2]] += 1
+    norms = len(nl.residual_map(NETWORKS[network].build()).norms)
+    pointwise = {"alpha": norms, "shift": norms if scheme.startswith("derf") else 0}
+    assert {name: single.pop(name, 0) for name in pointwise} == (
+        pointwise if scheme.startswith(("dyt", "derf")) else {"alpha": 0, "shift": 0}
+    )
     assert set(single) <= {"multiplier", "input_bias", "output_bias"}
     biases = single.get("input_bias", 0) + single.get("output_bias", 0)
     expected = SCALARS.get(scheme, lambda depth: (0, 0))(NETWORKS[network].blocks)

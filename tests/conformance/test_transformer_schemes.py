@@ -24,6 +24,7 @@ ATTENTIONS, FEED_FORWARDS = LAYERS + 2 * DECODER_LAYERS, LAYERS + DECODER_LAYERS
 NORMS: tuple[Norm, Norm] = ("pre", "post")
 # Those that the paper and its successors have for transformers.
 CHOSEN = ["fixup", "skipinit", "rezero", "t_fixup", "deepnorm", "none", "xavier"]
+CHOSEN += ["dyt", "derf", "layer_norm_scaling", "peri_norm"]
 IDENTITY_AT_START = ["fixup", "skipinit", "rezero", "zeroinit", "fixup(multiplier=False)", "fixup(gain=10)"]
 
 _BATCH_NORMS = "it is a LayerNorm, not a batch norm of vectors, images or volumes"
@@ -32,7 +33,7 @@ REFUSALS: dict[str, dict[Norm, str]] = {
     **{
         text: dict.fromkeys(NORMS, _BATCH_NORMS)
         for text in SCHEME_TEXTS
-        if re.match("ghost|partial|alternating|group", text)
+        if re.match("ghost|partial|alternating|group|weight_standardization$", text)
     },
     "zero_gamma": {
         "pre": "an operation that is no layer follows the last norm of its branch",
@@ -42,6 +43,12 @@ REFUSALS: dict[str, dict[Norm, str]] = {
     "only_final_norm": dict.fromkeys(NORMS, _NOT_RUN),
     # Where the norms lie ahead of the branches, there is one on top.
     "only_top_norm": {"post": _NOT_RUN},
+    "weight_standardization(groups=None)": dict.fromkeys(NORMS, "no branch has a convolution"),
+    **{
+        text: {"post": "its branch does not begin with a normalization"}
+        for text in SCHEME_TEXTS
+        if re.match("layer_norm_scaling|peri|sandwich", text)
+    },
     "deepnorm": {"pre": "normalizations follow the residual sums, and its branch has one"},
     **{
         text: dict.fromkeys(NORMS, "no residual sum is followed by an activation")
@@ -153,7 +160,9 @@ def test_multipliers_and_scalar_biases(scheme: str, norm: Norm) -> None:
     single = [name.rpartition(".")[2] for name, one in net.named_parameters() if one.numel() == 1]
     found = (single.count("multiplier"), single.count("input_bias") + single.count("output_bias"))
     assert found == expected.get(scheme, (0, 0))
-    assert len(single) == sum(found)
+    assert len(single) == sum(found) + single.count("alpha") + single.count("shift")
+    pointwise = (BLOCKS + 2 * (norm == "pre")) * (scheme in ("dyt", "derf"))
+    assert (single.count("alpha"), single.count("shift")) == (pointwise, pointwise * (scheme == "derf"))
 
 
 @pytest.mark.parametrize("norm", NORMS)
