@@ -265,3 +265,35 @@ def t_fixup() -> Edits:
 def rezero(keep_scale: KeepingScale = True) -> Edits:
     """No norms, a multiplier from zero on every branch (Bachlechner et al. 2020, ReZero, equation 2)."""
     return (*none(keep_scale), edits.BranchMultiplier(0.0))
+
+
+@SCHEMES.register()
+def depth_mup(a: float = 1.0, optimizer: Literal["adam", "sgd"] = "adam") -> Edits:
+    """Branches times a/√L, their rates times 1/√L, with `optimizer=sgd` 1 (Yang et al. 2023, Depth-µP, table 1)."""
+    return (edits.ScaleBranches(a, 0.5, optimizer=optimizer),)
+
+
+@SCHEMES.register()
+def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
+    """Pre-norm transformers of any depth with the AdamW settings of one (Dey et al. 2025, CompleteP, table 1).
+
+    With m = L / `base_depth`, in residual sums: branches × m^-α, rates of all parameters on them × m^(α-1), their
+    ε × m^-α. Weight decay does not depend on depth. The table's rules for width (µP) are not applied.
+    """
+    return (edits.ScaleBranches(1.0, alpha, base_depth, epsilon=True),)
+
+
+@SCHEMES.register()
+def admin() -> Edits:
+    """Post-norm transformers with profiled, learned skip paths (Liu et al. 2020, Admin, section 4)."""
+    return (edits.Admin(),)
+
+
+@SCHEMES.register()
+def tailored_activations(eta: float = 0.9, skip: float = 0.5**0.5, biases: bool = True) -> Edits:
+    """No norms, rectifiers tailored to the depth, sums w·x + √(1-w²)·f(x) (Zhang et al. 2022, TAT for Leaky ReLUs).
+
+    For networks without skip paths, or with ones shrunk to w = `skip`; see `TailorActivations`.
+    """
+    chosen: Edits = (edits.TailorActivations(eta, skip), edits.RemoveNorms(), edits.Reinitialize("delta"))
+    return (*chosen, edits.ChannelBiases()) if biases else chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,48 @@ class ScaleSums(Edit):
         for block in surgery.blocks():
             surgery.sum(block).factor *= self.factor
             surgery.record(block.name, f"sum × {self.factor:.4g}")
+
+
+@edit
+class ScaleBranches(Edit):
+    """Every branch times a constant that falls with depth, and the learning rates that go with it.
+
+    With L blocks in series, L₀ in the network whose rates are known, and m = L / L₀:
+
+        x + a · m^-α · f(x)         rates of f's parameters × m^(α-1) for Adam, × m^(2α-1) for SGD
+
+    so that a step changes the sum of all branches as much at any depth (Yang et al. 2023, table 1; Dey et al. 2025,
+    table 1). Gradients on branches fall as m^-α, and ε of Adam does on request. `param_groups` gives both.
+
+    Args:
+        factor: a.
+        exponent: α, 1/2 to 1.
+        base_depth: L₀, in residual sums.
+        optimizer: `adam`, for any whose step does not depend on the gradient's scale, or `sgd`.
+        epsilon: whether ε × m^-α.
+    """
+
+    factor: float = 1.0
+    exponent: float = 0.5
+    base_depth: float = 1.0
+    optimizer: Literal["adam", "sgd"] = "adam"
+    epsilon: bool = False
+
+    def apply(self, surgery: Surgery) -> None:
+        if not (0.5 <= self.exponent <= 1 and self.base_depth > 0 and self.optimizer in ("adam", "sgd")):
+            wanted = "an exponent of 1/2 to 1, a base depth above 0, and adam or sgd"
+            given = f"{self.exponent}, {self.base_depth} and {self.optimizer!r}"
+            raise surgery.unsupported("", f"expected {wanted}, got {given}")
+        ratio = surgery.depth() / self.base_depth
+        factor = self.factor * ratio**-self.exponent
+        rate = ratio ** (self.exponent - 1 if self.optimizer == "adam" else 2 * self.exponent - 1)
+        for block in surgery.blocks():
+            for total in surgery.sums(block):
+                total.branch_factor *= factor
+                total.branch_rate *= rate
+                total.branch_epsilon *= ratio**-self.exponent if self.epsilon else 1.0
+            rates = f"rates of its parameters × {rate:.4g} for {self.optimizer}"
+            surgery.record(block.name, f"branch × {factor:.4g}, {rates}{', ε as the branch' * self.epsilon}")
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:

@@ -29,12 +29,7 @@ class StandardizeWeights(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        for norm in surgery.map.norms:
-            # As those of timm: the map has no layer for the activation.
-            rest = [] if ":" in norm or norm not in surgery.removed else list(surgery.get(norm).modules())
-            if any(kind_of(module) == "activation" for module in rest):
-                reason = "an activation was part of this normalization, and the map does not say what reads it"
-                raise surgery.unsupported(norm, reason)
+        refuse_fused(surgery)
         for path, ahead in _paths(surgery.map):
             # Of the path so far: one module may be an activation here and, further on, of the residual stream.
             inside = {layer.path for layer in ahead}
@@ -56,6 +51,15 @@ class StandardizeWeights(Edit):
             raise surgery.unsupported(activation.path, reason)
         new.scale *= gain
         surgery.record(layer.path, "weight standardized" if gain == 1 else f"weight standardized, × {gain:.4g}")
+
+
+def refuse_fused(surgery: Surgery) -> None:
+    """Refuse norms with an activation as part of them, such as those of timm: the map has no layer for that."""
+    for norm in surgery.map.norms:
+        rest = [] if ":" in norm else list(surgery.get(norm).modules())
+        if any(kind_of(module) == "activation" for module in rest):
+            reason = "an activation is part of this normalization, and the map does not say what reads it"
+            raise surgery.unsupported(norm, reason)
 
 
 def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:
