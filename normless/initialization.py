@@ -15,10 +15,11 @@ Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal", "delta"]
 
 @torch.no_grad()
 def _delta(weight: Tensor) -> Tensor:
-    """Orthogonal at the kernel's centre, of variance 1/inputs; 0 elsewhere (Xiao et al. 2018; Martens et al. 2021)."""
+    """Orthogonal at the kernel's centre, of variance 1/inputs, zeros elsewhere (Martens et al. 2021, DKS)."""
     outputs, inputs, *sizes = weight.shape
     centre = nn.init.orthogonal_(weight.new_empty(outputs, inputs), gain=max(1.0, outputs / inputs) ** 0.5)
-    nn.init.zeros_(weight)[(..., *((size - 1) // 2 for size in sizes))] = centre
+    taps = nn.init.zeros_(weight).reshape(outputs, inputs, -1)
+    taps[:, :, sum((size - 1) // 2 * step for size, step in zip(sizes, weight.stride()[2:], strict=True))] = centre
     return weight
 
 
@@ -36,7 +37,8 @@ def initialize(network: nn.Module, kind: Kind | None) -> None:
     """Draw the weight of every convolution and linear layer, the classifier's included, and set their biases to 0.
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal;
-    `orthogonal` has orthonormal rows or columns, `delta` at the kernel's centre, else zeros. None leaves the network as it is.
+    `orthogonal` has orthonormal rows or columns, `delta` at the kernel's centre and zeros elsewhere. None leaves the
+    network as it is.
     """
     if kind is None:
         return

@@ -132,19 +132,17 @@ class ScaleSums(Edit):
 class ScaleBranches(Edit):
     """Every branch times a constant that falls with depth, and the learning rates that go with it.
 
-    With L blocks in series, L₀ in the network whose rates are known, and m = L / L₀:
+        x + a · m^-α · f(x),    rates of f's parameters × m^(α-1) for Adam, × m^(2α-1) for SGD,    m = L / L₀
 
-        x + a · m^-α · f(x)         rates of f's parameters × m^(α-1) for Adam, × m^(2α-1) for SGD
-
-    so that a step changes the sum of all branches as much at any depth (Yang et al. 2023, table 1; Dey et al. 2025,
-    table 1). Gradients on branches fall as m^-α, and ε of Adam does on request. `param_groups` gives both.
+    With L blocks in series, all branches together then learn as fast as with L₀ (Yang et al. 2023, table 1; Dey et
+    al. 2025, table 1). `param_groups` gives the rates and, on request, ε × m^-α, as gradients on branches fall.
 
     Args:
         factor: a.
         exponent: α, 1/2 to 1.
         base_depth: L₀, in residual sums.
-        optimizer: `adam`, for any whose step does not depend on the gradient's scale, or `sgd`.
-        epsilon: whether ε × m^-α.
+        optimizer: `adam`, for any whose steps do not depend on the gradient's scale, or `sgd`.
+        epsilon: whether to scale ε.
     """
 
     factor: float = 1.0
@@ -156,18 +154,17 @@ class ScaleBranches(Edit):
     def apply(self, surgery: Surgery) -> None:
         if not (0.5 <= self.exponent <= 1 and self.base_depth > 0 and self.optimizer in ("adam", "sgd")):
             wanted = "an exponent of 1/2 to 1, a base depth above 0, and adam or sgd"
-            given = f"{self.exponent}, {self.base_depth} and {self.optimizer!r}"
-            raise surgery.unsupported("", f"expected {wanted}, got {given}")
+            raise surgery.unsupported("", f"expected {wanted}")
         ratio = surgery.depth() / self.base_depth
-        factor = self.factor * ratio**-self.exponent
+        factor, epsilon = self.factor * ratio**-self.exponent, ratio ** (-self.exponent * self.epsilon)
         rate = ratio ** (self.exponent - 1 if self.optimizer == "adam" else 2 * self.exponent - 1)
+        what = f"branch × {factor:.4g}, rates of its parameters × {rate:.4g} for {self.optimizer}"
         for block in surgery.blocks():
             for total in surgery.sums(block):
                 total.branch_factor *= factor
                 total.branch_rate *= rate
-                total.branch_epsilon *= ratio**-self.exponent if self.epsilon else 1.0
-            rates = f"rates of its parameters × {rate:.4g} for {self.optimizer}"
-            surgery.record(block.name, f"branch × {factor:.4g}, {rates}{', ε as the branch' * self.epsilon}")
+                total.branch_epsilon *= epsilon
+            surgery.record(block.name, f"{what}, their ε × {epsilon:.4g}" if self.epsilon else what)
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:

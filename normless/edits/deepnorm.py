@@ -79,28 +79,23 @@ class Admin(Edit):
         stacks = encoder_and_decoder(surgery, self.decoder)
         for block in chain(*stacks):
             _check_post_norm(surgery, block)
-            if len(surgery.sums(block)) > 1 or len(block.levels) > 1:
-                raise surgery.unsupported(block.name, "it adds several branches, or runs several times")
+            if len(block.branches) > 1 or len(block.levels) > 1:
+                raise surgery.unsupported(block.name, "it has several branches, or runs several times")
         if not (surgery.inputs or surgery.kwargs):
             raise surgery.unsupported("", "it profiles on data: pass a batch, as in convert(model, 'admin', batch)")
-        seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-
-        def note(_: str, total: nn.Module, summands: tuple[Tensor, Tensor], __: Tensor) -> None:
-            seen[total] = summands
-
         totals = {surgery.sum(block) for block in chain(*stacks)}
         paths = [path for path, module in surgery.model.named_modules() if module in totals]
-        with surgery.hooked(paths, note), running(surgery.model, training=False):
+        summands: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        hooked = surgery.hooked(paths, lambda _, total, inputs, __: summands.update({total: inputs}))
+        with hooked, running(surgery.model, training=False):
             surgery.model(*surgery.inputs, **surgery.kwargs)
-        for blocks in stacks:
+        for stack in stacks:
             variance = 0.0
-            for block in blocks:
+            for block in stack:
                 total = surgery.sum(block)
-                skip, branch = seen[total]
-                omega = variance**0.5 if variance else 1.0
+                (skip, branch), omega = summands[total], variance**0.5 if variance else 1.0
                 variance = (variance or float(skip.var(correction=0))) + float(branch.var(correction=0))
-                start = torch.full(branch.shape[-1:], omega).to(next(surgery.model.parameters()))
-                total.skip_multiplier = nn.Parameter(start)
+                total.skip_multiplier = nn.Parameter(branch.new_full(branch.shape[-1:], omega))
                 surgery.record(block.name, f"skip path × ω per channel, initially {omega:.4g}")
 
 

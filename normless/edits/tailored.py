@@ -1,4 +1,4 @@
-"""Rectifiers whose slope is tailored to the network they are in, so that depth does not make all inputs look alike."""
+"""Rectifiers with a slope that is tailored to the depth of their network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from normless.edits.edit import Edit, edit
 from normless.edits.normalizer_free import refuse_fused
 from normless.edits.surgery import Surgery
 from normless.nn.activation import ScaledActivation
+from normless.residual import Layer
 from normless.signal import Steps, is_homogeneous, steps_of
-
-# What leaves the correlation of two inputs as it is, for independent weights of mean zero.
-_PASSED = {"input", "weight", "norm", "factor", "average", "greatest", "padding", "dropout", "layout"}
 
 
 @edit
@@ -24,10 +22,10 @@ class TailorActivations(Edit):
 
         C(c) = c + (1 - a)² / (π (1 + a²)) · (√(1 - c²) - c · arccos(c)),
 
-    and weights of variance 1/inputs keep that. Residual sums become w·x + √(1 - w²)·f(x), with w² C₁ + (1 - w²) C₂.
+    and weights of variance 1/inputs keep that. An activation after the sum, as in ResNet-V1, reads no such x. Residual sums become w·x + √(1 - w²)·f(x), with w² C₁ + (1 - w²) C₂.
     The slope a, the same everywhere, is such that uncorrelated inputs have the correlation η at the network's end;
-    0 where a ReLU gives no more than η already. Poolings, and norms, which are removed later, are passed over; of a
-    concatenation and of other sums the greatest correlation is taken.
+    0 where a ReLU gives no more than η already. Of a concatenation and of other sums the greatest correlation is
+    taken; poolings, norms (which are removed later) and operations that are no layer are passed over.
 
     Args:
         eta: η; 0.9 in the authors' code.
@@ -44,57 +42,51 @@ class TailorActivations(Edit):
         steps = steps_of(surgery.model, surgery.map)
         if steps is None:
             raise surgery.unsupported("", "its dataflow is not known; pass example inputs")
-        on_way = sorted(steps.reached(steps.outputs, lambda at: steps[at].reads))
-        unknown = [steps[at] for at in on_way if steps[at].kind not in _PASSED | {"activation", "sum", "add", "join"}]
-        if unknown:
-            what = f"the correlation after {unknown[0].kind if unknown[0].kind != 'other' else 'an operation'}"
-            raise surgery.unsupported(unknown[0].path, f"{what} is not known, so that no slope follows from it")
-        blocks = list(surgery.map.walk())
-        if len(blocks) != sum(steps[at].kind == "sum" for at in on_way):
-            raise surgery.unsupported("", "it has sums outside its blocks; level=outer takes global skip paths too")
-        low, high = 0.0, 1.0
-        while high - low > 1e-12 and _correlation(steps, on_way, 0.0, self.skip) > self.eta:
-            middle = (low + high) / 2
-            too_high = _correlation(steps, on_way, middle, self.skip) > self.eta
-            low, high = (middle, high) if too_high else (low, middle)
-        for block in blocks:
-            if len(block.branches) > 1:
-                raise surgery.unsupported(block.name, "it adds several branches")
-            total = surgery.sum(block)
+        blocks, on_way = list(surgery.map.walk()), sorted(steps.reached(steps.outputs, lambda at: steps[at].reads))
+        normal: set[int] = set()
+        for at, step in ((at, steps[at]) for at in on_way):
+            if step.kind in ("parameter", "gate", "attention"):
+                raise surgery.unsupported(step.path, f"the correlation after its {step.kind} is not known")
+            if step.kind == "activation" and step.reads[0] not in normal:
+                raise surgery.unsupported(step.path, "it reads more than outputs of weight layers, which have mean zero")
+            if step.kind == "weight" or (step.kind not in ("activation", "input") and normal.issuperset(step.reads)):
+                normal.add(at)
+        if len(blocks) != len(steps.totals) or any(len(block.branches) > 1 for block in blocks):
+            raise surgery.unsupported("", "it has a global skip path, or a sum of several branches")
+        slope, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (slope + high) / 2
+            is_above = _greatest_correlation(steps, on_way, middle, self.skip**2) > self.eta
+            slope, high = (middle, high) if is_above else (slope, middle)
+        for total in map(surgery.sum, blocks):
             total.skip_factor *= self.skip
             total.branch_factor *= sqrt(1 - self.skip**2)
-            surgery.record(block.name, f"{total.skip_factor:.4g} · skip path + {total.branch_factor:.4g} · branch")
-        self._replace(surgery, low)
-
-    def _replace(self, surgery: Surgery, slope: float) -> None:
-        """Put the tailored rectifier in the place of every activation."""
-        for layer in surgery.map.layers():
-            if layer.kind == "activation":
-                path = surgery.own_path(layer) if ":" in layer.path else layer.path
-                if path in surgery.replaced:
-                    continue
-                if not is_homogeneous(surgery.get(path)):
-                    reason = "it is no ReLU or leaky ReLU, and other activations have no slope to tailor"
-                    raise surgery.unsupported(layer.path, reason)
-                surgery.replace(path, ScaledActivation(nn.LeakyReLU(slope), sqrt(2 / (1 + slope**2))))
-                surgery.record(layer.path, f"slope {slope:.4g} below 0, × {sqrt(2 / (1 + slope**2)):.4g}")
+        for path in dict.fromkeys(_path(surgery, one) for one in surgery.map.layers() if one.kind == "activation"):
+            if not is_homogeneous(surgery.get(path)):
+                raise surgery.unsupported(path, "it is no ReLU or leaky ReLU, and has no slope to tailor")
+            surgery.replace(path, ScaledActivation(nn.LeakyReLU(slope), sqrt(2 / (1 + slope**2))))
+            surgery.record(path, f"leaky ReLU of slope {slope:.4g}, × {sqrt(2 / (1 + slope**2)):.4g}")
 
 
-def _correlation(steps: Steps, on_way: list[int], slope: float, skip: float) -> float:
-    """The greatest correlation on the way to the end of two inputs that have none."""
+def _path(surgery: Surgery, layer: Layer) -> str:
+    """The path of an activation's module; a function becomes one."""
+    return surgery.own_path(layer) if ":" in layer.path else layer.path
+
+
+def _greatest_correlation(steps: Steps, on_way: list[int], slope: float, share: float) -> float:
+    """The greatest correlation that two uncorrelated inputs get; `share` is w² of residual sums."""
     reached: dict[int, float] = {}
     for at in on_way:
-        kind, reads = steps[at].kind, [reached[read] for read in steps[at].reads]
-        if kind == "activation":
-            reached[at] = after_rectifier(reads[0], slope)
-        elif kind == "sum":
-            reached[at] = skip**2 * reads[0] + (1 - skip**2) * max(reads[1:])
-        else:
-            reached[at] = max(reads, default=0.0)
+        first, *others = (reached[read] for read in steps[at].reads) if steps[at].reads else (0.0,)
+        if steps[at].kind == "activation":
+            first = after_rectifier(first, slope)
+        elif steps[at].kind == "sum":
+            first, others = share * first + (1 - share) * others[0], []
+        reached[at] = max(first, *others, -1.0)
     return max(reached.values())
 
 
 def after_rectifier(correlation: float, slope: float) -> float:
     """C(c): the normalized second moment of a leaky ReLU's outputs whose normal inputs have the correlation c."""
-    c = min(max(correlation, -1.0), 1.0)
+    c = min(correlation, 1.0)
     return c + (1 - slope) ** 2 / (pi * (1 + slope**2)) * (sqrt(1 - c**2) - c * acos(c))

@@ -16,8 +16,8 @@ class ResidualSum(nn.Module):
     Attributes:
         factor: what the total is multiplied by, 1/√2 for the variance-keeping baseline.
         skip_factor, branch_factor: s and b, constants. One of them is part of the addition itself.
-        branch_rate, branch_epsilon: factors that `normless.param_groups` puts on the learning rate, and on Adam's ε, of
-            parameters on the branch.
+        branch_rate, branch_epsilon: factors on the learning rate and on Adam's ε of parameters on the branch, for
+            `normless.param_groups`.
         multiplier: a learnable factor on the branch, shape (1,) or (C,), where the branch ends in something that it
             cannot be folded into; else None.
         skip_multiplier: a learnable factor on the skip path, shape (C,) over its last axis, or None.

@@ -37,8 +37,11 @@ def branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Fac
     for layer in residual_map.layers() if scaled else ():
         for place in (*layer.parameters, *_around(layer.path.partition(":")[0])):
             seen[place].add(on_branch.get(layer, UNSCALED))
-    known = {name: next((seen[at] for at in _around(name) if at in seen), set()) for name, _ in model.named_parameters()}
-    return {name: next(iter(factors)) for name, factors in known.items() if len(factors) == 1}
+    factors: dict[str, Factors] = {}
+    for name, _ in model.named_parameters():
+        nearest = next((seen[place] for place in _around(name) if place in seen), set())
+        factors |= dict.fromkeys([name], *nearest) if len(nearest) == 1 else {}
+    return factors
 
 
 def _around(path: str) -> Iterator[str]:
