@@ -17,9 +17,10 @@ Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal", "delta"]
 def _delta(weight: Tensor) -> Tensor:
     """Orthogonal at the kernel's centre, of variance 1/inputs, zeros elsewhere (Martens et al. 2021, DKS)."""
     outputs, inputs, *sizes = weight.shape
-    centre = nn.init.orthogonal_(weight.new_empty(outputs, inputs), gain=max(1.0, outputs / inputs) ** 0.5)
-    taps = nn.init.zeros_(weight).reshape(outputs, inputs, -1)
-    taps[:, :, sum((size - 1) // 2 * step for size, step in zip(sizes, weight.stride()[2:], strict=True))] = centre
+    centre = nn.init.zeros_(weight)
+    for size in sizes:
+        centre = centre[:, :, (size - 1) // 2]
+    centre.copy_(nn.init.orthogonal_(torch.empty_like(centre), gain=max(1.0, outputs / inputs) ** 0.5))
     return weight
 
 
