@@ -56,7 +56,7 @@ class TailorActivations(Edit):
         slope, high = 0.0, 1.0
         for _ in range(50):
             middle = (slope + high) / 2
-            is_above = _greatest_correlation(steps, on_way, middle, self.skip**2) > self.eta
+            is_above = _correlation_at_end(steps, on_way, middle, self.skip**2) > self.eta
             slope, high = (middle, high) if is_above else (slope, middle)
         for total in map(surgery.sum, blocks):
             total.skip_factor *= self.skip
@@ -73,8 +73,8 @@ def _path(surgery: Surgery, layer: Layer) -> str:
     return surgery.own_path(layer) if ":" in layer.path else layer.path
 
 
-def _greatest_correlation(steps: Steps, on_way: list[int], slope: float, share: float) -> float:
-    """The greatest correlation that two uncorrelated inputs get; `share` is w² of residual sums."""
+def _correlation_at_end(steps: Steps, on_way: list[int], slope: float, share: float) -> float:
+    """The correlation at the network's end of two uncorrelated inputs; `share` is w² of residual sums."""
     reached: dict[int, float] = {}
     for at in on_way:
         first, *others = (reached[read] for read in steps[at].reads) if steps[at].reads else (0.0,)
@@ -83,7 +83,7 @@ def _greatest_correlation(steps: Steps, on_way: list[int], slope: float, share: 
         elif steps[at].kind == "sum":
             first, others = share * first + (1 - share) * others[0], []
         reached[at] = max(first, *others, -1.0)
-    return max(reached.values())
+    return max(reached[at] for at in steps.outputs)
 
 
 def after_rectifier(correlation: float, slope: float) -> float:

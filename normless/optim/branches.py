@@ -24,24 +24,26 @@ def branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Fac
         ValueError: the network has scaled branches that the map does not know: it is another network's.
     """
     sums = ((path, module) for path, module in model.named_modules() if isinstance(module, ResidualSum))
-    stated = {path: (one.branch_rate, one.branch_epsilon) for path, one in sums}
-    scaled = {path: factors for path, factors in stated.items() if factors != UNSCALED}
-    blocks = [block for block in residual_map.walk() if block.sum in scaled]
-    if scaled and not blocks:
-        raise ValueError(
-            f"The residual map is not this network's: it does not have the residual sum {min(scaled)}. "
-            "Map the network as it is now, or leave residual_map out."
-        )
-    on_branch = {layer: scaled[block.sum] for block in blocks if block.sum for layer in block.branch_layers}
+    stated = ((path, (one.branch_rate, one.branch_epsilon)) for path, one in sums)
+    scaled = {path: factors for path, factors in stated if factors != UNSCALED}
+    known = [block for block in residual_map.walk() if block.sum in scaled]
+    if not scaled or not known:
+        if scaled:
+            raise ValueError(
+                f"The residual map is not this network's: it does not have the residual sum {min(scaled)}. "
+                "Map the network as it is now, or leave residual_map out."
+            )
+        return {}
+    on_branch = {layer: scaled[block.sum] for block in known if block.sum for layer in block.branch_layers}
     seen: dict[str, set[Factors]] = defaultdict(set)
-    for layer in residual_map.layers() if scaled else ():
+    for layer in residual_map.layers():
         for place in (*layer.parameters, *_around(layer.path.partition(":")[0])):
             seen[place].add(on_branch.get(layer, UNSCALED))
-    factors: dict[str, Factors] = {}
-    for name, _ in model.named_parameters():
-        nearest = next((seen[place] for place in _around(name) if place in seen), set())
-        factors |= dict.fromkeys([name], *nearest) if len(nearest) == 1 else {}
-    return factors
+    nearest = {
+        name: next((seen[place] for place in _around(name) if place in seen), set())
+        for name, _ in model.named_parameters()
+    }
+    return {name: one for name, factors in nearest.items() for one in factors if len(factors) == 1}
 
 
 def _around(path: str) -> Iterator[str]:

@@ -61,6 +61,11 @@ WITH_NORMS = [
     "layer_scale(init=0.1)",
     "layer_norm",
     "deepnorm",
+    "depth_mup",
+    "depth_mup(a=2, optimizer=sgd)",
+    "completep",
+    "completep(alpha=0.5, base_depth=2)",
+    "admin",
 ]
 WITHOUT_NORMS = [
     "none",
@@ -90,6 +95,8 @@ WITHOUT_NORMS = [
     "nf_resnet(multiplier=False)",
     "t_fixup",
     "rezero",
+    "tailored_activations",
+    "tailored_activations(eta=0.3, skip=0.9, biases=False)",
 ]
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
 
@@ -149,6 +156,17 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("layer_norm", network): "this is the scheme of transformers as they are" for network in NETWORKS},
     **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
     **{("t_fixup", network): "transformers" for network in NETWORKS},
+    **{("admin", network): "Admin is for transformers" for network in NETWORKS},
+    # ReLUs that read the residual sums, or the network's input.
+    **{
+        (text, network): rf"at {path}: it reads more than outputs of weight layers, which have mean zero"
+        for text in ("tailored_activations", "tailored_activations(eta=0.3, skip=0.9, biases=False)")
+        for network, path in (
+            ("cifar_8", r"blocks\.0\.relu2"),
+            ("dense_relu_1", r"stem\.relu1"),
+            ("dense_relu_2", r"stem\.relu1"),
+        )
+    },
 }
 
 # Multipliers and scalar biases that a convolutional network of L blocks gains, by scheme; none where not listed.
@@ -170,7 +188,7 @@ SCALARS: dict[str, Callable[[int], tuple[int, int]]] = {
 _TAKEN_AWAY = [
     # A shift of a linear layer's input shifts its output, which the norm behind it takes away.
     (
-        r"^(as_written|batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance)",
+        r"^(as_written|batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance|depth_mup|completep)",
         "dense_linear",
         r"^blocks\.\d\.branch\.norm1\.bias$",
     ),

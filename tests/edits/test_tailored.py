@@ -132,7 +132,7 @@ def test_a_deep_convolutional_network_without_norms_keeps_its_scale_at_borders_t
     net = nl.convert(model, "tailored_activations", x)
     assert not [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
     power = net[:90](x).square().mean((0, 1))
-    assert power.mean().item() == pytest.approx(1, abs=0.5)
+    assert power.mean().item() == pytest.approx(1, abs=0.7)
     assert power[0].mean().item() / power[1:3, 1:3].mean().item() == pytest.approx(1, abs=0.3)
     assert all(layer.bias is not None and not layer.bias.any() for layer in net if isinstance(layer, nn.Conv2d))
     F.cross_entropy(net(x), torch.arange(16) % 10).backward()
