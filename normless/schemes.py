@@ -277,8 +277,8 @@ def depth_mup(a: float = 1.0, optimizer: Literal["adam", "sgd"] = "adam") -> Edi
 def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
     """Pre-norm transformers of any depth with the AdamW settings of one (Dey et al. 2025, CompleteP, table 1).
 
-    With m = L / `base_depth`, in residual sums: branches × m^-α, rates of all parameters on them × m^(α-1), their
-    ε × m^-α. Weight decay does not depend on depth. The table's rules for width (µP) are not applied.
+    With m = L / `base_depth`: branches × m^-α, rates of all parameters on them × m^(α-1), their ε × m^-α. Decay does
+    not depend on depth. The table's rules for width (µP) are not applied.
     """
     return (edits.ScaleBranches(1.0, alpha, base_depth, epsilon=True),)
 
@@ -291,9 +291,6 @@ def admin() -> Edits:
 
 @SCHEMES.register()
 def tailored_activations(eta: float = 0.9, skip: float = 0.5**0.5, biases: bool = True) -> Edits:
-    """No norms, rectifiers tailored to the depth, sums w·x + √(1-w²)·f(x) (Zhang et al. 2022, TAT for Leaky ReLUs).
-
-    For networks without skip paths, or with ones shrunk to w = `skip`; see `TailorActivations`.
-    """
+    """No norms, rectifiers tailored to the depth, sums w·x + √(1-w²)·f(x) (Zhang et al. 2022, TAT)."""
     chosen: Edits = (edits.TailorActivations(eta, skip), edits.RemoveNorms(), edits.Reinitialize("delta"))
     return (*chosen, edits.ChannelBiases()) if biases else chosen

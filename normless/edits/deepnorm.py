@@ -61,13 +61,8 @@ class DeepNorm(Edit):
 class Admin(Edit):
     """Post-norm transformers as norm(ω ⊙ x + f(x)), ω learned for each channel (Liu et al. 2020, section 4).
 
-    It starts from the variances over examples, positions and channels in one forward pass on the example inputs,
-    with ω = 1 and without dropout:
-
-        ω₁ = 1,   ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})]
-
-    where x₀, which block 1 reads, counts as one more output, as in the authors' code. Encoder and decoder are
-    stacks of their own.
+    ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})] at first, over examples, positions and channels of one pass
+    on the example inputs with ω = 1, without dropout. The stack's input x₀ counts too, as in the authors' code.
 
     Args:
         decoder: the name in the paths of a decoder's modules that the encoder's do not have.

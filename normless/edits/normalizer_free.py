@@ -56,9 +56,8 @@ class StandardizeWeights(Edit):
 def refuse_fused(surgery: Surgery) -> None:
     """Refuse norms with an activation as part of them, such as those of timm: the map has no layer for that."""
     for norm in surgery.map.norms:
-        rest = [] if ":" in norm else list(surgery.get(norm).modules())
-        if any(kind_of(module) == "activation" for module in rest):
-            reason = "an activation is part of this normalization, and the map does not say what reads it"
+        if ":" not in norm and any(kind_of(module) == "activation" for module in surgery.get(norm).modules()):
+            reason = "an activation was part of this normalization, and the map does not say what reads it"
             raise surgery.unsupported(norm, reason)
 
 

@@ -10,7 +10,6 @@ from normless.edits.edit import Edit, edit
 from normless.edits.normalizer_free import refuse_fused
 from normless.edits.surgery import Surgery
 from normless.nn.activation import ScaledActivation
-from normless.residual import Layer
 from normless.signal import Steps, is_homogeneous, steps_of
 
 
@@ -18,14 +17,13 @@ from normless.signal import Steps, is_homogeneous, steps_of
 class TailorActivations(Edit):
     """Every rectifier becomes √(2 / (1 + a²)) · (max(x, 0) + a · min(x, 0)) (Zhang et al. 2022, TAT for Leaky ReLUs).
 
-    Of two inputs with correlation c its outputs have, for normal x of any variance,
+    Of normal inputs with correlation c its outputs have, and weights of variance 1/inputs keep,
 
-        C(c) = c + (1 - a)² / (π (1 + a²)) · (√(1 - c²) - c · arccos(c)),
+        C(c) = c + (1 - a)² / (π (1 + a²)) · (√(1 - c²) - c · arccos(c)).
 
-    and weights of variance 1/inputs keep that. An activation after the sum, as in ResNet-V1, reads no such x. Residual sums become w·x + √(1 - w²)·f(x), with w² C₁ + (1 - w²) C₂.
-    The slope a, the same everywhere, is such that uncorrelated inputs have the correlation η at the network's end;
-    0 where a ReLU gives no more than η already. Of a concatenation and of other sums the greatest correlation is
-    taken; poolings, norms (which are removed later) and operations that are no layer are passed over.
+    Residual sums become w·x + √(1 - w²)·f(x), which have w² C₁ + (1 - w²) C₂. The slope a, the same everywhere, takes
+    uncorrelated inputs to the correlation η at the network's end; it is 0 where a ReLU stays below η. Of other sums
+    and concatenations the greatest correlation counts; poolings and operations that are no layer are passed over.
 
     Args:
         eta: η; 0.9 in the authors' code.
@@ -48,7 +46,9 @@ class TailorActivations(Edit):
             if step.kind in ("parameter", "gate", "attention"):
                 raise surgery.unsupported(step.path, f"the correlation after its {step.kind} is not known")
             if step.kind == "activation" and step.reads[0] not in normal:
-                raise surgery.unsupported(step.path, "it reads more than outputs of weight layers, which have mean zero")
+                raise surgery.unsupported(
+                    step.path, "it reads more than outputs of weight layers, which have mean zero"
+                )
             if step.kind == "weight" or (step.kind not in ("activation", "input") and normal.issuperset(step.reads)):
                 normal.add(at)
         if len(blocks) != len(steps.totals) or any(len(block.branches) > 1 for block in blocks):
@@ -61,16 +61,12 @@ class TailorActivations(Edit):
         for total in map(surgery.sum, blocks):
             total.skip_factor *= self.skip
             total.branch_factor *= sqrt(1 - self.skip**2)
-        for path in dict.fromkeys(_path(surgery, one) for one in surgery.map.layers() if one.kind == "activation"):
+        layers = [layer for layer in surgery.map.layers() if layer.kind == "activation"]
+        for path in dict.fromkeys(surgery.own_path(one) if ":" in one.path else one.path for one in layers):
             if not is_homogeneous(surgery.get(path)):
                 raise surgery.unsupported(path, "it is no ReLU or leaky ReLU, and has no slope to tailor")
             surgery.replace(path, ScaledActivation(nn.LeakyReLU(slope), sqrt(2 / (1 + slope**2))))
             surgery.record(path, f"leaky ReLU of slope {slope:.4g}, × {sqrt(2 / (1 + slope**2)):.4g}")
-
-
-def _path(surgery: Surgery, layer: Layer) -> str:
-    """The path of an activation's module; a function becomes one."""
-    return surgery.own_path(layer) if ":" in layer.path else layer.path
 
 
 def _correlation_at_end(steps: Steps, on_way: list[int], slope: float, share: float) -> float:

@@ -15,34 +15,27 @@ UNSCALED: Factors = (1.0, 1.0)
 
 
 def branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Factors]:
-    """The factors on the learning rate and on Adam's ε of every parameter, by name; empty where no branch has any.
+    """The factors on the learning rate and on Adam's ε of parameters by name; empty where no branch has any.
 
-    A parameter that no layer reads belongs to the smallest module around it that has layers. One that does not
-    belong to branches of the same factors alone keeps its rate.
-
-    Raises:
-        ValueError: the network has scaled branches that the map does not know: it is another network's.
+    A parameter that no layer reads goes with the smallest module around it that has layers. One that is not on
+    branches of the same factors alone keeps its rate. A map without the scaled sums raises ValueError.
     """
     sums = ((path, module) for path, module in model.named_modules() if isinstance(module, ResidualSum))
     stated = ((path, (one.branch_rate, one.branch_epsilon)) for path, one in sums)
     scaled = {path: factors for path, factors in stated if factors != UNSCALED}
-    known = [block for block in residual_map.walk() if block.sum in scaled]
-    if not scaled or not known:
-        if scaled:
-            raise ValueError(
-                f"The residual map is not this network's: it does not have the residual sum {min(scaled)}. "
-                "Map the network as it is now, or leave residual_map out."
-            )
-        return {}
-    on_branch = {layer: scaled[block.sum] for block in known if block.sum for layer in block.branch_layers}
+    blocks = [block for block in residual_map.walk() if block.sum in scaled]
+    if scaled and not blocks:
+        raise ValueError(
+            f"The residual map is not this network's: it does not have the residual sum {min(scaled)}. "
+            "Map the network as it is now, or leave residual_map out."
+        )
+    on_branch = {layer: scaled[block.sum or ""] for block in blocks for layer in block.branch_layers}
     seen: dict[str, set[Factors]] = defaultdict(set)
-    for layer in residual_map.layers():
+    for layer in residual_map.layers() if scaled else ():
         for place in (*layer.parameters, *_around(layer.path.partition(":")[0])):
             seen[place].add(on_branch.get(layer, UNSCALED))
-    nearest = {
-        name: next((seen[place] for place in _around(name) if place in seen), set())
-        for name, _ in model.named_parameters()
-    }
+    names = [name for name, _ in model.named_parameters()]
+    nearest = {name: next((seen[at] for at in _around(name) if at in seen), set()) for name in names}
     return {name: one for name, factors in nearest.items() for one in factors if len(factors) == 1}
 
 

@@ -42,7 +42,9 @@ REFUSALS: dict[str, dict[Norm, str]] = {
     "only_final_norm": dict.fromkeys(NORMS, _NOT_RUN),
     # Where the norms lie ahead of the branches, there is one on top.
     "only_top_norm": {"post": _NOT_RUN},
-    "admin": {"pre": "Admin is for transformers whose normalizations follow the residual sums, and its branch has one"},
+    "admin": {
+        "pre": "Admin is for transformers whose normalizations follow the residual sums, and its branch has one"
+    },
     "deepnorm": {"pre": "normalizations follow the residual sums, and its branch has one"},
     **{
         text: dict.fromkeys(NORMS, "no residual sum is followed by an activation")

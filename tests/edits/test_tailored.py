@@ -140,9 +140,13 @@ def test_a_deep_convolutional_network_without_norms_keeps_its_scale_at_borders_t
     assert max(norms) < 20 * min(norms)
 
 
-@pytest.mark.parametrize("shape", [(5, 8), (8, 5), (6, 4, 3), (4, 6, 3, 3), (12, 4, 5, 1), (3, 3, 4, 4), (6, 1, 3, 3)])
+@pytest.mark.parametrize(
+    "shape", [(5, 8), (8, 5), (6, 4, 3), (4, 6, 3, 3), (12, 4, 5, 1), (3, 3, 4, 4), (6, 1, 3, 3)]
+)
 def test_delta_weights_are_orthogonal_at_the_centre_and_keep_the_mean_square(shape: tuple[int, ...]) -> None:
-    weight = torch.randn(shape).contiguous(memory_format=torch.channels_last) if len(shape) == 4 else torch.randn(shape)
+    weight = (
+        torch.randn(shape).contiguous(memory_format=torch.channels_last) if len(shape) == 4 else torch.randn(shape)
+    )
     INITIALIZATIONS["delta"](weight)
     centre = weight[(slice(None), slice(None), *((size - 1) // 2 for size in shape[2:]))]
     assert weight.square().sum().item() == pytest.approx(centre.square().sum().item())
@@ -204,7 +208,7 @@ REFUSALS = [
     (TailorActivations(), lambda: Smooth(2), (2, 64), "it is no ReLU or leaky ReLU, and has no slope to tailor"),
     (TailorActivations(), lambda: Gated(2), (2, 64), "the correlation after its gate is not known"),
     (TailorActivations(), lambda: Several(2), (2, 64), "it has a global skip path, or a sum of several branches"),
-    (TailorActivations(), Fused, (2, 3, 8, 8), "an activation is part of this normalization"),
+    (TailorActivations(), Fused, (2, 3, 8, 8), "an activation was part of this normalization"),
     (TailorActivations(), lambda: resnet_cifar(8), (2, 3, 8, 8), "it reads more than outputs of weight layers"),
     (TailorActivations(eta=1.0), lambda: Plain(2), (2, 64), "η and w lie between 0 and 1, got 1.0 and 0.7"),
     (TailorActivations(skip=0.0), lambda: Plain(2), (2, 64), "η and w lie between 0 and 1, got 0.9 and 0.0"),
