@@ -92,7 +92,7 @@ def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backp
 
 
 def sum_gradients(layer: ResidualSum, activations: list[Tensor], backprops: Tensor) -> Gradients:
-    """Per-example gradients of a residual sum's multipliers, total = factor · (s · ω · skip + b · multiplier · branch).
+    """Per-example gradients of a residual sum's multipliers, total = factor · (s · ω · skip + b · α · branch).
 
     They are factor · b · ⟨backprops, branch⟩ over each example, shape (B, 1), or over each of its channels, (B, C);
     likewise factor · s · ⟨backprops, skip⟩ over each element of the last axis.
