@@ -6,10 +6,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal"]
+Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal", "delta"]
+
+
+@torch.no_grad()
+def _delta(weight: Tensor) -> Tensor:
+    """Orthogonal at the kernel's centre, of variance 1/inputs, zeros elsewhere (Martens et al. 2021, DKS)."""
+    outputs, inputs, *sizes = weight.shape
+    centre = nn.init.zeros_(weight)
+    for size in sizes:
+        centre = centre[:, :, (size - 1) // 2]
+    centre.copy_(nn.init.orthogonal_(torch.empty_like(centre), gain=max(1.0, outputs / inputs) ** 0.5))
+    return weight
+
 
 INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
     "he": partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu"),
@@ -17,6 +30,7 @@ INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
     "xavier": nn.init.xavier_normal_,
     "lecun": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="linear"),
     "orthogonal": nn.init.orthogonal_,
+    "delta": _delta,
 }
 
 
@@ -24,7 +38,8 @@ def initialize(network: nn.Module, kind: Kind | None) -> None:
     """Draw the weight of every convolution and linear layer, the classifier's included, and set their biases to 0.
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal;
-    `orthogonal` has orthonormal rows or columns. None leaves the network as it is.
+    `orthogonal` has orthonormal rows or columns, `delta` at the kernel's centre and zeros elsewhere. None leaves the
+    network as it is.
     """
     if kind is None:
         return

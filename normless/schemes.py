@@ -300,3 +300,32 @@ def peri_norm(gamma: float = 1.0) -> Edits:
 def weight_standardization(groups: int | None = 32) -> Edits:
     """Convolutions of standardized weights, with group norms or, for None, its own norms (Qiao et al. 2019)."""
     return (*(group_norm(groups) if groups is not None else ()), edits.StandardizeConvolutions())
+
+
+@SCHEMES.register()
+def depth_mup(a: float = 1.0, optimizer: Literal["adam", "sgd"] = "adam") -> Edits:
+    """Branches times a/√L, their rates times 1/√L, with `optimizer=sgd` 1 (Yang et al. 2023, Depth-µP, table 1)."""
+    return (edits.ScaleBranches(a, 0.5, optimizer=optimizer),)
+
+
+@SCHEMES.register()
+def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
+    """Pre-norm transformers of any depth with the AdamW settings of one (Dey et al. 2025, CompleteP, table 1).
+
+    With m = L / `base_depth`: branches × m^-α, rates of all parameters on them × m^(α-1), their ε × m^-α. Decay does
+    not depend on depth. The table's rules for width (µP) are not applied.
+    """
+    return (edits.ScaleBranches(1.0, alpha, base_depth, epsilon=True),)
+
+
+@SCHEMES.register()
+def admin() -> Edits:
+    """Post-norm transformers with profiled, learned skip paths (Liu et al. 2020, Admin, section 4)."""
+    return (edits.Admin(),)
+
+
+@SCHEMES.register()
+def tailored_activations(eta: float = 0.9, skip: float = 0.5**0.5, biases: bool = True) -> Edits:
+    """No norms, rectifiers tailored to the depth, sums w·x + √(1-w²)·f(x) (Zhang et al. 2022, TAT)."""
+    chosen: Edits = (edits.TailorActivations(eta, skip), edits.RemoveNorms(), edits.Reinitialize("delta"))
+    return (*chosen, edits.ChannelBiases()) if biases else chosen

@@ -7,7 +7,9 @@ from normless.edits.branches import BranchMultiplier as BranchMultiplier
 from normless.edits.branches import LayerScale as LayerScale
 from normless.edits.branches import RemoveBranches as RemoveBranches
 from normless.edits.branches import RescaleBranches as RescaleBranches
+from normless.edits.branches import ScaleBranches as ScaleBranches
 from normless.edits.branches import ScaleSums as ScaleSums
+from normless.edits.deepnorm import Admin as Admin
 from normless.edits.deepnorm import DeepNorm as DeepNorm
 from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
@@ -33,3 +35,4 @@ from normless.edits.norms import RemoveNorms as RemoveNorms
 from normless.edits.norms import ReplaceNorms as ReplaceNorms
 from normless.edits.surgery import Change as Change
 from normless.edits.surgery import Surgery as Surgery
+from normless.edits.tailored import TailorActivations as TailorActivations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,45 @@ class ScaleSums(Edit):
         for block in surgery.blocks():
             surgery.sum(block).factor *= self.factor
             surgery.record(block.name, f"sum × {self.factor:.4g}")
+
+
+@edit
+class ScaleBranches(Edit):
+    """Every branch times a constant that falls with depth, and the learning rates that go with it.
+
+        x + a · m^-α · f(x),    rates of f's parameters × m^(α-1) for Adam, × m^(2α-1) for SGD,    m = L / L₀
+
+    With L blocks in series, all branches together then learn as fast as with L₀ (Yang et al. 2023, table 1; Dey et
+    al. 2025, table 1). `param_groups` gives the rates and, on request, ε × m^-α, as gradients on branches fall.
+
+    Args:
+        factor: a.
+        exponent: α, 1/2 to 1.
+        base_depth: L₀, in residual sums.
+        optimizer: `adam`, for any whose steps do not depend on the gradient's scale, or `sgd`.
+        epsilon: whether to scale ε.
+    """
+
+    factor: float = 1.0
+    exponent: float = 0.5
+    base_depth: float = 1.0
+    optimizer: Literal["adam", "sgd"] = "adam"
+    epsilon: bool = False
+
+    def apply(self, surgery: Surgery) -> None:
+        if not (0.5 <= self.exponent <= 1 and self.base_depth > 0 and self.optimizer in ("adam", "sgd")):
+            wanted = "an exponent of 1/2 to 1, a base depth above 0, and adam or sgd"
+            raise surgery.unsupported("", f"expected {wanted}")
+        ratio = surgery.depth() / self.base_depth
+        factor, epsilon = self.factor * ratio**-self.exponent, ratio ** (-self.exponent * self.epsilon)
+        rate = ratio ** (self.exponent - 1 if self.optimizer == "adam" else 2 * self.exponent - 1)
+        what = f"branch × {factor:.4g}, rates of its parameters × {rate:.4g} for {self.optimizer}"
+        for block in surgery.blocks():
+            for total in surgery.sums(block):
+                total.branch_factor *= factor
+                total.branch_rate *= rate
+                total.branch_epsilon *= epsilon
+            surgery.record(block.name, f"{what}, their ε × {epsilon:.4g}" if self.epsilon else what)
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:

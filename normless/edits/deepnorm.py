@@ -1,15 +1,16 @@
-"""The initializations of deep transformers: DeepNorm with its normalizations, T-Fixup without any."""
+"""The initializations of deep transformers: DeepNorm and Admin with their normalizations, T-Fixup without any."""
 
 from __future__ import annotations
 
 from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery, embedding_weights
 from normless.edits.transformer import Matrix, encoder_and_decoder, matrices
+from normless.lifting import running
 from normless.residual import ResidualBlock
 
 MatricesOf = dict[ResidualBlock, list[Matrix]]
@@ -54,6 +55,43 @@ class DeepNorm(Edit):
                 for name in chain(*(layer.parameters for layer in weights)):
                     if "bias" in name.rpartition(".")[2]:
                         nn.init.zeros_(surgery.model.get_parameter(name))
+
+
+@edit
+class Admin(Edit):
+    """Post-norm transformers as norm(ω ⊙ x + f(x)), ω learned for each channel (Liu et al. 2020, section 4).
+
+    ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})] at first, over examples, positions and channels of one pass
+    on the example inputs with ω = 1, without dropout. The stack's input x₀ counts too, as in the authors' code.
+
+    Args:
+        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
+    """
+
+    decoder: str = "decoder"
+
+    def apply(self, surgery: Surgery) -> None:
+        stacks = encoder_and_decoder(surgery, self.decoder)
+        for block in chain(*stacks):
+            _check_post_norm(surgery, block)
+            if len(block.branches) > 1 or len(block.levels) > 1:
+                raise surgery.unsupported(block.name, "it has several branches, or runs several times")
+        if not (surgery.inputs or surgery.kwargs):
+            raise surgery.unsupported("", "it profiles on data: pass a batch, as in convert(model, 'admin', batch)")
+        totals = {surgery.sum(block) for block in chain(*stacks)}
+        paths = [path for path, module in surgery.model.named_modules() if module in totals]
+        summands: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        hooked = surgery.hooked(paths, lambda _, total, inputs, __: summands.update({total: inputs}))
+        with hooked, running(surgery.model, training=False):
+            surgery.model(*surgery.inputs, **surgery.kwargs)
+        for stack in stacks:
+            variance = 0.0
+            for block in stack:
+                total = surgery.sum(block)
+                (skip, branch), omega = summands[total], variance**0.5 if variance else 1.0
+                variance = (variance or float(skip.var(correction=0))) + float(branch.var(correction=0))
+                total.skip_multiplier = nn.Parameter(branch.new_full(branch.shape[-1:], omega))
+                surgery.record(block.name, f"skip path × ω per channel, initially {omega:.4g}")
 
 
 @edit
@@ -107,7 +145,7 @@ def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
     left = [layer.path for layer in inside if not layer.gating]
     if left or not surgery.left(block.after_sum, "norm"):
         reason = f"its branch has one, {left[0]}" if left else "it has none there"
-        needs = "DeepNorm is for transformers whose normalizations follow the residual sums"
+        needs = f"{type(surgery.edit).__name__} is for transformers whose normalizations follow the residual sums"
         raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 
 

@@ -26,7 +26,8 @@ class Reinitialize(Edit):
 
     Args:
         kind: the distribution. Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier`
-            2/(fan-in + fan-out), `lecun` 1/fan-in, all normal; `orthogonal` has orthonormal rows or columns.
+            2/(fan-in + fan-out), `lecun` 1/fan-in, all normal; `orthogonal` has orthonormal rows or columns,
+            `delta` at the kernel's centre, scaled to 1/inputs, and zeros elsewhere.
     """
 
     kind: Kind = "he"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import isfinite, sqrt
 
 from torch import nn
@@ -30,12 +30,7 @@ class StandardizeWeights(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        for norm in surgery.map.norms:
-            # As those of timm: the map has no layer for the activation.
-            rest = [] if ":" in norm or norm not in surgery.removed else list(surgery.get(norm).modules())
-            if any(kind_of(module) == "activation" for module in rest):
-                reason = "an activation was part of this normalization, and the map does not say what reads it"
-                raise surgery.unsupported(norm, reason)
+        refuse_fused(surgery, [norm for norm in surgery.map.norms if norm in surgery.removed])
         for path, ahead in _paths(surgery.map):
             # Of the path so far: one module may be an activation here and, further on, of the residual stream.
             inside = {layer.path for layer in ahead}
@@ -75,6 +70,14 @@ class StandardizeConvolutions(Edit):
             new.gain, new.scale = None, sqrt(new.weight[0].numel())
             surgery.replace(layer.path, new)
             surgery.record(layer.path, "weight standardized, no gain")
+
+
+def refuse_fused(surgery: Surgery, norms: Iterable[str]) -> None:
+    """Refuse norms with an activation as part of them, such as those of timm: the map has no layer for that."""
+    for norm in norms:
+        if ":" not in norm and any(kind_of(module) == "activation" for module in surgery.get(norm).modules()):
+            reason = "an activation was part of this normalization, and the map does not say what reads it"
+            raise surgery.unsupported(norm, reason)
 
 
 def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:

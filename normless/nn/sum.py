@@ -16,14 +16,18 @@ class ResidualSum(nn.Module):
     Attributes:
         factor: what the total is multiplied by, 1/√2 for the variance-keeping baseline.
         skip_factor, branch_factor: s and b, constants. One of them is part of the addition itself.
+        branch_rate, branch_epsilon: factors on the learning rate and on Adam's ε of parameters on the branch, for
+            `normless.param_groups`.
         multiplier: a learnable factor on the branch, shape (1,) or (C,), where the branch ends in something that it
             cannot be folded into; else None.
+        skip_multiplier: a learnable factor on the skip path, shape (C,) over its last axis, or None.
         norm_skip: a norm on the skip path before the addition, or None.
         norm_branch: a norm on the branch before the multiplier, or None.
         norm_total: a norm after the addition, or None.
     """
 
     multiplier: Tensor | None
+    skip_multiplier: Tensor | None
     norm_skip: nn.Module | None
     norm_branch: nn.Module | None
     norm_total: nn.Module | None
@@ -31,13 +35,17 @@ class ResidualSum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.factor = self.skip_factor = self.branch_factor = 1.0
+        self.branch_rate = self.branch_epsilon = 1.0
         self.register_parameter("multiplier", None)
+        self.register_parameter("skip_multiplier", None)
         for name in ("norm_skip", "norm_branch", "norm_total"):
             self.register_module(name, None)
 
     def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
         if self.norm_skip is not None:
             skip = self.norm_skip(skip)
+        if self.skip_multiplier is not None:
+            skip = skip * self.skip_multiplier
         if self.norm_branch is not None:
             branch = self.norm_branch(branch)
         if self.multiplier is not None:
@@ -57,13 +65,13 @@ class ResidualSum(nn.Module):
     def is_plain(self) -> bool:
         """Whether the total is skip + branch and nothing else."""
         factors = (self.factor, self.skip_factor, self.branch_factor)
-        parts = (self.multiplier, self.norm_skip, self.norm_branch, self.norm_total)
+        parts = (*self._parameters.values(), *self._modules.values())
         return factors == (1.0, 1.0, 1.0) and all(part is None for part in parts)
 
     def extra_repr(self) -> str:
-        names = ("factor", "skip_factor", "branch_factor")
+        names = ("factor", "skip_factor", "branch_factor", "branch_rate", "branch_epsilon")
         parts = [f"{name}={getattr(self, name):.4g}" for name in names if getattr(self, name) != 1.0]
-        return ", ".join(parts if self.multiplier is None else [*parts, "multiplier"])
+        return ", ".join([*parts, *(name for name, part in self._parameters.items() if part is not None)])
 
 
 class SkipOnlySum(ResidualSum):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from normless.arguments import forward_arguments, unwrapped
 from normless.decay import GROUPS, Policy, decays_of, patterns_of
 from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.optim.branches import UNSCALED, Factors, branch_factors
 from normless.residual import Layer, ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.classify import NORMS, kind_of
@@ -26,6 +27,7 @@ def param_groups(
     weight_decay: float,
     policy: Policy = "guidelines",
     scalar_lr_scale: float = 1.0,
+    eps: float = 1e-8,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
 ) -> list[dict[str, Any]]:
@@ -43,22 +45,24 @@ def param_groups(
             them, groups, roles of γ and patterns of parameters' names joined by +, as in `weights+last`; or a mapping
             from these to whether they decay, or to a λ of their own: see `normless.decay.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 is the Fixup paper's with Mixup.
+        eps: ε of Adam, multiplied as the rate is where a scheme (`completep`) scales it on branches.
         residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
         Dictionaries with keys params, name, lr, lr_scale, weight_decay; empty groups are left out. What a pattern
-        takes out of a group is one of its own, named `GROUP:PATTERN`.
+        takes out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate
+        of their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
 
     Raises:
-        ValueError: an unknown policy or group name, a pattern that no parameter matches, a negative rate or decay,
+        ValueError: an unknown policy or group name, a pattern that no parameter matches, a negative rate, decay or ε,
             or a map of another network.
         UnresolvedStructureError: the network must be traced, and no inputs came or it cannot be exported.
     """
-    if not (lr >= 0 and weight_decay >= 0 and scalar_lr_scale >= 0):
+    if not (lr >= 0 and weight_decay >= 0 and scalar_lr_scale >= 0 and eps >= 0):
         raise ValueError(
-            f"Rates and decay are not negative, got lr={lr}, weight_decay={weight_decay}, "
-            f"scalar_lr_scale={scalar_lr_scale}."
+            f"Rates, decay and ε are not negative, got lr={lr}, weight_decay={weight_decay}, "
+            f"scalar_lr_scale={scalar_lr_scale}, eps={eps}."
         )
     decays = decays_of(policy, weight_decay)
     patterns = patterns_of(decays)
@@ -67,25 +71,30 @@ def param_groups(
         model = unwrapped(model)
     residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
-    members: dict[tuple[str, str | None], list[nn.Parameter]] = {(name, None): [] for name in GROUPS}
+    factors = branch_factors(model, residual_map)
+    members: dict[tuple[str, str | None, Factors], list[nn.Parameter]] = {}
     for name, group in parameter_roles(model, residual_map).items():
         pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), None)
-        members.setdefault((group, pattern), []).append(named[name])
-    idle = [pattern for pattern in patterns if pattern not in {pattern for _, pattern in members}]
+        members.setdefault((group, pattern, factors.get(name, UNSCALED)), []).append(named[name])
+    idle = [pattern for pattern in patterns if pattern not in {pattern for _, pattern, _ in members}]
     if idle:
         raise ValueError(
             f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
             f"its names are such as {', '.join(list(named)[:3])}."
         )
     groups = []
-    for (group, pattern), parameters in sorted(members.items(), key=lambda member: GROUPS.index(member[0][0])):
-        if parameters:
-            scale = scalar_lr_scale if group == "scalars" else 1.0
-            name = group if pattern is None else f"{group}:{pattern}"
-            decay = decays.get(pattern or group, 0.0)
-            groups.append(
-                {"params": parameters, "name": name, "lr": lr * scale, "lr_scale": scale, "weight_decay": decay}
-            )
+    order = sorted(members, key=lambda key: (GROUPS.index(key[0]), key[1] is not None, key[2] != UNSCALED))
+    for group, pattern, (rate, epsilon) in order:
+        scale = rate * scalar_lr_scale if group == "scalars" else rate
+        parts = (group, pattern, None if (rate, epsilon) == UNSCALED else "branches")
+        made: dict[str, Any] = {
+            "params": members[group, pattern, (rate, epsilon)],
+            "name": ":".join(part for part in parts if part is not None),
+            "lr": lr * scale,
+            "lr_scale": scale,
+            "weight_decay": decays.get(pattern or group, 0.0),
+        }
+        groups.append(made if epsilon == 1.0 else made | {"eps": eps * epsilon})
     return groups
 
 

@@ -151,10 +151,9 @@ def _block(
     )
     branch, end = _walk(model, [*block.branch, *branch_norm], prefix, fork, memory)
     ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
-    if getattr(sum_module, "multiplier", None) is not None:
-        factor = f"{total}.multiplier"
-        branch += (Layer(total, "scale", end, gamma=factor, parameters=(factor,), description="multiplier"),)
-    skip, _ = _walk(model, [*block.skip, *skip_norm], prefix, fork)
+    branch += _multiplier(sum_module, total, "multiplier", end)
+    skip, skip_end = _walk(model, [*block.skip, *skip_norm], prefix, fork)
+    skip += _multiplier(sum_module, total, "skip_multiplier", skip_end)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
     weights = [layer for layer in branch if layer.kind == "weight"]
     serial = sum(not layer.gating for layer in weights)
@@ -171,6 +170,14 @@ def _block(
         ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
     )
     return mapped, end
+
+
+def _multiplier(total: nn.Module, path: str, part: str, source: str | None) -> tuple[Layer, ...]:
+    """The scale that a residual sum applies to one of its sides, where it has that part."""
+    if getattr(total, part, None) is None:
+        return ()
+    name = f"{path}.{part}"
+    return (Layer(path, "scale", source, gamma=name, parameters=(name,), description=part.replace("_", " ")),)
 
 
 def _walk(

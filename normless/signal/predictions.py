@@ -180,6 +180,8 @@ class _StructureReader:
             skip = self._module(f"{path}.norm_skip", module.norm_skip, skip)
         if module.norm_branch is not None:
             end = self._module(f"{path}.norm_branch", module.norm_branch, end)
+        if module.skip_multiplier is not None:
+            skip = self.steps.append(Step("factor", (skip,), path, parameters=(f"{path}.skip_multiplier",)))
         if module.multiplier is not None:
             end = self.steps.append(Step("factor", (end,), path, parameters=(f"{path}.multiplier",)))
         only = isinstance(module, SkipOnlySum)

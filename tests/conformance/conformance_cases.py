@@ -67,6 +67,11 @@ WITH_NORMS = [
     "sandwich_norm",
     "weight_standardization",
     "weight_standardization(groups=None)",
+    "depth_mup",
+    "depth_mup(a=2, optimizer=sgd)",
+    "completep",
+    "completep(alpha=0.5, base_depth=2)",
+    "admin",
 ]
 WITHOUT_NORMS = [
     "none",
@@ -99,6 +104,8 @@ WITHOUT_NORMS = [
     "dyt",
     "dyt(alpha=1)",
     "derf",
+    "tailored_activations",
+    "tailored_activations(eta=0.3, skip=0.9, biases=False)",
 ]
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
 
@@ -169,6 +176,17 @@ REFUSALS: dict[tuple[str, str], str] = {
         for scheme in ("weight_standardization", "weight_standardization(groups=None)")
         for network in ("dense_relu_1", "dense_relu_2", "dense_linear_2")
     },
+    **{("admin", network): "Admin is for transformers" for network in NETWORKS},
+    # ReLUs that read the residual sums, or the network's input.
+    **{
+        (text, network): rf"at {path}: it reads more than outputs of weight layers, which have mean zero"
+        for text in ("tailored_activations", "tailored_activations(eta=0.3, skip=0.9, biases=False)")
+        for network, path in (
+            ("cifar_8", r"blocks\.0\.relu2"),
+            ("dense_relu_1", r"stem\.relu1"),
+            ("dense_relu_2", r"stem\.relu1"),
+        )
+    },
 }
 
 # Multipliers and scalar biases that a convolutional network of L blocks gains, by scheme; none where not listed.
@@ -190,7 +208,7 @@ SCALARS: dict[str, Callable[[int], tuple[int, int]]] = {
 _TAKEN_AWAY = [
     # A shift of a linear layer's input shifts its output, which the norm behind it takes away.
     (
-        r"^(as_written|batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance)",
+        r"^(as_written|batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance|depth_mup|completep)",
         "dense_linear",
         r"^blocks\.\d\.branch\.norm1\.bias$",
     ),

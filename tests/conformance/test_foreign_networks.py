@@ -69,6 +69,9 @@ REFUSALS = {
     ("nf_resnet", VIT): "its branch does not end in a weight layer",
     **{("layer_norm", network): "this is the scheme of transformers" for network in (RESNET, FUNCTIONAL)},
     **{("deepnorm", network): _TRANSFORMERS for network in (VIT, RESNET, FUNCTIONAL)},
+    **{("admin", network): "Admin is for transformers" for network in (VIT, RESNET, FUNCTIONAL)},
+    ("tailored_activations", VIT): "the correlation after its parameter is not known",
+    ("tailored_activations", RESNET): "it reads more than outputs of weight layers",
     **{("t_fixup", network): "transformers have none on a branch" for network in (RESNET, FUNCTIONAL)},
 }
 WITH_MULTIPLIERS = {"skipinit", "zeroinit", "zeroinit_v1", "regularized_skipinit", "fixup", "rezero"}

@@ -49,6 +49,9 @@ REFUSALS: dict[str, dict[Norm, str]] = {
         for text in SCHEME_TEXTS
         if re.match("layer_norm_scaling|peri|sandwich", text)
     },
+    "admin": {
+        "pre": "Admin is for transformers whose normalizations follow the residual sums, and its branch has one"
+    },
     "deepnorm": {"pre": "normalizations follow the residual sums, and its branch has one"},
     **{
         text: dict.fromkeys(NORMS, "no residual sum is followed by an activation")
@@ -59,6 +62,11 @@ REFUSALS: dict[str, dict[Norm, str]] = {
         text: dict.fromkeys(NORMS, "its branch does not end in a weight layer")
         for text in SCHEME_TEXTS
         if text.startswith("nf_resnet")
+    },
+    **{
+        text: dict.fromkeys(NORMS, "the correlation after its attention is not known")
+        for text in SCHEME_TEXTS
+        if text.startswith("tailored")
     },
 }
 PAIRS = [(scheme, norm) for scheme in SCHEME_TEXTS for norm in NORMS if norm not in REFUSALS.get(scheme, {})]

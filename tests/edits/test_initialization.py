@@ -69,9 +69,11 @@ def test_drawn_from_the_global_generator() -> None:
 
 
 def test_an_unknown_kind_is_refused_with_the_known() -> None:
-    with pytest.raises(nl.UnsupportedEditError, match="'hee' is none of he, he_fan_in, xavier, lecun, orthogonal"):
+    with pytest.raises(
+        nl.UnsupportedEditError, match="'hee' is none of he, he_fan_in, xavier, lecun, orthogonal, delta"
+    ):
         nl.convert(wide_resnet(10, 1), nl.Scheme("mine", (Reinitialize("hee"),)))
     with pytest.raises(
-        ValueError, match="initialization is he, he_fan_in, xavier, lecun, orthogonal or None, not 'hee'"
+        ValueError, match="initialization is he, he_fan_in, xavier, lecun, orthogonal, delta or None, not 'hee'"
     ):
         nl.convert(wide_resnet(10, 1), "batch_norm(initialization=hee)")

@@ -127,7 +127,7 @@ def test_a_classifier_without_bias_is_asked_for() -> None:
 
 @pytest.mark.parametrize("build", [wide_resnet, resnet_cifar, resnet, resnet_v2])
 def test_an_unknown_kind_is_refused_with_the_known(build: object) -> None:
-    with pytest.raises(ValueError, match="is he, he_fan_in, xavier, lecun, orthogonal or None, not 'hee'"):
+    with pytest.raises(ValueError, match="is he, he_fan_in, xavier, lecun, orthogonal, delta or None, not 'hee'"):
         build(initialization="hee")  # type: ignore[operator]
 
 

@@ -206,6 +206,8 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
         skip, branch = (side.detach() for side in inputs)
         if module.multiplier is not None:
             branch = branch * per_channel(module.multiplier.detach(), branch)
+        if module.skip_multiplier is not None:
+            skip = skip * module.skip_multiplier.detach()
         if module.branch_factor != 1.0:
             branch = branch * module.branch_factor
         if module.skip_factor != 1.0:

@@ -1,0 +1,88 @@
+"""Rectifiers with a slope that is tailored to the depth of their network."""
+
+from __future__ import annotations
+
+from math import acos, pi, sqrt
+
+from torch import nn
+
+from normless.edits.edit import Edit, edit
+from normless.edits.normalizer_free import refuse_fused
+from normless.edits.surgery import Surgery
+from normless.nn.activation import ScaledActivation
+from normless.signal import Steps, is_homogeneous, steps_of
+
+
+@edit
+class TailorActivations(Edit):
+    """Every rectifier becomes √(2 / (1 + a²)) · (max(x, 0) + a · min(x, 0)) (Zhang et al. 2022, TAT for Leaky ReLUs).
+
+    Of normal inputs with correlation c its outputs have, and weights of variance 1/inputs keep,
+
+        C(c) = c + (1 - a)² / (π (1 + a²)) · (√(1 - c²) - c · arccos(c)).
+
+    Residual sums become w·x + √(1 - w²)·f(x), which have w² C₁ + (1 - w²) C₂. The slope a, the same everywhere, takes
+    uncorrelated inputs to the correlation η at the network's end; it is 0 where a ReLU stays below η. Of other sums
+    and concatenations the greatest correlation counts; poolings and operations that are no layer are passed over.
+
+    Args:
+        eta: η; 0.9 in the authors' code.
+        skip: w.
+    """
+
+    eta: float = 0.9
+    skip: float = 0.5**0.5
+
+    def apply(self, surgery: Surgery) -> None:
+        if not (0 < self.eta < 1 and 0 < self.skip < 1):
+            raise surgery.unsupported("", f"η and w lie between 0 and 1, got {self.eta} and {self.skip}")
+        refuse_fused(surgery, surgery.map.norms)
+        steps = steps_of(surgery.model, surgery.map)
+        if steps is None:
+            raise surgery.unsupported("", "its dataflow is not known; pass example inputs")
+        blocks, on_way = list(surgery.map.walk()), sorted(steps.reached(steps.outputs, lambda at: steps[at].reads))
+        normal: set[int] = set()
+        for at, step in ((at, steps[at]) for at in on_way):
+            if step.kind in ("parameter", "gate", "attention"):
+                raise surgery.unsupported(step.path, f"the correlation after its {step.kind} is not known")
+            if step.kind == "activation" and step.reads[0] not in normal:
+                raise surgery.unsupported(
+                    step.path, "it reads more than outputs of weight layers, which have mean zero"
+                )
+            if step.kind == "weight" or (step.kind not in ("activation", "input") and normal.issuperset(step.reads)):
+                normal.add(at)
+        if len(blocks) != len(steps.totals) or any(len(block.branches) > 1 for block in blocks):
+            raise surgery.unsupported("", "it has a global skip path, or a sum of several branches")
+        slope, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (slope + high) / 2
+            is_above = _correlation_at_end(steps, on_way, middle, self.skip**2) > self.eta
+            slope, high = (middle, high) if is_above else (slope, middle)
+        for total in map(surgery.sum, blocks):
+            total.skip_factor *= self.skip
+            total.branch_factor *= sqrt(1 - self.skip**2)
+        layers = [layer for layer in surgery.map.layers() if layer.kind == "activation"]
+        for path in dict.fromkeys(surgery.own_path(one) if ":" in one.path else one.path for one in layers):
+            if not is_homogeneous(surgery.get(path)):
+                raise surgery.unsupported(path, "it is no ReLU or leaky ReLU, and has no slope to tailor")
+            surgery.replace(path, ScaledActivation(nn.LeakyReLU(slope), sqrt(2 / (1 + slope**2))))
+            surgery.record(path, f"leaky ReLU of slope {slope:.4g}, × {sqrt(2 / (1 + slope**2)):.4g}")
+
+
+def _correlation_at_end(steps: Steps, on_way: list[int], slope: float, share: float) -> float:
+    """The correlation at the network's end of two uncorrelated inputs; `share` is w² of residual sums."""
+    reached: dict[int, float] = {}
+    for at in on_way:
+        first, *others = (reached[read] for read in steps[at].reads) if steps[at].reads else (0.0,)
+        if steps[at].kind == "activation":
+            first = after_rectifier(first, slope)
+        elif steps[at].kind == "sum":
+            first, others = share * first + (1 - share) * others[0], []
+        reached[at] = max(first, *others, -1.0)
+    return max(reached[at] for at in steps.outputs)
+
+
+def after_rectifier(correlation: float, slope: float) -> float:
+    """C(c): the normalized second moment of a leaky ReLU's outputs whose normal inputs have the correlation c."""
+    c = min(correlation, 1.0)
+    return c + (1 - slope) ** 2 / (pi * (1 + slope**2)) * (sqrt(1 - c**2) - c * acos(c))
