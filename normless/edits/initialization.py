@@ -39,9 +39,8 @@ class Reinitialize(Edit):
             tied = layer.path in tied_paths
             for weight in () if tied else _weights(surgery, layer):
                 INITIALIZATIONS[self.kind](weight)
-            for name in layer.parameters:
-                if name.endswith("bias"):
-                    nn.init.zeros_(surgery.model.get_parameter(name))
+            for name in layer.shifts:
+                nn.init.zeros_(surgery.model.get_parameter(name))
             surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 

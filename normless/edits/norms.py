@@ -137,7 +137,7 @@ def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
             surgery.record(path, f"{layer.description} removed")
             continue
         old = surgery.single(path)
-        extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
+        extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
         if layer.gamma is not None and extra:
             reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
             raise surgery.unsupported(path, reason)

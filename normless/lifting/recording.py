@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import unwrap
 from itertools import islice
@@ -32,10 +32,15 @@ class Method:
 
 @dataclass(frozen=True)
 class Place:
-    """An expression in the source of a method: first line, last line, first column, last column."""
+    """An expression in the source of a method: first line, last line, first column, last column.
+
+    `is_method` says that it calls a tensor's method; `through` names a function that acts in the method's place.
+    """
 
     method: Method
     position: tuple[int, int, int, int]
+    is_method: bool = field(default=False, compare=False)
+    through: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Event:
     @property
     def is_method(self) -> bool:
         """Whether what is called is a tensor's method."""
-        return "Tensor" in getattr(self.function, "__qualname__", "").partition(".")[0]
+        return _is_method(self.function)
 
 
 def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[list[Event]]]:
@@ -116,18 +121,22 @@ class _Recorder(TorchFunctionMode):
 
     def _note(self, name: str, **properties: Any) -> None:
         module, events = self.stack[-1]
-        place, through, frame = _place(type(module))
+        place, through, frame = _place(type(module), sys._getframe(1))
         self.frames.append(frame)
         events.append(Event(name, place, through, id(frame), **properties))
 
 
-def _place(kind: type) -> tuple[Place | None, str | None, FrameType | None]:
-    """The innermost running expression of a method of a class, and a function of others that runs inside it."""
-    methods = _methods(kind)
-    frame: FrameType | None = sys._getframe(2)
+def running_place(function: Any) -> Place | None:
+    """The innermost expression of a method of a module that runs now, in which a function is called."""
+    place, through, _ = _place(None, sys._getframe(2))
+    return place and replace(place, is_method=_is_method(function), through=through)
+
+
+def _place(kind: type | None, frame: FrameType | None) -> tuple[Place | None, str | None, FrameType | None]:
+    """The innermost running expression of a method of a class, or any module's, and a function that runs inside it."""
     through = None
     while frame is not None:
-        method = methods.get(frame.f_code)
+        method = _methods(kind or _module_of(frame)).get(frame.f_code)
         if method is not None:
             position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
             if None in position:
@@ -137,6 +146,17 @@ def _place(kind: type) -> tuple[Place | None, str | None, FrameType | None]:
             through = through or frame.f_code.co_name
         frame = frame.f_back
     return None, through, None
+
+
+def _is_method(function: Any) -> bool:
+    return "Tensor" in getattr(function, "__qualname__", "").partition(".")[0]
+
+
+def _module_of(frame: FrameType) -> type:
+    """The class of the module whose method a frame may run."""
+    owner = next((frame.f_locals.get(name) for name in frame.f_code.co_varnames[:1]), None)
+    kind: type = type(owner) if isinstance(owner, nn.Module) else nn.Module
+    return getattr(kind, "normless_original", kind)
 
 
 def _is_torch(module: str) -> bool:

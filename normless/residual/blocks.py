@@ -11,8 +11,19 @@ from typing import Any, Literal
 
 from normless.residual.graph import Dataflow
 
+from normless.lifting import Place
+
 Kind = Literal["weight", "norm", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """An operation of a norm in forward code: its place, which operand of it goes on without the norm, times what."""
+
+    place: Place
+    operand: int
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,9 +37,10 @@ class Layer:
 
     `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
     qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
-    weight, a layer scale. `parameters` are the names of all it reads. `called` is False where forward code uses a
+    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is False where forward code uses a
     module's weight without calling the module, as attention does with its output projection. `in_place` is True
-    where the layer overwrites its input.
+    where the layer overwrites its input. `terms` are the operations of a norm that forward code writes out, empty
+    where one of them cannot be told from others.
     """
 
     path: str
@@ -41,6 +53,8 @@ class Layer:
     description: str = field(default="", compare=False)
     called: bool = field(default=True, compare=False)
     in_place: bool = field(default=False, compare=False)
+    terms: tuple[Term, ...] = field(default=(), compare=False)
+    shifts: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
