@@ -133,7 +133,7 @@ def running_place(function: Any) -> Place | None:
 
 
 def _place(kind: type | None, frame: FrameType | None) -> tuple[Place | None, str | None, FrameType | None]:
-    """The innermost running expression of a method of a class, or any module's, and a function that runs inside it."""
+    """The innermost running expression of a method of a class, or of a module's, and a function that runs in it."""
     through = None
     while frame is not None:
         method = _methods(kind or _module_of(frame)).get(frame.f_code)

@@ -9,9 +9,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
-from normless.residual.graph import Dataflow
-
 from normless.lifting import Place
+from normless.residual.graph import Dataflow
 
 Kind = Literal["weight", "norm", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
@@ -37,10 +36,10 @@ class Layer:
 
     `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
     qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
-    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is False where forward code uses a
-    module's weight without calling the module, as attention does with its output projection. `in_place` is True
-    where the layer overwrites its input. `terms` are the operations of a norm that forward code writes out, empty
-    where one of them cannot be told from others.
+    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is False
+    where forward code uses a module's weight without calling the module, as attention does with its output projection.
+    `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that forward code
+    writes out, empty where one of them cannot be told from others.
     """
 
     path: str

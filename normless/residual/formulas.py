@@ -23,11 +23,11 @@ _SIZES: dict[str, Callable[[float, float], float]] = {
 
 @dataclass
 class Formula:
-    """The operations of x / root(statistics of x): `passed` are those of x itself, with what each of them reads of it.
+    """The operations of x / root(statistics of x); `passed` are those of x itself, with what each reads of it.
 
-    `quotient` multiplies an x of second moment 1 by `factor`: 1, or 1/√n for x / |x| of n elements. `gain` is the name
-    of γ, None without one. `is_norm` is False for x / |x| alone, a direction, of which a cosine is made, for data that
-    no weight has read, and where the statistics are read elsewhere too, as to undo the division.
+    `quotient` multiplies an x of second moment 1 by `factor`: 1, or 1/√n for x / |x| of n elements. `gain` is γ's
+    name, None without one. `is_norm` is False for x / |x| alone, a direction, of which a cosine is made, for data
+    that no weight has read, and where the statistics are read elsewhere too, as to undo the division.
     """
 
     operations: list[int]
@@ -72,7 +72,7 @@ def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]
     """The x of x − mean, the operations that it passes with what they read of it, and those of the mean."""
     passed: dict[int, int] = {}
     at = value
-    while flow[at].name in LAYOUT or _joined(flow[at], {"mul"}):
+    while flow[at].name in LAYOUT or _gains(flow[at]):
         (passed[at], *_) = flow[at].parents
         at = passed[at]
     if flow[at].name == "sub" and isinstance(flow[at].arguments[0], Operand):
@@ -95,7 +95,9 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
             _, centred, inside = _centred(flow, at) if operation.name == "sub" else (at, {}, inside)
             if not centred:
                 return [], 0.0
-        if len(chain) > 15 or not operation.parents or operation.name not in NORM_PARTS:
+        # Shares of a sum of absolute values are weights, as those of a softmax.
+        is_length = operation.name in _LENGTHS and operation.arguments[1:2] not in ((), (2,))
+        if len(chain) > 15 or is_length or not operation.parents or operation.name not in NORM_PARTS:
             return [], 0.0
         chain += [at, *inside]
         at = operation.parents[0]
@@ -110,21 +112,22 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
     return chain, size
 
 
-def _joined(operation: Operation, names: set[str]) -> tuple[str, ...]:
-    """The parameters that an operation of one of these names joins to one activation."""
-    return operation.parameters if operation.name in names and len(operation.parents) == 1 else ()
+def _gains(operation: Operation) -> list[str]:
+    """The parameters that an operation multiplies one activation by."""
+    multiplies = operation.name in {"mul", "addcmul"} and len(operation.parents) == 1
+    return [name for name in operation.parameters if multiplies and name not in operation.added]
 
 
 def _continue(flow: Dataflow, formula: Formula) -> float:
     """Add to a formula what follows its quotient, γ, constant factors and β; returns the factors' product."""
-    gains = [name for one in formula.passed for name in _joined(flow[one], {"mul"})]
+    gains = [name for one in formula.passed for name in _gains(flow[one])]
     at, ahead, total = formula.quotient, list[int](), formula.factor
     while len(flow.consumers[at]) == 1 and at not in flow.outputs:
         before, (at,) = at, flow.consumers[at]
         operation = flow[at]
         numbers = [one for one in operation.arguments[:2] if isinstance(one, (int, float))]
-        gain = () if gains else _joined(operation, {"mul", "addcmul"})
-        if gain or _joined(operation, {"add"}):
+        gain = [] if gains else _gains(operation)
+        if gain or (operation.name == "add" and operation.added and len(operation.parents) == 1):
             gains += gain
             formula.passed[at] = before
             formula.operations += [*ahead, at]

@@ -54,7 +54,8 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
             # What forward caches in attributes is put back.
             warnings.filterwarnings("ignore", message="The tensor attribute")
-            with preserve_node_meta(), redirect_stderr(StringIO()):  # Where export fails, torch prints the whole graph so far.
+            # Where export fails, torch prints the whole graph so far.
+            with preserve_node_meta(), redirect_stderr(StringIO()):
                 return export(model, inputs, dict(kwargs), strict=False)
     except Exception as error:
         raise UnresolvedStructureError(_explanation(model, error)) from error
@@ -103,11 +104,13 @@ def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
 
 
 class _Traced(TorchFunctionMode):
-    """Notes the place of each operation; reads `x.data`, which export loses or takes for a constant, as `x.detach()`."""
+    """Notes the place of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
             return args[0].detach()
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **(kwargs or {}))
         with annotate({_PLACE: running_place(func)}):
             return func(*args, **(kwargs or {}))
 
