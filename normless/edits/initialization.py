@@ -56,8 +56,11 @@ class ZeroBranchEnds(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
-            for branch in block.branches:
-                _zero(surgery, surgery.last_weight(block, branch))
+            for number, branch in enumerate(block.branches):
+                last = surgery.last_weight(block, branch)
+                known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
+                for path in known or [last]:
+                    _zero(surgery, path)
 
 
 @edit
@@ -136,6 +139,8 @@ class LSUV(Edit):
     most_steps: int = 10
 
     def apply(self, surgery: Surgery) -> None:
+        if surgery.is_meta and not surgery.values_withheld:
+            raise surgery.unsupported("", "it calibrates weights on data, and on the device meta they have no values")
         if not (surgery.inputs or surgery.kwargs):
             raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
         tied = surgery.tied_layers()

@@ -97,7 +97,8 @@ class ResidualBlock:
     layer as it is, with no gating, dropout or pooling in between. `sites` has an addition in forward code for each
     branch; it is empty where a module adds, or an operator that does not add two tensors (a sum over a stack).
     `ends` has for each branch the last weight layer, norm or activation with nothing but factors after it (layer
-    scale, dropout), or None. `is_global` says that blocks follow one another inside the branch: a global skip path,
+    scale, dropout), or None; `last_weights` has the weight layers that it ends in, several after a concatenation,
+    where they are known. `is_global` says that blocks follow one another inside the branch: a global skip path,
     as in SRResNet or a U-Net. `levels` numbers the runs of the block among all blocks in series, where it is known.
     All tuples are in execution order.
     """
@@ -115,6 +116,7 @@ class ResidualBlock:
     chain: int | None = None
     sites: tuple[Site, ...] = field(default=(), compare=False)
     ends: tuple[Layer | None, ...] = field(default=(), compare=False)
+    last_weights: tuple[tuple[Layer, ...], ...] = field(default=(), compare=False)
     is_global: bool = field(default=False, compare=False)
     levels: tuple[int, ...] = field(default=(0,), compare=False)
 
@@ -243,7 +245,8 @@ class ResidualMap:
 
         `last`: the last norm of a branch, or the norm after the sum of a branch that has none, as in
         post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
-        has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others), and
+        has a weight layer (γ_down). `stem`: before the first block, and before its fork where weight layers of its own
+        are too (γ_0). `other`: the rest (γ_others), and
         all of a network without blocks.
         """
         roles: dict[str, Role] = {layer.path: "other" for layer in self.layers() if layer.kind == "norm"}
@@ -257,7 +260,8 @@ class ResidualMap:
         give("other", self.trunk_layers + self.head_layers)
         # An inner block comes after the one around it, so that it decides the roles of its own norms.
         for block in self.walk():
-            give("down" if block.skip else "other", block.shared_layers)
+            has_stem = block is self.blocks[0] and any(layer.kind == "weight" for layer in block.shared_layers)
+            give("stem" if has_stem else "down" if block.skip else "other", block.shared_layers)
             give("other", block.branch_layers)
             ends = [norms[-1] for branch in block.branches if (norms := _main_norms(branch))]
             give("last", ends)

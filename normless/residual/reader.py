@@ -188,7 +188,9 @@ class _Reader:
         """Make a node the next operation of the flow."""
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            properties |= {"shape": tuple(value.shape), "floating": value.is_floating_point()}
+            # A size that depends on values is no number.
+            shape = tuple(value.shape) if all(isinstance(size, int) for size in value.shape) else None
+            properties |= {"shape": shape, "floating": value.is_floating_point()}
         self.index[node] = len(self.flow.operations)
         self.flow.operations.append(Operation(name, **properties))
 
