@@ -36,10 +36,10 @@ class Layer:
 
     `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
     qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
-    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is False
-    where forward code uses a module's weight without calling the module, as attention does with its output projection.
-    `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that forward code
-    writes out, empty where one of them cannot be told from others.
+    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is
+    False where forward code uses a module's weight without calling the module, as attention does with its output
+    projection. `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that
+    forward code writes out, empty where one of them cannot be told from others.
     """
 
     path: str
@@ -245,8 +245,8 @@ class ResidualMap:
 
         `last`: the last norm of a branch, or the norm after the sum of a branch that has none, as in
         post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
-        has a weight layer (γ_down). `stem`: before the first block, and before its fork where weight layers of its own
-        are too (γ_0). `other`: the rest (γ_others), and
+        has a weight layer (γ_down). `stem`: before the first block, and before its fork where weight layers of its
+        own are too (γ_0). `other`: the rest (γ_others), and
         all of a network without blocks.
         """
         roles: dict[str, Role] = {layer.path: "other" for layer in self.layers() if layer.kind == "norm"}

@@ -103,8 +103,8 @@ def find_unresolved(finder: SumFinder) -> tuple[Unresolved, ...]:
         "product and the addition as two operations",
         _is_sum_into_view: "it writes into a part of a tensor that is read again as a whole, which the dataflow does "
         "not show; build the whole with torch.cat or torch.where",
-        _is_merge: "it adds paths from one activation that all have weights and activations, so that none of them is a "
-        "skip path",
+        _is_merge: "it adds paths from one activation that all have weights and activations, so that none is a skip "
+        "path",
         _is_subgraph: "{} runs a graph of its own, whose layers and sums are not read",
     }
     items = (

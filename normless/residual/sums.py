@@ -169,7 +169,9 @@ class SumFinder:
         kinds = [self.layers.kind(index) for index in skip]
         if self._bends(skip) and not all(self._is_closed(path, candidate.at) for path in (skip, *paths)):
             return False
-        gates = any(self.flow[one].name == "mul" and len(self.flow[one].parents) > 1 for path in paths for one in path)
+        gates = any(
+            self.flow[one].name == "mul" and len(self.flow[one].parents) > 1 for path in paths for one in path
+        )
         if all(map(self._bends, (skip, *paths))) and not gates and self.chain(skip) >= min(map(self.chain, paths)):
             self.merges.add(candidate.at)
         for path in paths:

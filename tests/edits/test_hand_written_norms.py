@@ -241,7 +241,5 @@ def test_norms_of_queries_and_keys_are_removed_and_leave_the_scale_of_a_unit_vec
 )
 def test_a_norm_whose_place_in_the_code_cannot_be_told_is_refused(formula: Formula) -> None:
     model = network(formula)
-    with pytest.raises(
-        nl.UnsupportedEditError, match=r"1:g(_1)?: the normalization is a function in the"
-    ):
+    with pytest.raises(nl.UnsupportedEditError, match=r"1:g(_1)?: the normalization is a function in the"):
         nl.convert(model, "none", ROWS)

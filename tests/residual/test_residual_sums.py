@@ -193,10 +193,13 @@ def test_a_skip_path_with_weights(name: str) -> None:
 
 
 UNRESOLVED: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], str]] = {
-    "equal depth": (lambda net, x: net.deep(F.relu(net.short(x))) + net.branch(x), "none of them is a skip path"),
-    "both with an activation": (lambda net, x: F.relu(net.short(x)) + F.relu(net.a(x)), "none of them is a skip path"),
+    "equal depth": (lambda net, x: net.deep(F.relu(net.short(x))) + net.branch(x), "none is a skip path"),
+    "both with an activation": (
+        lambda net, x: F.relu(net.short(x)) + F.relu(net.a(x)),
+        "none is a skip path",
+    ),
     "lerp": (lambda net, x: torch.lerp(net.short(x), net.branch(x), 0.5), "lerp adds and multiplies at once"),
-    "addcmul": (lambda net, x: torch.addcmul(net.short(x), net.branch(x), x), "addcmul adds and multiplies at once"),
+    "addcmul": (lambda net, x: torch.addcmul(net.short(x), net.branch(x), net.deep(x)), "addcmul adds and multiplies at once"),
 }
 
 
