@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isclose, prod
+from math import isclose, isnan, nan, prod
 
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT
@@ -57,7 +57,7 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
             formula = Formula([*inside, *chain], {**passed, quotient: value.index}, quotient, factor)
             has_scale = isclose(_continue(flow, formula), 1, rel_tol=1e-3)
             is_layer = has_scale and _is_closed(flow, formula) and _has_weights(flow, x)
-            formula.is_norm = formula.gain is not None or is_layer
+            formula.is_norm = not isnan(size) and (formula.gain is not None or is_layer)
             return formula
     return None
 
@@ -95,9 +95,7 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
             _, centred, inside = _centred(flow, at) if operation.name == "sub" else (at, {}, inside)
             if not centred:
                 return [], 0.0
-        # Shares of a sum of absolute values are weights, as those of a softmax.
-        is_length = operation.name in _LENGTHS and operation.arguments[1:2] not in ((), (2,))
-        if len(chain) > 15 or is_length or not operation.parents or operation.name not in NORM_PARTS:
+        if len(chain) > 15 or not operation.parents or operation.name not in NORM_PARTS:
             return [], 0.0
         chain += [at, *inside]
         at = operation.parents[0]
@@ -109,6 +107,8 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
             size = _SIZES[operation.name](size, *(numbers or [1.0]))
         elif operation.name == "sum" or operation.name in _LENGTHS:
             size *= elements if operation.name == "sum" else elements**0.5
+            # Shares of a sum of absolute values are weights, as those of a softmax.
+            size *= nan if operation.name != "sum" and operation.arguments[1:2] not in ((), (2,)) else 1.0
     return chain, size
 
 

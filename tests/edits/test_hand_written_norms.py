@@ -193,7 +193,7 @@ class Reversible(nn.Module):
         x = self.stem(x)
         mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
         x = (x - mean) / std
-        x = x + self.f(F.normalize(x, dim=-1))
+        x = x + self.f(F.normalize(x, dim=-1)) * F.normalize(x, p=1, dim=-1)
         y: Tensor = self.head(x) * std + mean
         return y
 
