@@ -199,7 +199,10 @@ UNRESOLVED: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], str]] = {
         "none is a skip path",
     ),
     "lerp": (lambda net, x: torch.lerp(net.short(x), net.branch(x), 0.5), "lerp adds and multiplies at once"),
-    "addcmul": (lambda net, x: torch.addcmul(net.short(x), net.branch(x), net.deep(x)), "addcmul adds and multiplies at once"),
+    "addcmul": (
+        lambda net, x: torch.addcmul(net.short(x), net.branch(x), net.deep(x)),
+        "addcmul adds and multiplies at once",
+    ),
 }
 
 
