@@ -47,6 +47,10 @@ class LiftError(NormlessError, ValueError):
     """A module's forward code cannot be rewritten; the message says why, without the module's name."""
 
 
+class EvaluationOnlyWarning(UserWarning):
+    """A conversion was verified in evaluation mode only, since no training pass runs on the example inputs."""
+
+
 class MissingValuesError(NormlessError, RuntimeError):
     """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
 

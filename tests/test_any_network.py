@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import normless as nl
+from normless.errors import EvaluationOnlyWarning
 from normless.nn.affine import with_scalars
 
 WIDTH = 8
@@ -300,3 +301,57 @@ def test_sizes_that_depend_on_values_are_unknown() -> None:
     for layer in opened.layers:
         x = x + layer(x).relu()
     torch.testing.assert_close(opened(other), opened.head(torch.cat([x, torch.zeros(1, 8)])))
+
+
+class Stage(nn.Module):
+    """A stem of two normalized convolutions and a projecting block in one module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem1, self.stem2, self.f, self.g = (conv() for _ in range(4))
+        self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(WIDTH) for _ in range(3))
+        self.short = nn.Conv2d(WIDTH, WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm2(self.stem2(torch.relu(self.norm1(self.stem1(x))))))
+        y: Tensor = self.short(x) + self.g(torch.relu(self.norm3(self.f(x))))
+        return y
+
+
+def test_every_norm_of_a_stem_in_the_module_of_its_block_is_the_stems() -> None:
+    model = nn.Sequential(conv(3), Stage(), Stage())
+    norms = nl.residual_map(model, torch.randn(2, 3, 8, 8)).norms
+    assert [norms[f"1.norm{number}"] for number in (1, 2, 3)] == ["stem", "stem", "last"]
+    assert [norms[f"2.norm{number}"] for number in (1, 2, 3)] == ["down", "down", "last"]
+
+
+class Joined(nn.Module):
+    """x + cat(f(x), g(x)) of 3 and 5 channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = conv(), nn.BatchNorm2d(WIDTH)
+        self.f, self.g = conv(outputs=3), conv(outputs=WIDTH - 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norm(self.stem(x)))
+        return x + torch.cat([self.f(h), torch.relu(self.g(h))], 1)
+
+
+def test_a_branch_that_ends_in_a_concatenation_starts_at_zero_as_a_whole() -> None:
+    model, x = nn.Sequential(conv(3), Joined(), Joined()), torch.randn(2, 3, 8, 8)
+    net = nl.convert(model, "fixup", x)
+    torch.testing.assert_close(net(x), net[0](x))
+    with pytest.raises(nl.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"):
+        nl.convert(model, "layer_scale", x)
+
+
+def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:
+    class Targets(Network):
+        def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
+            logits = super().forward(x)
+            return logits if not self.training else nn.functional.cross_entropy(logits, target)  # type: ignore[arg-type]
+
+    images = torch.randn(2, 3, 8, 8)
+    with pytest.warns(EvaluationOnlyWarning, match="The conversion is verified in evaluation only.*in training mode"):
+        nl.convert(Targets(), "skipinit", images)

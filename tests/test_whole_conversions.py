@@ -186,8 +186,10 @@ def test_half_a_conversion_is_refused_unless_it_is_asked_for(block: type[Block],
 def test_a_norm_written_with_normalize_is_a_norm() -> None:
     model = Network(Normalized)
     assert nl.residual_map(model, IMAGES).norms["blocks.0:gain"] == "last"
-    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0:gain"):
-        nl.convert(model, "skipinit", IMAGES)
+    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", IMAGES)
+    x = net.stem(IMAGES)
+    x = x + net.blocks[0].conv2(F.relu(net.blocks[0].conv1(x)))
+    torch.testing.assert_close(net(IMAGES), net.head(net.blocks[1](x).mean((2, 3))))
 
 
 class Auxiliary(Network):

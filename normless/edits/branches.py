@@ -50,6 +50,8 @@ class LayerScale(Edit):
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
             last = surgery.map.by_path[surgery.last_weight(block)]
+            if any(len(layers) > 1 for layers in block.last_weights):
+                raise surgery.unsupported(block.name, "its branch ends in several weight layers side by side")
             channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
             _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init))
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")

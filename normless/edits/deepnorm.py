@@ -52,9 +52,8 @@ class DeepNorm(Edit):
                 surgery.record(block.name, f"skip path × {alpha:.4g}")
                 _draw(surgery, uses[block], beta)
                 weights = surgery.left(block.branch_layers, "weight")
-                for name in chain(*(layer.parameters for layer in weights)):
-                    if "bias" in name.rpartition(".")[2]:
-                        nn.init.zeros_(surgery.model.get_parameter(name))
+                for name in chain(*(layer.shifts for layer in weights)):
+                    nn.init.zeros_(surgery.model.get_parameter(name))
 
 
 @edit
@@ -126,7 +125,7 @@ class TFixup(Edit):
                 if parameter.dim() > 1:
                     nn.init.xavier_normal_(parameter)
                     surgery.record(layer.path, "weight from xavier")
-                elif "bias" in name.rpartition(".")[2]:
+                elif name in layer.shifts:
                     nn.init.zeros_(parameter)
         for blocks, gain in ((encoder, 0.67 * n**-0.25), (decoder, (9 * max(m, 1)) ** -0.25)):
             for block in blocks:

@@ -40,9 +40,8 @@ class Reinitialize(Edit):
             tied = layer.path in tied_paths
             for weight in () if tied else _weights(surgery, layer):
                 INITIALIZATIONS[self.kind](weight)
-            for name in layer.parameters:
-                if name.endswith("bias"):
-                    nn.init.zeros_(surgery.model.get_parameter(name))
+            for name in layer.shifts:
+                nn.init.zeros_(surgery.model.get_parameter(name))
             surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 
@@ -58,8 +57,11 @@ class ZeroBranchEnds(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
-            for branch in block.branches:
-                _zero(surgery, surgery.last_weight(block, branch))
+            for number, branch in enumerate(block.branches):
+                last = surgery.last_weight(block, branch)
+                known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
+                for path in known or [last]:
+                    _zero(surgery, path)
 
 
 @edit
@@ -138,6 +140,8 @@ class LSUV(Edit):
     most_steps: int = 10
 
     def apply(self, surgery: Surgery) -> None:
+        if surgery.is_meta and not surgery.values_withheld:
+            raise surgery.unsupported("", "it calibrates weights on data, and on the device meta they have no values")
         if not (surgery.inputs or surgery.kwargs):
             raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
         tied = surgery.tied_layers()

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
+from math import isclose
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from normless.arguments import on_device_of
@@ -16,6 +18,7 @@ from normless.lifting import Arguments, Event, LiftError, Place, Rewriter, recor
 from normless.nn import ResidualSum
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock, ResidualMap, Site
+from normless.residual.blocks import Term
 
 
 @dataclass
@@ -104,12 +107,16 @@ class Lifted:
             self.moved[numbered, layer.call] = _join(path, name)
 
     def drop(self, layer: Layer) -> None:
-        """Take a function out of forward code, and the parameters it alone reads out of the module."""
-        path, _, events, event = self._calls_of(layer)
-        ((place, turns),) = _by_place(events, [event]).items()
-        if len(turns) > 1:
-            raise LiftError("it runs in a loop, several times in one forward pass")
-        self._rewriter(path).replace({place: ([], partial(_first_argument, event))})
+        """Take a function or a formula out of forward code, and the parameters it alone reads out of the module."""
+        if layer.terms:
+            rewriter = self._rewriter(layer.path.partition(":")[0])
+            rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in layer.terms})
+        else:
+            path, _, events, event = self._calls_of(layer)
+            ((place, turns),) = _by_place(events, [event]).items()
+            if len(turns) > 1:
+                raise LiftError("it runs in a loop, several times in one forward pass")
+            self._rewriter(path).replace({place: ([], partial(_first_argument, event))})
         self.moved[layer.path, layer.call] = ""
         others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
         for parameter in set(layer.parameters) - others:
@@ -124,7 +131,8 @@ class Lifted:
         function, index = (stem, int(number)) if number.isdigit() else (name, 0)
         events = [event for event in self._events(path) if event.name == function and event.run is None]
         if index >= len(events):
-            raise LiftError(f"no call of {function} was found in the forward code of {path or 'the network'}")
+            where = f"in the forward code of {path or 'the network'}"
+            raise LiftError(f"no call of {function}, and no formula that does nothing else, was found {where}")
         return path, function, events, events[index]
 
     def _separated(self, path: str) -> list[str]:
@@ -227,6 +235,20 @@ def _first_argument(event: Event, node: Any) -> tuple[list[ast.expr], list[ast.k
         return [node.func.value], []
     named = {keyword.arg: keyword.value for keyword in node.keywords}
     return [node.args[0] if node.args else named["input"]], []
+
+
+def _factor(rewriter: Rewriter, term: Term) -> list[str]:
+    """A new child that multiplies by a term's factor; none where that is 1."""
+    function = Function(torch.mul, (term.factor,))
+    return [] if isclose(term.factor, 1, rel_tol=1e-3) else [rewriter.add_child("unit_length", function)]
+
+
+def _operand(term: Term, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
+    """What goes on of an operator, of a tensor's method or of a function, in the place of its result."""
+    if isinstance(node, ast.BinOp):
+        return [(node.left, node.right)[term.operand]], []
+    own = [node.func.value] if term.place.is_method and isinstance(node.func, ast.Attribute) else []
+    return [[*own, *node.args, *(keyword.value for keyword in node.keywords)][term.operand]], []
 
 
 def _all_arguments(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:

@@ -271,7 +271,7 @@ def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:
 def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
     """Put a module in the place of a norm; an activation or dropout inside that stays, under its own name."""
     path, old = layer.path, surgery.get(layer.path)
-    extra = [name for name in layer.parameters if name != layer.gamma and not name.endswith(("bias", "beta"))]
+    extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
     if layer.gamma is not None and extra:
         reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
         raise surgery.unsupported(path, reason)

@@ -329,9 +329,8 @@ def embedding_weights(model: nn.Module) -> set[int]:
 
 def _is_trained(model: nn.Module, norm: Layer) -> bool:
     """Whether a norm has a γ that differs between channels, a β that is not zero or, without both, statistics."""
-    shifts = [name for name in norm.parameters if name != norm.gamma and name.endswith(("bias", "beta"))]
     gammas = [model.get_parameter(name) for name in [norm.gamma] if name is not None]
-    betas = [model.get_parameter(name) for name in shifts[:1]]
+    betas = [model.get_parameter(name) for name in norm.shifts[:1]]
     if any((gamma != gamma.flatten()[:1]).any() for gamma in gammas) or any((beta != 0).any() for beta in betas):
         return True
     if ":" in norm.path or any(one.requires_grad for one in gammas + betas):

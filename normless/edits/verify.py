@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normless.edits.surgery import Surgery
-from normless.errors import UnresolvedStructureError, UnsupportedEditError
+from normless.errors import EvaluationOnlyWarning, UnresolvedStructureError, UnsupportedEditError
 from normless.lifting import followed, running
 from normless.nn import ResidualSum, ScalarAffine
 
@@ -31,8 +32,10 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
     with _open_multipliers(surgery) as dead:
         passes = {"evaluation": _observed(surgery, training=False)}
     # Training may ask for more than these inputs: targets, or more than one example under a norm that was kept.
-    with suppress(UnsupportedEditError):
+    try:
         passes["training"] = _observed(surgery, training=True)
+    except UnsupportedEditError as error:
+        warnings.warn(f"The conversion is verified in evaluation only. {error}", EvaluationOnlyWarning, stacklevel=3)
     for mode, seen in passes.items():
         _check_runs(surgery, mode, seen)
         if seen.norms and not allow_partial:

@@ -10,5 +10,6 @@ from normless.lifting.recording import ADDITIONS as ADDITIONS
 from normless.lifting.recording import Event as Event
 from normless.lifting.recording import Place as Place
 from normless.lifting.recording import recorded as recorded
+from normless.lifting.recording import running_place as running_place
 from normless.lifting.rewritten import Arguments as Arguments
 from normless.lifting.rewritten import Rewriter as Rewriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import unwrap
@@ -38,12 +38,14 @@ class Routine:
 class Place:
     """An expression in the source of a function: first line, last line, first column, last column.
 
-    `caller` is the call that runs the function, None where the module itself does, or torch.
+    `caller` is the call that runs the function, None where the module itself does, or torch. `is_method` says that it
+    calls a tensor's method.
     """
 
     routine: Routine
     position: tuple[int, int, int, int]
     caller: Place | None = None
+    is_method: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Event:
     @property
     def is_method(self) -> bool:
         """Whether what is called is a tensor's method."""
-        return "Tensor" in getattr(self.function, "__qualname__", "").partition(".")[0]
+        return _is_method(self.function)
 
 
 def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[list[Event]]]:
@@ -124,10 +126,25 @@ class _Recorder(TorchFunctionMode):
 
     def _note(self, name: str, **properties: Any) -> None:
         module, events = self.stack[-1]
-        place, frames = _place(type(module))
+        place, frames = _place(type(module), sys._getframe(1))
         self.frames += frames.values()
         running = tuple((routine, id(frame)) for routine, frame in frames.items())
         events.append(Event(name, place, running=running, **properties))
+
+
+def running_place(function: Any) -> Place | None:
+    """The expression that runs now and calls a function, as seen from the innermost method of a module around it."""
+
+    place = _seen_from(_place(None, sys._getframe(2))[0], lambda routine: routine.is_final)
+    return place and replace(place, is_method=_is_method(function))
+
+
+def _seen_from(place: Place | None, is_start: Callable[[Routine], bool]) -> Place | None:
+    """A place with its callers up to the first function that is a start; None where none is."""
+    if place is None or is_start(place.routine):
+        return place and replace(place, caller=None)
+    caller = _seen_from(place.caller, is_start)
+    return caller and replace(place, caller=caller)
 
 
 def _from_methods(events: list[Event]) -> list[Event]:
@@ -137,29 +154,27 @@ def _from_methods(events: list[Event]) -> list[Event]:
         for routine, number in event.running:
             runs[routine].add(number)
 
-    def seen(place: Place | None) -> Place | None:
-        if place is None or (place.routine.is_final and len(runs[place.routine]) == 1):
-            return place and replace(place, caller=None)
-        caller = seen(place.caller)
-        return caller and replace(place, caller=caller)
+    def runs_once(routine: Routine) -> bool:
+        return routine.is_final and len(runs[routine]) == 1
 
     obstacle = "its {} does it, which no method of its class that runs once calls by itself"
     return [
-        replace(event, place=seen(event.place), obstacle=obstacle.format(event.place.routine.name))
+        replace(event, place=_seen_from(event.place, runs_once), obstacle=obstacle.format(event.place.routine.name))
         if event.place
         else event
         for event in events
     ]
 
 
-def _place(kind: type) -> tuple[Place | None, dict[Routine, FrameType]]:
-    """The innermost running expression outside torch, with its callers up to the next in torch, and their frames."""
-    methods = _methods(kind)
-    frame: FrameType | None = sys._getframe(2)
+def _place(kind: type | None, frame: FrameType | None) -> tuple[Place | None, dict[Routine, FrameType]]:
+    """The innermost running expression outside torch, with its callers up to the next in torch, and their frames.
+
+    Methods are those of a class, for None of the class of any module.
+    """
     steps: list[tuple[Routine, Any]] = []
     frames: dict[Routine, FrameType] = {}
     while frame is not None:
-        routine = methods.get(frame.f_code)
+        routine = _methods(kind or _module_of(frame)).get(frame.f_code)
         if routine is None and _is_torch(frame.f_globals.get("__name__", "")):
             if steps:
                 break
@@ -178,6 +193,17 @@ def _place(kind: type) -> tuple[Place | None, dict[Routine, FrameType]]:
     for routine, position in reversed(steps):
         place = Place(routine, position, place)
     return place, frames
+
+
+def _is_method(function: Any) -> bool:
+    return "Tensor" in getattr(function, "__qualname__", "").partition(".")[0]
+
+
+def _module_of(frame: FrameType) -> type:
+    """The class of the module whose method a frame may run."""
+    owner = next((frame.f_locals.get(name) for name in frame.f_code.co_varnames[:1]), None)
+    kind: type = type(owner) if isinstance(owner, nn.Module) else nn.Module
+    return getattr(kind, "normless_original", kind)
 
 
 def _is_torch(module: str) -> bool:

@@ -193,18 +193,18 @@ class _Transformer(ast.NodeTransformer):
         child, arguments = self.targets[node]
         if isinstance(node, ast.AugAssign):
             target = ast.parse(ast.unparse(node.target), mode="eval").body
-            visited = ast.BinOp(target, ast.Add(), node.value)
+            visited = ast.BinOp(target, node.op, node.value)
         args, keywords = arguments(visited)
         new = ast.Call(ast.parse(child, mode="eval").body, args, keywords) if child else args[0]
         return ast.Assign([node.target], new) if isinstance(node, ast.AugAssign) else new
 
 
 def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
-    """The addition at a position, else the call that ends there: one of a method starts at the method's name."""
+    """The operator at a position, else the call that ends there: one of a method starts at the method's name."""
     nodes = [node for node in ast.walk(definition) if isinstance(node, (ast.BinOp, ast.AugAssign, ast.Call))]
     for node in nodes:
         place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
-        if not isinstance(node, ast.Call) and isinstance(node.op, ast.Add) and place == position:
+        if not isinstance(node, ast.Call) and place == position:
             return node
     end = (position[1], position[3])
     for node in nodes:

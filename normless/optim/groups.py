@@ -146,12 +146,19 @@ def _read_by_layers(
                 f"{(*missing, f'the module {owner}')[0]}, which is not here. "
                 "Map the network as it is now, or leave residual_map out."
             )
-        # A bias joined from several parameters looks like a weight with its gain.
-        if layer.gamma is not None and "bias" not in layer.gamma.rpartition(".")[2]:
+        if layer.gamma is not None:
             gammas.setdefault(id(named[layer.gamma]), _of_gamma(layer, named[layer.gamma], residual_map))
         for name in layer.parameters:
             path, _, last = name.rpartition(".")
-            others.setdefault(id(named[name]), _beside_gamma(layer, modules[path], last, named[name]))
+            role = "biases" if layer.kind in ("norm", "scale") or name in layer.shifts else "rest"
+            if role == "rest" and layer.kind == "weight":
+                role = _of_weight_layer(modules[path], last, named[name])
+            others.setdefault(id(named[name]), role)
+    # Learned tensors of positions are added too, but are no vectors.
+    for operation in () if residual_map.flow is None else residual_map.flow.operations:
+        for parameter in map(named.__getitem__, operation.added):
+            if parameter.numel() == max(parameter.shape, default=1) > 1:
+                others.setdefault(id(parameter), "biases")
     return others | gammas
 
 
@@ -164,12 +171,6 @@ def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
     if gamma.numel() > max(gamma.shape):
         return "weights"
     return "gains" if layer.kind == "weight" else "layer_scale"
-
-
-def _beside_gamma(layer: Layer, module: nn.Module, name: str, parameter: Tensor) -> str:
-    if layer.kind in ("norm", "scale") or "bias" in name:
-        return "biases"
-    return _of_weight_layer(module, name, parameter) if layer.kind == "weight" else "rest"
 
 
 def _of_weight_layer(module: nn.Module, name: str, parameter: Tensor) -> str:

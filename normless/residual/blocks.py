@@ -9,10 +9,20 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
+from normless.lifting import Place
 from normless.residual.graph import Dataflow
 
 Kind = Literal["weight", "norm", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """An operation of a norm in forward code: its place, which operand of it goes on without the norm, times what."""
+
+    place: Place
+    operand: int
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,9 +36,11 @@ class Layer:
 
     `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
     qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
-    weight, a layer scale. `parameters` are the names of all it reads. `called` is False where forward code uses a
-    module's weight without calling the module, as attention does with its output projection. `in_place` is True
-    where the layer overwrites its input. `offset` is what forward code adds to `gamma`: 1 in norms of γ = 1 + w.
+    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is
+    False where forward code uses a module's weight without calling the module, as attention does with its output
+    projection. `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that
+    forward code writes out, empty where one of them cannot be told from others. `offset` is what forward code adds to
+    `gamma`: 1 in norms of γ = 1 + w.
     """
 
     path: str
@@ -42,6 +54,8 @@ class Layer:
     called: bool = field(default=True, compare=False)
     in_place: bool = field(default=False, compare=False)
     offset: float = field(default=0.0, compare=False)
+    terms: tuple[Term, ...] = field(default=(), compare=False)
+    shifts: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,10 @@ class ResidualBlock:
     layer as it is, with no gating, dropout or pooling in between. `sites` are the additions in forward code that
     join branches to the skip path, a single one in x + (f(x) + g(x)); none where a module adds, or an operator that
     does not add two tensors (a sum over a stack). `ends` has for each branch the last weight layer, norm or
-    activation with nothing but factors after it (layer scale, dropout), or None. `is_global` says that blocks
-    follow one another inside the branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of
-    the block among all blocks in series, where it is known. All other tuples are in execution order.
+    activation with nothing but factors after it (layer scale, dropout), or None; `last_weights` has the weight
+    layers that it ends in, several after a concatenation, where they are known. `is_global` says that blocks follow
+    one another inside the branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of the
+    block among all blocks in series, where it is known. All other tuples are in execution order.
     """
 
     name: str
@@ -104,6 +119,7 @@ class ResidualBlock:
     chain: int | None = None
     sites: tuple[Site, ...] = field(default=(), compare=False)
     ends: tuple[Layer | None, ...] = field(default=(), compare=False)
+    last_weights: tuple[tuple[Layer, ...], ...] = field(default=(), compare=False)
     is_global: bool = field(default=False, compare=False)
     levels: tuple[int, ...] = field(default=(0,), compare=False)
 
@@ -233,7 +249,8 @@ class ResidualMap:
 
         `last`: the last norm of a branch, or the norm after the sum of a branch that has none, as in
         post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
-        has a weight layer (γ_down). `stem`: before the first block (γ_0). `other`: the rest (γ_others), and
+        has a weight layer (γ_down). `stem`: before the first block, and before its fork where weight layers of its
+        own are too (γ_0). `other`: the rest (γ_others), and
         all of a network without blocks.
         """
         roles: dict[str, Role] = {layer.path: "other" for layer in self.layers() if layer.kind == "norm"}
@@ -247,7 +264,8 @@ class ResidualMap:
         give("other", self.trunk_layers + self.head_layers)
         # An inner block comes after the one around it, so that it decides the roles of its own norms.
         for block in self.walk():
-            give("down" if block.skip else "other", block.shared_layers)
+            has_stem = block is self.blocks[0] and any(layer.kind == "weight" for layer in block.shared_layers)
+            give("stem" if has_stem else "down" if block.skip else "other", block.shared_layers)
             give("other", block.branch_layers)
             ends = [norms[-1] for branch in block.branches if (norms := _main_norms(branch))]
             give("last", ends)

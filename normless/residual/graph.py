@@ -7,6 +7,8 @@ from functools import cached_property, reduce
 from operator import and_
 from typing import Any
 
+from normless.lifting import Place
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -37,6 +39,7 @@ class Operation:
         name: without overload and in-place underscore: `relu` for `aten.relu_.default`.
         parents: indices of the operations it reads.
         parameters: qualified names of the parameters it reads, directly or through operations on them alone.
+        added: those of `parameters` that it adds to its result, as β and biases.
         modules: qualified names of the modules whose forward it runs in, outermost first.
         call: which run of its module it belongs to, 0 for the first.
         shape: of its result, None where that is no tensor or a size depends on values. `floating`: whether that is
@@ -44,6 +47,7 @@ class Operation:
         arguments: its arguments; operations as `Operand`, other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
         subgraph: whether it runs a graph of its own, as `torch.cond` does.
+        place: of the expression in a module's method that does it, None where that is unknown.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Operation:
     arguments: tuple[Any, ...] = ()
     in_place: bool = False
     subgraph: bool = False
+    place: Place | None = None
+    added: tuple[str, ...] = ()
 
     @property
     def fixed(self) -> tuple[Fixed, ...]:

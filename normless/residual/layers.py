@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import nn
 
+from normless.lifting import Place
 from normless.nn import ShiftedActivation
-from normless.residual.blocks import Kind, Layer
-from normless.residual.classify import computed_kind, describe, gamma_of, inline_norm, kind_of
-from normless.residual.graph import Dataflow, Fixed, Operation
-from normless.residual.operations import ACTIVATION, NORM, ROOT, WEIGHT, is_dropout
+from normless.residual.blocks import Kind, Layer, Term
+from normless.residual.classify import computed_kind, describe, gamma_of, kind_of
+from normless.residual.formulas import Formula, written_norm
+from normless.residual.graph import Dataflow, Fixed, Operand, Operation
+from normless.residual.operations import ACTIVATION, LAYOUT, NORM, ROOT, WEIGHT, is_dropout
 
 
 class Names:
@@ -37,9 +38,10 @@ class Names:
         """The largest of some parameters, by its first name: the weight among a layer's."""
         return self.parameter(max(parameters, key=lambda name: self.parameters[name].numel()))
 
-    def gain_of(self, arguments: tuple[Any, ...]) -> str | None:
+    def gain_of(self, operation: Operation) -> str | None:
         """The gain of a standardized weight: beside the largest of its parameters, the only one that is no scalar."""
-        weight = next((argument for argument in arguments if isinstance(argument, Fixed)), Fixed())
+        weights = (one for one in operation.fixed if not {*operation.added}.issuperset(one.parameters))
+        weight = next(weights, Fixed())
         sizes = {name: self.parameters[name].numel() for name in weight.parameters}
         vectors = [name for name in sorted(sizes, key=lambda name: sizes[name])[:-1] if sizes[name] > 1]
         return vectors[0] if len(vectors) == 1 else None
@@ -61,15 +63,16 @@ class Layers:
         self.names = Names(model)
         self.runs: list[LayerRun] = []
         self.owner: dict[int, LayerRun] = {}
+        self._no_layers: set[int] = set()
         self._modules = self.names.modules
         self._kinds: dict[str, Kind | None] = {path: kind_of(module) for path, module in self._modules.items()}
         self._taken: Counter[tuple[str, str, int]] = Counter()
         self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
         self._classify_by_operations()
         for index, operation in enumerate(flow.operations):
-            self._find_inline_norm(index, operation)
+            self._find_written_norm(index, operation)
         for index, operation in enumerate(flow.operations):
-            if index not in self.owner:
+            if index not in self.owner and index not in self._no_layers:
                 self._find_layer(index, operation)
         for run in self.runs:
             run.operations.sort()
@@ -117,12 +120,39 @@ class Layers:
         runs[key].operations.append(index)
         self.owner[index] = runs[key]
 
-    def _find_inline_norm(self, index: int, operation: Operation) -> None:
-        parts = inline_norm(self.flow, index) if self._enclosing(operation.modules) is None else []
-        if parts:
-            path = self._functional(operation, operation.parameters[0].rpartition(".")[2])
-            for part in parts:
+    def _find_written_norm(self, index: int, operation: Operation) -> None:
+        formula = written_norm(self.flow, index) if self._enclosing(operation.modules) is None else None
+        if formula is None or not self.owner.keys().isdisjoint(formula.operations):
+            return
+        if formula.is_norm:
+            name = "norm" if formula.gain is None else formula.gain.rpartition(".")[2]
+            path = self._place_in(self.names.canonical(operation.module), name, operation.call)
+            for part in formula.operations:
                 self._give(part, path, "norm", index)
+            run = self.owner[index]
+            run.layer = replace(run.layer, terms=self._terms(formula))
+        else:
+            self._no_layers.update(formula.operations)
+
+    def _terms(self, formula: Formula) -> tuple[Term, ...]:
+        """The operations that removing a norm takes out of forward code; none where a place holds others too."""
+        terms: dict[Place, Term] = {}
+        for at, read in formula.passed.items():
+            place, name = self.flow[at].place, self.flow[at].name
+            if name not in LAYOUT:
+                if place is None or not self._at(at) <= {*formula.operations}:
+                    return ()
+                factor = formula.factor if at == formula.quotient else 1.0
+                known = terms.get(place, Term(place, self.flow[at].arguments.index(Operand(read))))
+                terms[place] = replace(known, factor=known.factor * factor)
+        return tuple(terms.values())
+
+    def _at(self, index: int) -> set[int]:
+        """The operations of the same run of a module at the same place in its code."""
+        one = self.flow[index]
+        key = (one.place, one.module, one.call)
+        operations = enumerate(self.flow.operations)
+        return {at for at, other in operations if (other.place, other.module, other.call) == key}
 
     def _find_layer(self, index: int, operation: Operation) -> None:
         layer = self._layer_of(operation)
@@ -170,7 +200,10 @@ class Layers:
         path = self.names.canonical(operation.module)
         if path and self._is_leaf(path):
             return path
-        key = (path, name, operation.call)
+        return self._place_in(path, name, operation.call)
+
+    def _place_in(self, path: str, name: str, call: int) -> str:
+        key = (path, name, call)
         self._taken[key] += 1
         return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
 
@@ -200,9 +233,11 @@ class Layers:
         kind = run.layer.kind
         operations = [self.flow[index] for index in run.operations]
         parameters = [self.names.parameter(name) for operation in operations for name in operation.parameters]
+        factors = {name for operation in operations for name in operation.parameters if name not in operation.added}
+        shifts = [name for operation in operations for name in operation.added if name not in factors]
         gamma = gamma_of(operations) if kind in ("norm", "scale") else None
         if kind == "weight":
-            gamma = self.names.gain_of(operations[0].arguments)
+            gamma = self.names.gain_of(operations[0])
         fixed = (one for operation in operations for one in operation.fixed)
         path, _, within = run.layer.path.partition(":")
         sources = self.inputs(run.operations[0])
@@ -212,6 +247,7 @@ class Layers:
             input=None if source is None else source.layer.path,
             gamma=None if gamma is None else self.names.parameter(gamma),
             parameters=tuple(dict.fromkeys(parameters)),
+            shifts=tuple(dict.fromkeys(map(self.names.parameter, shifts))),
             description=within or describe(self._modules[path]),
             in_place=any(operation.in_place for operation in operations),
             offset=next((one.offset for one in fixed if gamma in one.parameters), 0.0),

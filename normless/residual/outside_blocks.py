@@ -111,6 +111,8 @@ def find_unresolved(finder: SumFinder) -> tuple[Unresolved, ...]:
         "product and the addition as two operations",
         _is_sum_into_view: "it writes into a part of a tensor that is read again as a whole, which the dataflow does "
         "not show; build the whole with torch.cat or torch.where",
+        _is_merge: "it adds paths from one activation that all have weights and activations, so that none is a skip "
+        "path",
         _is_subgraph: "{} runs a graph of its own, whose layers and sums are not read",
     }
     items = (
@@ -137,6 +139,10 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
         return False
     bases = flow[written.index].parents[:1]
     return any(reader > written.index for base in bases for reader in flow.consumers[base])
+
+
+def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
+    return index in finder.merges - finder.sums.keys()
 
 
 def _is_subgraph(_: SumFinder, index: int, operation: Operation) -> bool:

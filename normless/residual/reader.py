@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from normless.errors import UnresolvedStructureError
-from normless.lifting import unfused
+from normless.lifting import running_place, unfused
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 
 LONGEST_REASON = 300
@@ -35,6 +36,8 @@ _SHAPE_ONLY = {
     "_assert_scalar",
 }  # fmt: skip
 _ROOT = {"sqrt", "rsqrt"}
+_TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
+_PLACE = "normless_place"
 # Regions of forward code that export keeps as graphs of their own: they compute what they would compute without.
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 _RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
@@ -52,7 +55,8 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
             # What forward caches in attributes is put back.
             warnings.filterwarnings("ignore", message="The tensor attribute")
-            with redirect_stderr(StringIO()):  # Where export fails, torch prints the whole graph so far.
+            # Where export fails, torch prints the whole graph so far.
+            with preserve_node_meta(), redirect_stderr(StringIO()):
                 return export(model, inputs, dict(kwargs), strict=False)
     except Exception as error:
         raise UnresolvedStructureError(_explanation(model, error)) from error
@@ -86,26 +90,30 @@ def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
 
     @wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
-        with _DataIsDetached():
+        with _Traced():
             tensors = list(_tensors(original.forward(self, *args, **kwargs)))
         if not tensors:
             raise TypeError("forward returned no tensor, nor anything that holds one.")
         return tensors
 
-    model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
+    members = {"forward": forward, "__module__": original.__module__, "normless_original": original}
+    model.__class__ = type(original.__name__, (original,), members)
     try:
         yield
     finally:
         model.__class__ = original
 
 
-class _DataIsDetached(TorchFunctionMode):
-    """Reads `x.data` as `x.detach()`: export loses the first, or takes it for a constant."""
+class _Traced(TorchFunctionMode):
+    """Notes the place of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
             return args[0].detach()
-        return func(*args, **(kwargs or {}))
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **(kwargs or {}))
+        with annotate({_PLACE: running_place(func)}):
+            return func(*args, **(kwargs or {}))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -184,7 +192,7 @@ class _Reader:
         """Make a node the next operation of the flow."""
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            # A size that depends on values of tensors is a symbol.
+            # A size that depends on values is no number.
             shape = tuple(value.shape) if all(isinstance(size, int) for size in value.shape) else None
             properties |= {"shape": shape, "floating": value.is_floating_point()}
         self.index[node] = len(self.flow.operations)
@@ -252,7 +260,17 @@ class _Reader:
             arguments=self._plain((*node.args, *node.kwargs.values())),
             in_place=in_place,
             subgraph=isinstance(node.target, torch._ops.HigherOrderOperator),
+            added=self._added(node, name),
+            place=(node.meta.get("custom") or {}).get(_PLACE),
         )
+
+    def _added(self, node: Node, name: str) -> tuple[str, ...]:
+        """The parameters that a node adds to its result, by what its operation calls its arguments."""
+        schema = node.target._schema.arguments if isinstance(node.target, torch._ops.OpOverload) else []
+        given = {**dict(zip((one.name for one in schema), node.args, strict=False)), **node.kwargs}
+        terms = [given.get("bias"), *(given.get(one) for one in _TERMS.get(name, ()))]
+        fixed = (self.fixed[term] for term in terms if isinstance(term, Node) and term in self.fixed)
+        return tuple(dict.fromkeys(chain.from_iterable(one.parameters for one in fixed)))
 
     def _tokens(self, node: Node) -> None:
         """Make operations of the learned tensors that a concatenation joins to activations."""

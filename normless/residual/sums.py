@@ -23,7 +23,7 @@ from normless.residual.operations import (
     leaves_unchanged,
 )
 
-_ADDS = {"add", "sub"}
+_ADDS = {"add", "sub", "rsub"}
 _SKIP_JOINS = {"mul", "cat"}
 # "linear" mixes the heads of an attention (talking heads).
 _AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
@@ -42,13 +42,18 @@ class Sum:
 
 
 class SumFinder:
-    """The residual `sums` of a dataflow by the operation that adds; `parallel` sums are one linear layer."""
+    """The residual `sums` of a dataflow by the operation that adds.
+
+    `parallel` sums are one linear layer; `merges` add paths of one fork that all bend what a weight layer returns, so
+    that none of them is a skip path.
+    """
 
     def __init__(self, layers: Layers) -> None:
         self.flow = layers.flow
         self.layers = layers
         self.sums: dict[int, Sum] = {}
         self.parallel: set[int] = set()
+        self.merges: set[int] = set()
         for index, operation in enumerate(self.flow.operations):
             terms = self._terms(operation)
             if len(terms) >= 2 and index not in self.layers.owner:
@@ -59,6 +64,7 @@ class SumFinder:
         arguments = operation.arguments
         if operation.name in _ADDS:
             terms = [argument.index for argument in arguments[:2] if isinstance(argument, Operand)]
+            terms = terms[::-1] if operation.name == "rsub" else terms
         elif operation.name in {"sum", "mean"} and isinstance(arguments[0], Operand):
             stack = self.flow[arguments[0].index]
             if stack.name != "stack" or not _reduces_stack(operation, stack):
@@ -104,7 +110,7 @@ class SumFinder:
     def _residual(self, at: int, terms: list[int]) -> Sum | None:
         """The sum with its parts where these terms make it a residual one."""
         candidates = [(skip, fork) for skip in terms if (fork := self.fork_of(skip, terms)) is not None]
-        if self.flow[at].name == "sub":
+        if self.flow[at].name in {"sub", "rsub"}:
             # x - f(x) is residual; f(x) - x is no more than a difference.
             candidates = [(skip, fork) for skip, fork in candidates if skip == terms[0]]
         elif not candidates or len(terms) > 2:
@@ -165,10 +171,15 @@ class SumFinder:
         return self.chain(main) == 0 or self._is_projection(candidate, main, paths)
 
     def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
-        """Whether the skip path only fits shapes, with nothing nonlinear after its first weight layer."""
+        """Whether the skip path only fits shapes: it is linear after its first weight layer, or read here alone."""
         kinds = [self.layers.kind(index) for index in skip]
-        if "activation" in kinds[kinds.index("weight") :]:
+        if self._bends(skip) and not all(self._is_closed(path, candidate.at) for path in (skip, *paths)):
             return False
+        gates = any(
+            self.flow[one].name == "mul" and len(self.flow[one].parents) > 1 for path in paths for one in path
+        )
+        if all(map(self._bends, (skip, *paths))) and not gates and self.chain(skip) >= min(map(self.chain, paths)):
+            self.merges.add(candidate.at)
         for path in paths:
             # A branch of whole blocks that is read elsewhere too, or no longer than the skip path, makes it a merge.
             streams = any(index in self.sums for index in path) and not self._is_closed(path, candidate.at)
@@ -177,6 +188,11 @@ class SumFinder:
             if streams or self.chain(path) < self.chain(skip) + more:
                 return False
         return True
+
+    def _bends(self, path: list[int]) -> bool:
+        """Whether an activation follows the first weight layer of a path."""
+        kinds = [self.layers.kind(index) for index in path]
+        return "weight" in kinds and "activation" in kinds[kinds.index("weight") :]
 
     def _is_norm_or_pooling(self, index: int) -> bool:
         pools = self.flow[index].name in POOLING and index not in self.layers.owner

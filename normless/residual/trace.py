@@ -17,7 +17,7 @@ from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import exported, read_dataflow
-from normless.residual.sums import Sum, SumFinder, main_path
+from normless.residual.sums import Sum, SumFinder, main_path, passed_on
 
 
 def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
@@ -127,6 +127,7 @@ class _Tracer:
             chain=None if chain == weights else chain,
             sites=self._sites(block.sum),
             ends=tuple(map(self._linear_end, block.sum.branches, block.branches)),
+            last_weights=tuple(map(self._last_weights, block.sum.branches, block.branches)),
             levels=(self._levels[block.sum.at],),
             is_global=any(
                 self.flow.depends(later.sum.fork, earlier.sum.at) for earlier, later in pairwise(block.inner)
@@ -145,6 +146,19 @@ class _Tracer:
                 return None
             (end,) = step.parents
         return None
+
+    def _last_weights(self, end: int, path: list[int]) -> tuple[Layer, ...]:
+        """The weight layers that a branch ends in: several where it concatenates or adds what they return."""
+        found: dict[Layer, None] = {}
+        pending = [end]
+        while pending:
+            at = pending.pop()
+            if self.layers.kind(at) == "weight":
+                found[self.layers.owner[at].layer] = None
+            else:
+                reads = sorted(set(path).intersection(passed_on(self.layers, at)))
+                pending += reads if self.flow[at].name in {"add", "sub", "cat", "stack"} else reads[-1:]
+        return tuple(reversed(found))
 
     def _sites(self, total: Sum) -> tuple[Site, ...]:
         """The additions in forward code that join branches to the skip path, in order; none if a module adds."""

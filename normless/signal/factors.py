@@ -216,10 +216,9 @@ def _sources(step: Step) -> tuple[int, ...]:
 
 def _target(model: nn.Module, norm: Step) -> float:
     """The second moment γ² + β² of a norm's output, averaged over channels; 1 where γ is 0 or there is none."""
-    gains = [name for name in norm.parameters if not name.endswith(("bias", "beta"))]
-    shifts = [name for name in norm.parameters if name not in gains]
+    gains = [name for name in norm.parameters if name not in norm.shifts]
     gamma = mean_square(model.get_parameter(gains[0])) if len(gains) == 1 else 1.0
-    return (gamma + sum(mean_square(model.get_parameter(name)) for name in shifts)) if gamma > 0 else 1.0
+    return (gamma + sum(mean_square(model.get_parameter(name)) for name in norm.shifts)) if gamma > 0 else 1.0
 
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:

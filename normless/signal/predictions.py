@@ -221,7 +221,9 @@ class _StructureReader:
         kind = _KINDS.get(kind_of(module))
         if kind is not None:
             names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
-            return self.steps.append(Step(kind, (at,), path, () if kind == "activation" else names, module))
+            shifts = tuple(name for name in names if name.endswith("bias"))
+            names = () if kind == "activation" else names
+            return self.steps.append(Step(kind, (at,), path, names, module, shifts=shifts))
         if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
             return self.steps.append(Step("greatest", (at,), module=module, size=sqrt(window_size(module))))
         unchanged = isinstance(module, (nn.Identity, nn.Flatten, nn.Dropout))

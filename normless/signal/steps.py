@@ -30,6 +30,7 @@ class Step:
             an `attention` the value and, where they are known, query and key.
         path: of the layer it is, else empty.
         parameters: names of the learned tensors it reads.
+        shifts: of those, what a norm or a weight layer adds.
         module: what it applies; None where that is unknown.
         size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant
             factor, the share of a convolution's taps that lie inside its input.
@@ -50,6 +51,7 @@ class Step:
     shape: tuple[int, ...] | None = None
     tokens: tuple[int, int] | None = None
     call: int = 0
+    shifts: tuple[str, ...] = ()
 
 
 @dataclass

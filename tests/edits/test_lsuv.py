@@ -163,3 +163,10 @@ def test_a_layer_that_does_not_run_is_named() -> None:
 
     with pytest.raises(nl.UnsupportedEditError, match="at classifier: the layer does not run on the given batch"):
         edited(Idle(), LSUV(), inputs=(torch.randn(64, 8),))
+
+
+def test_weights_without_values_are_named() -> None:
+    with torch.device("meta"):
+        model, x = resnet_cifar(8), torch.empty(2, 3, 32, 32)
+    with pytest.raises(nl.UnsupportedEditError, match="on the device meta they have no values"):
+        nl.convert(model, "lsuv", x)

@@ -256,3 +256,37 @@ def test_parameters_that_no_layer_reads() -> None:
         "vector": "rest",
         "relative_bias_table": "biases",
     }
+
+
+class OddNames(nn.Module):
+    """Biases and gains under names that say the opposite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, 8, bias=False), nn.Linear(8, 2)
+        self.weight, self.bias_free = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.zeros(8))
+        self.a_2, self.b_2 = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+        self.bias_of_gain, self.gain_of_bias = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+        self.position = nn.Parameter(torch.zeros(1, 3, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x) + self.gain_of_bias + self.position
+        y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * self.a_2 + self.b_2
+        y = nn.functional.layer_norm(y, (8,), self.bias_of_gain)
+        found: Tensor = self.head(x + nn.functional.linear(y, self.weight, self.bias_free))
+        return found
+
+
+def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> None:
+    assert roles(OddNames(), torch.randn(2, 3, 8)) == {
+        "stem.weight": "weights",
+        "head.weight": "weights",
+        "head.bias": "biases",
+        "weight": "weights",
+        "bias_free": "biases",
+        "a_2": "gamma_other",
+        "b_2": "biases",
+        "bias_of_gain": "gamma_last",
+        "gain_of_bias": "biases",
+        "position": "rest",
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -151,7 +152,6 @@ NOT_RESIDUAL: dict[str, Forward] = {
     ),
     "gelu by hand": tanh_gelu_by_hand,
     "one linear map in two parts": lambda net, x: net.f(x) + net.g(x),
-    "a merge of two streams": lambda net, x: net.g(torch.relu(net.f(x))) + net.h(torch.relu(net.stem(x))),
     "two gates of one tensor": lambda net, x: x * net.g(net.f(x).relu()).sigmoid() + x * net.h(x).sigmoid(),
     "a difference": lambda net, x: net.f(x).relu() - x,
     "twice the same": lambda net, x: net.f(x + x),
@@ -165,6 +165,86 @@ def test_other_sums_are_left_out(name: str) -> None:
     found = map_of(NOT_RESIDUAL[name])
     assert found.blocks == ()
     assert {one.path for one in found.unresolved} <= {"norm", "norm2"}, "only the norms that the forward leaves out"
+
+
+class Projecting(nn.Module):
+    """Blocks in which both paths have weights; a forward pass adds them."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.written = forward
+        self.stem, self.head = nn.Conv2d(3, WIDTH, 1), nn.Conv2d(WIDTH, 2, 1)
+        self.short, self.deep = (self.normalized(1) for _ in range(2))
+        self.a, self.b = (self.normalized(3) for _ in range(2))
+        self.left, self.right = (nn.Conv2d(WIDTH, WIDTH // 2, 1) for _ in range(2))
+
+    def normalized(self, size: int) -> nn.Module:
+        """A convolution and its norm."""
+        return nn.Sequential(nn.Conv2d(WIDTH, WIDTH, size, padding=size // 2, bias=False), nn.BatchNorm2d(WIDTH))
+
+    def branch(self, x: Tensor) -> Tensor:
+        """Two convolutions."""
+        y: Tensor = self.b(torch.relu(self.a(x)))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(torch.relu(self.written(self, self.stem(x))))
+        return y
+
+
+def added_in_place(net: Projecting, x: Tensor) -> Tensor:
+    out: Tensor = net.short(x)
+    out += net.branch(x)
+    return out
+
+
+TWO_BRANCHES = (("a.0", "b.0"), ("short.0",))
+PROJECTING: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "pooled before": (lambda net, x: net.short(F.avg_pool2d(x, 3, 1, 1)) + net.branch(x), TWO_BRANCHES),
+    "with an activation": (lambda net, x: F.relu(net.short(x)) + net.branch(x), TWO_BRANCHES),
+    "second": (lambda net, x: net.branch(x) + net.short(x), TWO_BRANCHES),
+    "in place": (added_in_place, TWO_BRANCHES),
+    "by sum": (lambda net, x: sum([net.short(x), net.branch(x)]), TWO_BRANCHES),  # type: ignore[arg-type,return-value]
+    "stacked": (lambda net, x: torch.stack([net.short(x), net.branch(x)]).sum(0), TWO_BRANCHES),
+    "subtracted": (lambda net, x: torch.rsub(net.branch(x), net.short(x)), TWO_BRANCHES),
+    "of a concatenation": (
+        lambda net, x: net.short(x) + net.b(torch.relu(torch.cat([net.left(x), net.right(x)], 1))),
+        (("left", "right", "b.0"), ("short.0",)),
+    ),
+    "beside two branches": (
+        lambda net, x: net.short(x) + net.branch(x) + net.left(torch.relu(net.deep(x))).repeat(1, 2, 1, 1),
+        (("a.0", "b.0", "deep.0", "left"), ("short.0",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTING)
+def test_a_skip_path_with_weights(name: str) -> None:
+    forward, (branch, skip) = PROJECTING[name]
+    (block,) = residual_map(Projecting(forward), torch.randn(2, 3, 8, 8)).blocks
+    assert (block.branch, block.skip) == (branch, skip)
+
+
+UNRESOLVED: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], str]] = {
+    "equal depth": (lambda net, x: net.deep(F.relu(net.short(x))) + net.branch(x), "none is a skip path"),
+    "both with an activation": (
+        lambda net, x: F.relu(net.short(x)) + F.relu(net.a(x)),
+        "none is a skip path",
+    ),
+    "lerp": (lambda net, x: torch.lerp(net.short(x), net.branch(x), 0.5), "lerp adds and multiplies at once"),
+    "addcmul": (
+        lambda net, x: torch.addcmul(net.short(x), net.branch(x), net.deep(x)),
+        "addcmul adds and multiplies at once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNRESOLVED)
+def test_a_sum_of_paths_from_one_activation_is_a_block_or_named(name: str) -> None:
+    forward, reason = UNRESOLVED[name]
+    found = residual_map(Projecting(forward), torch.randn(2, 3, 8, 8))
+    assert found.blocks == ()
+    assert any(reason in one.reason for one in found.unresolved)
 
 
 def test_embeddings_of_tokens_and_their_positions_share_no_activation() -> None:

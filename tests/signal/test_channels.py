@@ -76,7 +76,7 @@ def test_weight_layers_on_independent_inputs(name: str) -> None:
     x = mean.reshape(axes) + variance.sqrt().reshape(axes) * torch.randn(20_000 // len(shape), *shape).double()
     drawn = layer.double()(x).detach().movedim(1, 0).flatten(1)
     model = nn.Sequential(layer)
-    step = Step("weight", (0,), "0", ("0.weight", "0.bias"))
+    step = Step("weight", (0,), "0", ("0.weight", "0.bias"), shifts=("0.bias",))
     result = rows_of(model, step).applied(Moments.of(mean[None], variance[None]), 1.0, 1.0, 1.0)
     second = (drawn.square()).mean(1)
     torch.testing.assert_close(result.second[0], second, rtol=0.05, atol=0.01)

@@ -1,0 +1,156 @@
+"""Norms that forward code writes out, γ · (x − mean) / root(statistics of x) + β, by their operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isclose, isnan, nan, prod
+
+from normless.residual.graph import Dataflow, Fixed, Operand, Operation
+from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT
+
+NORM_PARTS = ELEMENTWISE | REDUCTION | NORM | ROOT | {"expand", "expand_as", "split", "chunk", "slice"}
+_LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
+_SIZES: dict[str, Callable[[float, float], float]] = {
+    "sqrt": lambda size, _: size**0.5,
+    "rsqrt": lambda size, _: size**-0.5,
+    "reciprocal": lambda size, _: 1 / size,
+    "pow": lambda size, number: size**number,
+    "mul": lambda size, number: size * number,
+    "div": lambda size, number: size / number,
+}
+
+
+@dataclass
+class Formula:
+    """The operations of x / root(statistics of x); `passed` are those of x itself, with what each reads of it.
+
+    `quotient` multiplies an x of second moment 1 by `factor`: 1, or 1/√n for x / |x| of n elements. `gain` is γ's
+    name, None without one. `is_norm` is False for x / |x| alone, a direction, of which a cosine is made, for data
+    that no weight has read, and where the statistics are read elsewhere too, as to undo the division.
+    """
+
+    operations: list[int]
+    passed: dict[int, int]
+    quotient: int
+    factor: float
+    gain: str | None = None
+    is_norm: bool = True
+
+
+def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
+    """The formula whose division by a root of statistics an operation is, or None."""
+    operation = flow[quotient]
+    terms = [one for one in operation.arguments[:2] if isinstance(one, (Operand, Fixed))]
+    if operation.name not in {"mul", "div"} or len(terms) != 2:
+        return None
+    for value, divisor in (terms, terms[::-1]) if operation.name == "mul" else (terms,):
+        if not isinstance(value, Operand):
+            continue
+        x, passed, inside = _centred(flow, value.index)
+        chain, size = list[int](), float(isinstance(divisor, Fixed) and divisor.rooted and bool(divisor.buffers))
+        if isinstance(divisor, Operand):
+            chain, size = _statistics(flow, divisor.index, x, passed)
+            size *= forms_root({flow[one].name for one in chain})
+        if size:
+            factor = size if operation.name == "mul" else 1 / size
+            formula = Formula([*inside, *chain], {**passed, quotient: value.index}, quotient, factor)
+            has_scale = isclose(_continue(flow, formula), 1, rel_tol=1e-3)
+            is_layer = has_scale and _is_closed(flow, formula) and _has_weights(flow, x)
+            formula.is_norm = not isnan(size) and (formula.gain is not None or is_layer)
+            return formula
+    return None
+
+
+def forms_root(names: set[str]) -> bool:
+    """Whether operations of these names form statistics and take a root of them."""
+    roots = names & ROOT
+    return bool(roots) and bool(names & REDUCTION or roots - {"sqrt", "rsqrt", "pow"})
+
+
+def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]]:
+    """The x of x − mean, the operations that it passes with what they read of it, and those of the mean."""
+    passed: dict[int, int] = {}
+    at = value
+    while flow[at].name in LAYOUT or _gains(flow[at]):
+        (passed[at], *_) = flow[at].parents
+        at = passed[at]
+    if flow[at].name == "sub" and isinstance(flow[at].arguments[0], Operand):
+        x, mean = flow[at].arguments[0].index, flow[at].arguments[1]
+        if isinstance(mean, Fixed) and mean.buffers:
+            return x, {**passed, at: x}, []
+        inside = _statistics(flow, mean.index, x, {})[0] if isinstance(mean, Operand) else []
+        if REDUCTION.intersection(flow[one].name for one in inside):
+            return x, {**passed, at: x}, inside
+    return value, {}, []
+
+
+def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tuple[list[int], float]:
+    """The operations from x, or what it is made of, to a statistic at `end`, and its value if E[x²] = 1; or none."""
+    chain, at = list[int](), end
+    while at not in passed and not flow.depends(x, at):
+        operation, inside = flow[at], list[int]()
+        # Of expand_as(statistics, x) the second argument gives the shape alone.
+        if len(operation.parents) > 1 and operation.name != "expand_as":
+            _, centred, inside = _centred(flow, at) if operation.name == "sub" else (at, {}, inside)
+            if not centred:
+                return [], 0.0
+        if len(chain) > 15 or not operation.parents or operation.name not in NORM_PARTS:
+            return [], 0.0
+        chain += [at, *inside]
+        at = operation.parents[0]
+    size = 1.0
+    for operation in map(flow.__getitem__, sorted(set(chain))):
+        numbers = [one for one in operation.arguments[1:2] if isinstance(one, (int, float))]
+        elements = prod(flow[operation.parents[0]].shape or ()) / max(prod(operation.shape or ()), 1)
+        if operation.name in _SIZES:
+            size = _SIZES[operation.name](size, *(numbers or [1.0]))
+        elif operation.name == "sum" or operation.name in _LENGTHS:
+            size *= elements if operation.name == "sum" else elements**0.5
+            # Shares of a sum of absolute values are weights, as those of a softmax.
+            size *= nan if operation.name != "sum" and operation.arguments[1:2] not in ((), (2,)) else 1.0
+    return chain, size
+
+
+def _gains(operation: Operation) -> list[str]:
+    """The parameters that an operation multiplies one activation by."""
+    multiplies = operation.name in {"mul", "addcmul"} and len(operation.parents) == 1
+    return [name for name in operation.parameters if multiplies and name not in operation.added]
+
+
+def _continue(flow: Dataflow, formula: Formula) -> float:
+    """Add to a formula what follows its quotient, γ, constant factors and β; returns the factors' product."""
+    gains = [name for one in formula.passed for name in _gains(flow[one])]
+    at, ahead, total = formula.quotient, list[int](), formula.factor
+    while len(flow.consumers[at]) == 1 and at not in flow.outputs:
+        before, (at,) = at, flow.consumers[at]
+        operation = flow[at]
+        numbers = [one for one in operation.arguments[:2] if isinstance(one, (int, float))]
+        gain = [] if gains else _gains(operation)
+        if gain or (operation.name == "add" and operation.added and len(operation.parents) == 1):
+            gains += gain
+            formula.passed[at] = before
+            formula.operations += [*ahead, at]
+            ahead = []
+        elif operation.name in {"mul", "div"} and len(operation.parents) == 1 and numbers:
+            total *= numbers[0] if operation.name == "mul" else 1 / numbers[0]
+            ahead.append(at)
+        elif operation.name in LAYOUT:
+            ahead.append(at)
+        else:
+            break
+        if operation.name in {"add", "addcmul"}:
+            break
+    formula.gain = next(iter(gains), None)
+    formula.operations = sorted({*formula.operations, *formula.passed})
+    return total
+
+
+def _is_closed(flow: Dataflow, formula: Formula) -> bool:
+    """Whether all that it computes on the way is read by itself alone."""
+    *inner, _ = formula.operations
+    return all({*formula.operations}.issuperset(flow.consumers[one]) for one in inner)
+
+
+def _has_weights(flow: Dataflow, x: int) -> bool:
+    return any(operation.parameters for at, operation in enumerate(flow.operations[: x + 1]) if flow.depends(x, at))
