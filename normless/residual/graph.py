@@ -76,10 +76,14 @@ class Operation:
 
 @dataclass
 class Dataflow:
-    """The operations between a network's inputs and its outputs, in execution order; an operation is its index."""
+    """The operations between a network's inputs and its outputs, in execution order; an operation is its index.
+
+    `called` are the modules that run, also those that compute from no input, as of positions.
+    """
 
     operations: list[Operation] = field(default_factory=list)
     outputs: frozenset[int] = frozenset()
+    called: set[str] = field(default_factory=set)
 
     def __getitem__(self, index: int) -> Operation:
         return self.operations[index]

@@ -19,9 +19,8 @@ from normless.residual.trace import traced_map
 def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ResidualMap:
     """The map in the network's own mode, with what runs only in the other; the blocks are those of both.
 
-    It is exported in its own mode, else in the other. Only where a layer did not run, and of the forward passes in
-    both modes only the remaining one runs it, is it exported in that mode too. Raises UnresolvedStructureError if
-    neither is possible.
+    It is exported in its own mode, else in the other. Only where a layer did not run, and a forward pass in the
+    remaining mode runs it, is it exported in that mode too. Raises UnresolvedStructureError if neither is possible.
     """
     training = model.training
     try:
@@ -38,8 +37,11 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
         return mapped
     other = "evaluation" if training else "training"
     try:
-        # A layer that computes from no input, as of positions, runs in both modes and is in no map.
-        if not (idle & _called(model, inputs, kwargs, not training)) - _called(model, inputs, kwargs, training):
+        called: set[str] = set()
+        args, named = on_device_of(model, inputs, kwargs)
+        with running(model, not training), followed(model, lambda path, *_: called.add(path)):
+            model(*args, **named)
+        if called.isdisjoint(idle):
             return mapped
         with in_mode(model, not training):
             second = traced_map(model, *inputs, **kwargs)
@@ -50,18 +52,9 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
     return _joined(mapped, second, other)
 
 
-def _called(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool) -> set[str]:
-    """Paths of the modules that a forward pass in a mode runs."""
-    called: set[str] = set()
-    args, named = on_device_of(model, inputs, kwargs)
-    with running(model, training), followed(model, lambda path, *_: called.add(path)):
-        model(*args, **named)
-    return called
-
-
 def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
     """Paths of the norms and weight layers that did not run."""
-    ran = {layer.path for layer in mapped.layers()}
+    ran = {layer.path for layer in mapped.layers()} | (mapped.flow.called if mapped.flow else set())
     used = {name for layer in mapped.layers() for name in layer.parameters}
     return {
         path
