@@ -78,12 +78,14 @@ class Operation:
 class Dataflow:
     """The operations between a network's inputs and its outputs, in execution order; an operation is its index.
 
-    `called` are the modules that run, also those that compute from no input, as of positions.
+    `called` are the modules that run, also those that compute from no input, as of positions. `follows_values` says
+    that the operations are those of the example inputs, since what runs depends on integers in tensors.
     """
 
     operations: list[Operation] = field(default_factory=list)
     outputs: frozenset[int] = frozenset()
     called: set[str] = field(default_factory=set)
+    follows_values: bool = False
 
     def __getitem__(self, index: int) -> Operation:
         return self.operations[index]

@@ -42,14 +42,22 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
         with running(model, not training), followed(model, lambda path, *_: called.add(path)):
             model(*args, **named)
         if called.isdisjoint(idle):
-            return mapped
+            return _with_skipped(mapped, idle)
         with in_mode(model, not training):
             second = traced_map(model, *inputs, **kwargs)
     except Exception as error:
         norms = [path for path in idle if isinstance(model.get_submodule(path), NORMS)]
         reason = f"this norm did not run, and in {other} mode the network does not run on these inputs ({error})"
         return replace(mapped, unresolved=(*mapped.unresolved, *(Unresolved(path, reason) for path in norms)))
-    return _joined(mapped, second, other)
+    return _with_skipped(_joined(mapped, second, other), idle - called)
+
+
+def _with_skipped(mapped: ResidualMap, idle: set[str]) -> ResidualMap:
+    """The map with the layers that other inputs may run as unresolved; what never runs is left out."""
+    if mapped.flow is None or not mapped.flow.follows_values:
+        return mapped
+    reason = "it does not run on these inputs, and which layers run depends on values in tensors"
+    return replace(mapped, unresolved=(*mapped.unresolved, *(Unresolved(path, reason) for path in sorted(idle))))
 
 
 def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
 from torch.export import ExportedProgram, export
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -38,6 +39,8 @@ _SHAPE_ONLY = {
 _ROOT = {"sqrt", "rsqrt"}
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
 _PLACE = "normless_place"
+_FOLLOWS_VALUES = "normless_follows_values"
+_READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 # Regions of forward code that export keeps as graphs of their own: they compute what they would compute without.
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 _RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
@@ -57,9 +60,23 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             warnings.filterwarnings("ignore", message="The tensor attribute")
             # Where export fails, torch prints the whole graph so far.
             with preserve_node_meta(), redirect_stderr(StringIO()):
-                return export(model, inputs, dict(kwargs), strict=False)
+                try:
+                    return export(model, inputs, dict(kwargs), strict=False)
+                except GuardOnDataDependentSymNode:
+                    # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
+                    with functorch_config.patch(fake_tensor_propagate_real_tensors=True):
+                        program = export(model, inputs, dict(kwargs), strict=False)
+                    if any(map(_reads_number, program.graph.nodes)):
+                        raise
+                    program.graph_module.meta[_FOLLOWS_VALUES] = True
+                    return program
     except Exception as error:
         raise UnresolvedStructureError(_explanation(model, error)) from error
+
+
+def _reads_number(node: Node) -> bool:
+    """Whether a node takes a floating-point number out of a tensor."""
+    return node.target in _READS and node.all_input_nodes[0].meta["val"].is_floating_point()
 
 
 @contextmanager
@@ -168,7 +185,7 @@ class _Reader:
         self.index: dict[Node, int] = {}
         self.fixed: dict[Node, Fixed] = {}
         self.results: dict[Node, tuple[Any, ...]] = {}
-        self.flow = Dataflow()
+        self.flow = Dataflow(follows_values=_FOLLOWS_VALUES in program.graph_module.meta)
         signature = program.graph_signature
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
         for node in program.graph.nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import normless as nl
 from normless import UnresolvedStructureError, residual_map
 from normless.models import resnet_cifar
 from normless.residual.reader import modules_around
@@ -231,3 +233,48 @@ def test_a_slice_of_a_sequential_is_none_of_the_networks_modules() -> None:
     stack = {f"key {index}": (name, None) for index, name in enumerate(names)}
     node: Any = SimpleNamespace(meta={"nn_module_stack": stack})
     assert modules_around(node) == ("", "features.block", "features.block.norm")
+
+
+class Lengths(nn.Module):
+    """Sequences padded to the longest of them; the lengths are numbers in a tensor."""
+
+    def __init__(self, *, experts: bool = False) -> None:
+        super().__init__()
+        self.stem, self.f = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.g = nn.Linear(WIDTH, WIDTH) if experts else None
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        x = self.stem(x)
+        mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
+        x = x + self.f(self.norm(x)).relu() * mask[..., None]
+        if self.g is not None and bool((lengths > 4).any()):
+            x = x + self.g(x)
+        return x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_lengths_in_tensors_are_those_of_the_example_inputs(training: bool) -> None:
+    model, x, lengths = Lengths().train(training), torch.randn(2, 5, WIDTH), torch.tensor([3, 5])
+    before = deepcopy(model.state_dict())
+    mapped = residual_map(model, x, lengths)
+    assert [block.branch for block in mapped.blocks] == [("f",)]
+    assert mapped.unresolved == ()
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", x, lengths)
+    other = torch.tensor([4, 2])
+    y = model.stem(x[:, :4])
+    expected = y + model.f(y).relu() * (torch.arange(4)[None] < other[:, None])[..., None]
+    torch.testing.assert_close(net(x[:, :4], other), expected)
+
+
+def test_layers_that_other_values_would_run_are_unresolved() -> None:
+    model, x = Lengths(experts=True), torch.randn(2, 5, WIDTH)
+    short, long = torch.tensor([3, 4]), torch.tensor([3, 5])
+    (skipped,) = residual_map(model, x[:, :4], short).unresolved
+    assert skipped.path == "g"
+    assert "which layers run depends on values in tensors" in skipped.reason
+    with pytest.raises(UnresolvedStructureError, match="g: it does not run on these inputs"):
+        nl.convert(model, "skipinit", x[:, :4], short)
+    assert residual_map(model, x, long).unresolved == ()
+    assert [block.branch for block in residual_map(model, x, long).blocks] == [("f",), ("g",)]
