@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 from normless.errors import UnresolvedStructureError
 from normless.lifting import running_place, unfused
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
+from normless.residual.operations import LAYOUT
 
 LONGEST_REASON = 300
 # They read their argument's shape and kind, never its values.
@@ -40,6 +41,8 @@ _ROOT = {"sqrt", "rsqrt"}
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
 _PLACE = "normless_place"
 _FOLLOWS_VALUES = "normless_follows_values"
+# They return a part of a tensor that shares its memory.
+_PARTS = {"select", "slice", "unbind", "getitem"}
 _READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 # Regions of forward code that export keeps as graphs of their own: they compute what they would compute without.
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
@@ -184,6 +187,8 @@ class _Reader:
     def __init__(self, program: ExportedProgram) -> None:
         self.index: dict[Node, int] = {}
         self.fixed: dict[Node, Fixed] = {}
+        # Tensors that were constants before activations were written into them.
+        self.built: set[Node] = set()
         self.results: dict[Node, tuple[Any, ...]] = {}
         self.flow = Dataflow(follows_values=_FOLLOWS_VALUES in program.graph_module.meta)
         signature = program.graph_signature
@@ -210,8 +215,9 @@ class _Reader:
         """Make a node the next operation of the flow."""
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            # A size that depends on values is no number.
-            shape = tuple(value.shape) if all(isinstance(size, int) for size in value.shape) else None
+            # A size that depends on values is no number, or 0 where the example inputs have none of something.
+            known = all(isinstance(size, int) and size for size in value.shape)
+            shape = tuple(value.shape) if known else None
             properties |= {"shape": shape, "floating": value.is_floating_point()}
         self.index[node] = len(self.flow.operations)
         self.flow.operations.append(Operation(name, **properties))
@@ -281,6 +287,20 @@ class _Reader:
             added=self._added(node, name),
             place=(node.meta.get("custom") or {}).get(_PLACE),
         )
+        if in_place:
+            self._write(node)
+
+    def _write(self, node: Node) -> None:
+        """Let a new tensor that a node writes into, perhaps through views, be what the node returns from here on."""
+        views, base = [], node.args[0]
+        while isinstance(base, Node):
+            views.append(base)
+            base = base.args[0] if operation_name(base) in LAYOUT | _PARTS else None
+        if views[-1].op == "call_function" and (views[-1] in self.fixed or views[-1] in self.built):
+            self.built.add(views[-1])
+            for view in views:
+                self.fixed.pop(view, None)
+                self.index[view] = self.index[node]
 
     def _added(self, node: Node, name: str) -> tuple[str, ...]:
         """The parameters that a node adds to its result, by what its operation calls its arguments."""

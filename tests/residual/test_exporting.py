@@ -278,3 +278,31 @@ def test_layers_that_other_values_would_run_are_unresolved() -> None:
         nl.convert(model, "skipinit", x[:, :4], short)
     assert residual_map(model, x, long).unresolved == ()
     assert [block.branch for block in residual_map(model, x, long).blocks] == [("f",), ("g",)]
+
+
+class Padded(nn.Module):
+    """Images of several sizes in one batch, written into zeros, as detection models do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.f = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, *images: Tensor) -> Tensor:
+        x = images[0].new_zeros(len(images), 3, 8, 8)
+        for place, image in zip(x, images, strict=True):
+            place[:, : image.shape[1], : image.shape[2]].copy_(image)
+        x = self.stem(x)
+        return x + self.f(self.norm(x))
+
+
+def test_what_is_written_into_a_new_tensor_is_read_from_it() -> None:
+    images = torch.randn(3, 8, 8), torch.randn(3, 6, 5)
+    model = Padded()
+    mapped = residual_map(model, *images)
+    assert [block.branch for block in mapped.blocks] == [("f",)]
+    assert mapped.unresolved == ()
+    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", *images)
+    x = torch.stack([images[0], F.pad(images[1], (0, 3, 0, 2))])
+    y = model.stem(x)
+    torch.testing.assert_close(net(*images), y + model.f(y))
