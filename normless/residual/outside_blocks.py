@@ -142,7 +142,9 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
 
 
 def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
-    return index in finder.merges - finder.sums.keys()
+    """A block around it has a skip path of its own."""
+    around = (finder.flow.between(total.fork, total.at) for total in finder.sums.values())
+    return index in finder.merges - finder.sums.keys() and not any(index in inside for inside in around)
 
 
 def _is_subgraph(_: SumFinder, index: int, operation: Operation) -> bool:
