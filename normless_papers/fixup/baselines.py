@@ -51,7 +51,6 @@ def sqrt2_scaling(
     shown: str,
     efforts: Sequence[Effort],
 ) -> Evidence:
-    """x_l = √½ (x_{l-1} + F(x_{l-1})): equal moments of branch and skip path, and no training beyond 100."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         drawn = [
@@ -104,7 +103,6 @@ def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[
 
 @artefact("fixup/lsuv", basis="training", checks=_lsuv)
 def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: Sequence[Effort]) -> Evidence:
-    """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         network = convert(_wide_resnet(batch, depth), "lsuv", batch.inputs)

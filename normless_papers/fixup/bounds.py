@@ -85,7 +85,6 @@ def _without_exception(claim: str, violated: pd.Series, **numbers: float) -> Che
 
 @artefact("fixup/theorem-1", basis="measurement", checks=_theorem_1)
 def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: str) -> Evidence:
-    """⟨∂l/∂x, x⟩ = l - H(p), hence ‖∂l/∂x‖ ≥ (l - H(p))/‖x‖, at every block's input; 0 = 0 with Fixup."""
     batch = training_batch(context, data, images)
     with seeded(context.seed):
         tables = [
@@ -150,7 +149,6 @@ def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> list[Check
 def theorem_2(
     context: Context, *, depth: int, images: int, draws: int, classifiers: int, depths: tuple[int, ...], data: str
 ) -> Evidence:
-    """‖∂l/∂θ‖ ≥ mean(l - H(p))/‖θ‖ for every homogeneous set; over classifiers its mean has a bound by the logits."""
     batch = training_batch(context, data, images)
     tables = []
     with seeded(context.seed):

@@ -60,7 +60,6 @@ def _standard(rules: Numbers) -> list[Check]:
 
 @artefact("fixup/fixup", basis="formula", checks=_checks)
 def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
-    """Zero branches and logits; inner weights He's times L^(-1/(2m-2)); scalar multipliers at 1 and biases at 0."""
     with seeded(context.seed):
         basic, of_basic = _rules(resnet_cifar(110), side, images)
         bottleneck, of_bottleneck = _rules(resnet(50), 2 * side, 1)

@@ -100,7 +100,6 @@ def figure_2(
     conv_width: int,
     data: str,
 ) -> Evidence:
-    """(a) both variances double; (b) the skip path's is d, all of it seen by the norm; (c) part of it is mean."""
     examples = training_batch(context, data, images)
     with seeded(context.seed):
         vectors = torch.randn(batch, 100)
@@ -237,7 +236,6 @@ def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Check]:
 
 @artefact("skipinit/figure-5", basis="measurement", checks=_figure_5_checks)
 def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Evidence:
-    """Block d of a dense normalized ReLU network: variance d and 1, moving variance d(1 - 1/π), mean² d/π."""
     with seeded(context.seed):
         table = probe(dense(blocks, width), torch.randn(batch, 100), ["signal"]).signal
     chosen = _chosen(table)

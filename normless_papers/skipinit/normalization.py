@@ -30,7 +30,6 @@ def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Check]:
 
 @artefact("skipinit/batch-norm-definition", basis="formula", checks=_definition_checks)
 def definition(context: Context, *, batch: int, channels: int, side: int, ghost: int, depth: int) -> Evidence:
-    """O = γ (I - μ)/√(σ² + ε) + β with μ, σ² over batch and both spatial axes; running averages; ghost batches."""
     with seeded(context.seed):
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
         agreements = [*_in_training(x), *_at_test_time(x), _ghosts(x, ghost)]

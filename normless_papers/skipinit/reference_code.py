@@ -80,7 +80,6 @@ def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[C
 
 @artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
 def reference_code(context: Context, *, side: int, images: int) -> Evidence:
-    """16 blocks and scalars; maps of 224, 112, 56, 28, 14 and 7 pixels; logits those of the code line by line."""
     with seeded(context.seed):
         network = convert(resnet_v2(50), f"zeroinit(dropout={1 - KEEP:g})")
         x = torch.randn(images, 3, side, side)

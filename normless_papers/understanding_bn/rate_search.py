@@ -217,7 +217,6 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
 
 @artefact("understanding-bn/experimental-setup", basis="training", checks=_experimental_setup)
 def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
-    """Appendix B: the search returns a rate and a number of epochs for each network, 0.1 with batch norm."""
     search = _searched(context, effort, (PARTS, ()))
     best = _selected(search).set_index(AXIS).to_dict("index")
     places = [place for place in range(1, _SHARES) if step(place / _SHARES) < step((place - 1) / _SHARES)]
@@ -295,7 +294,6 @@ def _highest_is_best(search: RateSearch, parts: str) -> Check:
 
 @artefact("understanding-bn/table-2", basis="training", checks=_table_2)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
-    """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
     search = _searched(context, effort, SUBSETS)
     remark = (
         "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the number "
@@ -333,7 +331,6 @@ def _figure_17(search: RateSearch) -> Tests:
 
 @artefact("understanding-bn/figure-17", basis="training", checks=_figure_17)
 def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 17: γ and β together add about 0.6 points; without μ or σ² far more is lost."""
     search = _searched(context, effort, SUBSETS)
     accuracy, gain = _accuracies(search)
     named = {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}

@@ -131,7 +131,6 @@ def _figure_1(runs: Runs) -> list[Check]:
 
 @artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
     runs = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
     columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
@@ -178,7 +177,6 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
-    """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
     runs = reference_runs(context, effort, (NONE, HIGH, TOP))
     batch = training_batch(context, effort.data, batch_size)
     seeds = range(context.seed, context.seed + draws)
@@ -225,7 +223,6 @@ def _figure_15(runs: Runs) -> list[Check]:
 
 @artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
     runs, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
     remark = "“Somewhat below” is taken as less than 10 points."
@@ -246,7 +243,6 @@ def _figure_16(runs: Runs) -> list[Check]:
 
 @artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
     runs = reference_runs(context, effort, (NONE, HIGH, TOP))
     accuracy = runs.finals("test_accuracy", AXIS)
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
