@@ -98,14 +98,10 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
 def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]:
     """Of the runs, the prescribed rate of warm starts, and the rates of their first epochs in training."""
     search, prescribed, first = facts
+    numbers = {"smallest": min(first, default=math.nan), "largest": max(first, default=math.nan)}
+    claim = f"The first epochs of every warm start are trained at the rate {prescribed:g}."
     return [
-        check(
-            f"The first epochs of every warm start are trained at the rate {prescribed:g}.",
-            set(first) == {prescribed} if len(first) else None,
-            epochs=len(first),
-            smallest=min(first, default=math.nan),
-            largest=max(first, default=math.nan),
-        ),
+        check(claim, set(first) == {prescribed} if len(first) else None, epochs=len(first), **numbers),
         _is_printed(search, WARM),
         search.above("The largest usable rate after it is larger than without a warm start", WARM, UNNORMALIZED),
         search.above("With batch norm it is larger still", NORMALIZED, WARM),

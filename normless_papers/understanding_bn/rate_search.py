@@ -195,6 +195,7 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
     """Of the search, the shares of a training after which the rate drops, and the rate before over that after."""
     search, drops, factors = facts
     largest = search.runs.table["rate"].max()
+    fails = f"Without batch norm training at the largest rate, {largest:g}, fails."
     return [
         check(
             "The schedule divides the rate by 10 after 50 % and 75 % of the training, and nowhere else.",
@@ -207,11 +208,7 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
         search.is_printed("With batch norm the search selects the rate 0.1.", best_rate(search.at_best(WHOLE)), 0.1),
         search.is_printed("Without it the largest usable rate is 0.0001.", search.highest(NONE), 1e-4),
         search.above("The largest usable rate is larger with batch norm", WHOLE, NONE),
-        runs_do_not_train(
-            f"Without batch norm training at the largest rate, {largest:g}, fails.",
-            chosen(search.of(NONE), rate=largest),
-            search.of(WHOLE),
-        ),
+        runs_do_not_train(fails, chosen(search.of(NONE), rate=largest), search.of(WHOLE)),
     ]
 
 
@@ -268,15 +265,11 @@ def _table_2(search: RateSearch) -> list[Check]:
     )
     checks += [_highest_is_best(search, parts) for parts in (SCALED, CENTRED, NONE)]
     epochs = {parts: estimate(search.at_best(parts), "last_epoch") for parts in best}
-    longer = [
-        larger(
-            f"With {in_symbols(parts)} learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}.",
-            epochs[parts],
-            epochs[NORMALIZED],
-        )
-        for parts in (SCALED, CENTRED, NONE)
-    ]
-    return [*checks, *(at_scale(one, search.runs.reduction) for one in longer)]
+    longer = f"learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}."
+    for parts in (SCALED, CENTRED, NONE):
+        one = larger(f"With {in_symbols(parts)} {longer}", epochs[parts], epochs[NORMALIZED])
+        checks.append(at_scale(one, search.runs.reduction))
+    return checks
 
 
 def _highest_is_best(search: RateSearch, parts: str) -> Check:

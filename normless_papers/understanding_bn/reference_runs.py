@@ -143,30 +143,20 @@ def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Check]:
     accuracy = runs.finals("test_accuracy", AXIS)
     unnormalized, full, top = (scales[name] for name in _SCALED)
     two_thirds = combined([(1 / 3, accuracy[NONE]), (2 / 3, accuracy[HIGH])])
-    recovered = larger(
-        "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's.",
-        accuracy[TOP],
-        two_thirds,
+    claim = "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's."
+    recovered = larger(claim, accuracy[TOP], two_thirds)
+    # Where batch norm gains nothing there is no improvement to have a share of.
+    if larger("Batch norm gains.", accuracy[HIGH], accuracy[NONE]).verdict != "holds":
+        recovered = replace(recovered, verdict="inconclusive")
+    nearer = (
+        "At initialization the gradients' norm is nearer that of the fully normalized network than that of the "
+        "unnormalized one (in decades)."
     )
-    gains = larger("Batch norm gains.", accuracy[HIGH], accuracy[NONE])
+    trains = "It trains at the learning rate 0.03, or the one that stands for it."
     return [
-        larger(
-            "At initialization the gradients' norm is nearer that of the fully normalized network than that of the "
-            "unnormalized one (in decades).",
-            _distance(top, unnormalized),
-            _distance(top, full),
-        ),
-        runs.trains(
-            "It trains at the learning rate 0.03, or the one that stands for it.",
-            against={AXIS: HIGH},
-            **dict[str, Any]({AXIS: TOP}),
-        ),
-        # Where batch norm gains nothing there is no improvement to have a share of.
-        _at_plateau(
-            runs,
-            recovered if gains.verdict == "holds" else replace(recovered, verdict="inconclusive"),
-            *(NONE, HIGH, TOP),
-        ),
+        larger(nearer, _distance(top, unnormalized), _distance(top, full)),
+        runs.trains(trains, against={AXIS: HIGH}, **dict[str, Any]({AXIS: TOP})),
+        _at_plateau(runs, recovered, NONE, HIGH, TOP),
     ]
 
 
