@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from normless.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger
-from normless_papers.comparison import SMALL_BATCH, Comparison, with_quantity
+from normless_papers.comparison import SMALL_BATCH, Comparison
 from normless_papers.de_smith import (
     ACCURACY,
     LOSS,
@@ -24,6 +24,7 @@ from normless_papers.de_smith import (
     wide_resnet_text,
 )
 from normless_papers.effort import Effort
+from normless_papers.evidence import with_quantities
 
 COLUMN = "variant"
 DEPTHS = (16, 100, 1000)
@@ -247,7 +248,7 @@ def ghost_batch_size(
     optima = [facts.runs.optima(ACCURACY).assign(statistics=name) for name, facts in named.items()]
     tables = [facts.table().assign(quantity="optimum", statistics=name) for name, facts in named.items()]
     quantity = "best_batch_size_when_statistics_use_full_minibatch"
-    measured = with_quantity(quantity, _best_batch(whole), *tables)
+    measured = with_quantities({quantity: _best_batch(whole)}, *tables)
 
     def draw() -> Axes:
         return optimum_against(
