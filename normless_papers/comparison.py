@@ -225,7 +225,7 @@ class Comparison:
 
         table = self.table() if measured is None else measured
         if quantity:
-            table, on = with_quantity(*quantity, table.assign(quantity="optimum")), ("quantity",)
+            table, on = with_quantities(dict([quantity]), table.assign(quantity="optimum")), ("quantity",)
         remarks = (*remarks, *self.runs.remarks(*self.metrics))
         return self.runs.evidence(table, draw, facts=self, on=on, remarks=remarks)
 
@@ -233,11 +233,6 @@ class Comparison:
         """The evidence of a table over depth, in the columns that are printed."""
         measured = self.runs.printed(self.metrics[0], self.metrics[0])
         return self.evidence(title, measured=measured, on=(self.column, "depth"), remarks=remarks)
-
-
-def with_quantity(quantity: str, value: Any, *tables: pd.DataFrame) -> pd.DataFrame:
-    """`with_quantities` of one."""
-    return with_quantities({quantity: value}, *tables)
 
 
 def _ratio(exponents: Sequence[float]) -> float:

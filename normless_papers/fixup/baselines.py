@@ -17,12 +17,13 @@ from normless.probes import probe
 from normless.sweeps import convert
 from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, near, over_draws
+from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.effort import Effort
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
 from normless_papers.plots import GROWTH
 from normless_papers.runs import Runs
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.stated_claims import Test, decided, stated
 
 
 def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Check]:
@@ -51,7 +52,6 @@ def sqrt2_scaling(
     shown: str,
     efforts: Sequence[Effort],
 ) -> Evidence:
-    """x_l = √½ (x_{l-1} + F(x_{l-1})): equal moments of branch and skip path, and no training beyond 100."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         drawn = [
@@ -86,25 +86,16 @@ def sqrt2_scaling(
 def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Check]:
     """Of the outputs' variances on the calibration batch, of the weights, and of the training."""
     outputs, rows, runs = facts
-    return [
-        *(
-            check(
-                f"On the calibration batch every {name} puts out variance 1, to the tolerance of 0.02.",
-                len(variances) > 0 and all(abs(variance - 1) <= 0.0201 for variance in variances),
-                smallest=min(variances),
-                largest=max(variances),
-                count=len(variances),
-            )
-            for name, variances in outputs.items()
-        ),
-        rows.check(),
-        *_trainable(runs, "LSUV", "With LSUV"),
-    ]
+    tests: dict[str, Test] = {}
+    for name, variances in outputs.items():
+        claim = f"On the calibration batch every {name} puts out variance 1, to the tolerance of 0.02."
+        within = len(variances) > 0 and all(abs(variance - 1) <= 0.0201 for variance in variances)
+        tests[claim] = decided(within, smallest=min(variances), largest=max(variances), count=len(variances))
+    return [*stated(tests), rows.check(), *_trainable(runs, "LSUV", "With LSUV")]
 
 
 @artefact("fixup/lsuv", basis="training", checks=_lsuv)
 def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: Sequence[Effort]) -> Evidence:
-    """Orthogonal weights, divided until every layer and branch puts out variance 1; no training beyond 100 layers."""
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         network = convert(_wide_resnet(batch, depth), "lsuv", batch.inputs)

@@ -16,9 +16,10 @@ from normless.plots import Plot
 from normless.probes import Watcher, observe
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, decades_over_draws, larger, over_draws
+from normless_papers.claims import Estimate, decades_over_draws, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.stated_claims import Test, Tests, decided, exceeds
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
 
@@ -53,39 +54,31 @@ def _deviation(rows: pd.DataFrame) -> float:
     return float(((rows["inner_product"] - rows["loss"] + rows["entropy"]).abs() / size).max())
 
 
-def _theorem_1(facts: tuple[pd.DataFrame, pd.DataFrame, int]) -> list[Check]:
+def _theorem_1(facts: tuple[pd.DataFrame, pd.DataFrame, int]) -> Tests:
     """Of `InputGradientBounds.table` of every draw and at Fixup's initialization, and the number of classes."""
     rows, start, classes = facts
     deviation = _deviation(rows)
     at_start = (start[["loss", "entropy"]] - log(classes)).abs().max().max()
-    return [
-        check(
-            f"⟨∂l/∂x, x⟩ = l - H(p) for every block, example and draw, to {ROUNDING:g} of l + H(p) + 1.",
-            deviation <= ROUNDING,
-            largest_deviation=deviation,
-            cases=len(rows),
+    gradients, violated = start["gradient_norm"], _below_input_bounds(rows)
+    return {
+        f"⟨∂l/∂x, x⟩ = l - H(p) for every block, example and draw, to {ROUNDING:g} of l + H(p) + 1.": decided(
+            deviation <= ROUNDING, largest_deviation=deviation, cases=len(rows)
         ),
-        _without_exception(
-            "‖∂l/∂x‖ ≥ (l - H(p))/‖x‖ without exception, where that is above 0.", _below_input_bounds(rows)
+        "‖∂l/∂x‖ ≥ (l - H(p))/‖x‖ without exception, where that is above 0.": _without_exception(violated),
+        "At Fixup's initialization it is 0 = 0: l = H(p) = log c, and no gradient below the classifier.": decided(
+            (gradients == 0).all() and at_start < 1e-6, largest_gradient=gradients.max(), distance_from_log_c=at_start
         ),
-        check(
-            "At Fixup's initialization it is 0 = 0: l = H(p) = log c, and no gradient below the classifier.",
-            bool((start["gradient_norm"] == 0).all() and at_start < 1e-6),
-            largest_gradient=start["gradient_norm"].max(),
-            distance_from_log_c=at_start,
-        ),
-    ]
+    }
 
 
-def _without_exception(claim: str, violated: pd.Series, **numbers: float) -> Check:
+def _without_exception(violated: pd.Series, **numbers: float) -> Test:
     """That no bound is violated; undecided where no bound is above 0."""
     holds = not violated.any() if len(violated) else None
-    return check(claim, holds, violations=int(violated.sum()), cases=len(violated), **numbers)
+    return decided(holds, violations=int(violated.sum()), cases=len(violated), **numbers)
 
 
 @artefact("fixup/theorem-1", basis="measurement", checks=_theorem_1)
 def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: str) -> Evidence:
-    """⟨∂l/∂x, x⟩ = l - H(p), hence ‖∂l/∂x‖ ≥ (l - H(p))/‖x‖, at every block's input; 0 = 0 with Fixup."""
     batch = training_batch(context, data, images)
     with seeded(context.seed):
         tables = [
@@ -113,44 +106,34 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
     )
 
 
-def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> list[Check]:
+def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> Tests:
     """Of `SetGradientBounds.table` of every draw, G(θ) less its bound by the logits, and gradients by depth."""
     rows, gap, grown = facts
     deviation = ((rows["inner_product"] - rows["excess"]).abs() / (rows["excess"].abs() + 1)).max()
     norms = {
         key: decades_over_draws(some) for key, some in grown.groupby(["set", "depth"], sort=False)["gradient_norm"]
     }
-    return [
-        _without_exception(
-            "(3) ‖∂l/∂θ‖ ≥ G(θ) for every draw and every homogeneous set, where G(θ) is above 0.",
-            _below_set_bounds(rows),
-            sets=rows[rows["bound"] > 0]["set"].nunique(),
+    tests = {
+        "(3) ‖∂l/∂θ‖ ≥ G(θ) for every draw and every homogeneous set, where G(θ) is above 0.": _without_exception(
+            _below_set_bounds(rows), sets=rows[rows["bound"] > 0]["set"].nunique()
         ),
-        check(
-            f"Its ground, ⟨∂l/∂θ, θ⟩ = mean(l - H(p)), holds for each, to {ROUNDING:g} of |l - H| + 1.",
-            bool(deviation <= ROUNDING),
-            largest_deviation=deviation,
-            cases=len(rows),
+        f"Its ground, ⟨∂l/∂θ, θ⟩ = mean(l - H(p)), holds for each, to {ROUNDING:g} of |l - H| + 1.": decided(
+            deviation <= ROUNDING, largest_deviation=deviation, cases=len(rows)
         ),
-        larger("(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.", gap, Estimate(0.0)),
-        *(
-            larger(
-                f"The gradient norm of the {name} grows with depth: log₁₀ of it is larger at {deeper} layers than at "
-                f"{depth}.",
-                norms[name, deeper],
-                norms[name, depth],
-            )
-            for name in ("stem", "classifier")
-            for depth, deeper in pairwise(sorted(grown["depth"].unique()))
-        ),
-    ]
+        "(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.": exceeds(gap, 0.0),
+    }
+    grows = "The gradient norm of the {} grows with depth: log₁₀ of it is larger at {} layers than at {}."
+    return tests | {
+        grows.format(name, deeper, depth): exceeds(norms[name, deeper], norms[name, depth])
+        for name in ("stem", "classifier")
+        for depth, deeper in pairwise(sorted(grown["depth"].unique()))
+    }
 
 
 @artefact("fixup/theorem-2", basis="measurement", checks=_theorem_2)
 def theorem_2(
     context: Context, *, depth: int, images: int, draws: int, classifiers: int, depths: tuple[int, ...], data: str
 ) -> Evidence:
-    """‖∂l/∂θ‖ ≥ mean(l - H(p))/‖θ‖ for every homogeneous set; over classifiers its mean has a bound by the logits."""
     batch = training_batch(context, data, images)
     tables = []
     with seeded(context.seed):

@@ -51,7 +51,6 @@ def _table_1(runs: Runs) -> list[Check]:
 
 @artefact("fixup/table-1", basis="training", checks=_table_1)
 def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Evidence:
-    """Table 1: Fixup trains at batch norm's rate and has 7 % lower relative test error than Xavier's weights."""
     axes = {name: {"scheme": scheme} for name, scheme in METHODS.items()}
     smaller = {"xavier_init": axes.pop("xavier_init")}
     large = effort.sweep(context, "at the large rate", {"method": axes}, rates=(RATE,))
@@ -110,7 +109,6 @@ def _figure_4(runs: Runs) -> list[Check]:
 
 @artefact("fixup/figure-4", basis="training", checks=_figure_4)
 def ablation(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 4: a tenth of the scale, or no branch, slows learning, ten times the scale fails, and biases help."""
     axis = {name: {"scheme": scheme} for name, scheme in CONFIGURATIONS.items()}
     sweep = effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant")
     runs = carry_out(context, sweep, reduction=effort.reduction(context))
@@ -159,7 +157,6 @@ def _table_4(runs_by_data: Mapping[str, Runs]) -> list[Check]:
 
 @artefact("fixup/table-4", basis="training", checks=_table_4)
 def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
-    """Table 4: with Mixup and Cutout Fixup is at least as good as batch norm."""
     runs_by_data, columns = by_data(context, efforts, "regularized, {}", REGULARIZED), ("data", "method")
     tables = [runs.summary(("method",), ("test_error", "training_accuracy")) for runs in runs_by_data.values()]
     measured = pd.concat(tables, keys=runs_by_data, names=["data"]).reset_index("data").reset_index(drop=True)

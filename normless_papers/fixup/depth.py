@@ -120,7 +120,6 @@ def _figure_3(runs: Runs) -> list[Check]:
 
 @artefact("fixup/figure-3", basis="training", checks=_figure_3)
 def first_epoch(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
-    """Figure 3: after an epoch at rate 0.1 Fixup matches batch norm to 10,000 layers; LSUV and √½ fail past 100."""
     return _evidence(context, efforts, METHODS, "The first epochs at rate 0.1")
 
 
@@ -136,5 +135,4 @@ def _rule_2(runs: Runs) -> list[Check]:
 
 @artefact("fixup/rule-2", basis="training", checks=_rule_2)
 def rules(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
-    """Section 3: rule 2 alone trains networks of any depth at rate 0.1, and without it they do not train."""
     return _evidence(context, efforts, RULES, "Rules of Fixup in the first epochs")

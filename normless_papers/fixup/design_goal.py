@@ -54,7 +54,6 @@ def _checks(facts: tuple[Mapping[tuple[str, int, int], Estimate], Mapping[int, M
 
 @artefact("fixup/design-goal", basis="measurement", checks=_checks)
 def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws: int, steps: int) -> Evidence:
-    """‖∆f‖/η is the same at every depth with Fixup, at once and after some steps; it grows with the others."""
     with seeded(context.seed):
         drawn = pd.concat([_updates(depth, width, draws, steps) for depth in depths], ignore_index=True)
     with np.errstate(divide="ignore"):

@@ -50,7 +50,6 @@ def _change(rows: pd.DataFrame, column: str, start: int, end: int) -> Estimate:
 
 @artefact("fixup/multiplier-dynamics", basis="training", checks=_checks)
 def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, width: int, decay: float) -> Evidence:
-    """Gradient ⊥ weight; after the drop norms shrink, the multiplier grows, and with it the rate of other layers."""
     tables = []
     for draw in range(draws):
         for scheme in (WITH, WITHOUT):

@@ -34,7 +34,6 @@ def _proposition_1(table: pd.DataFrame) -> Tests:
 
 @artefact("fixup/proposition-1", basis="measurement", checks=_proposition_1)
 def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Evidence:
-    """f(a·x) = a·f(x) for a > 0 without norms and biases, to rounding; not with either."""
     with seeded(context.seed):
         x = torch.randn(images, 3, side, side)
         networks = {
@@ -80,7 +79,6 @@ def _figure_2(table: pd.DataFrame) -> Tests:
 
 @artefact("fixup/figure-2", basis="measurement", checks=_figure_2)
 def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
-    """Stem; classifier; a down-sampling layer with one of its branch; and no layer of a branch alone."""
     with seeded(context.seed):
         table = homogeneous_sets(convert(resnet(depth), "xavier"), torch.randn(images, 3, side, side))
     return Evidence(

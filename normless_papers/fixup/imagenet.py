@@ -81,7 +81,6 @@ def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
 
 @artefact("fixup/table-2", basis="training", checks=_table_2)
 def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]) -> Evidence:
-    """Table 2: Fixup improves on Xavier's weights; with Mixup it reaches group norm with Mixup."""
     runs = {name: _trained(context, effort, METHODS[name]) for name, effort in efforts.items()}
     xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: PLAIN["xavier"]}, xavier_rates)
     best = xavier.chosen(rate=best_rate(xavier, XAVIER_INIT)).assign(model="resnet_50")
@@ -131,7 +130,6 @@ def _figure_5(runs: Runs) -> list[Check]:
 
 @artefact("fixup/figure-5", basis="training", checks=_figure_5)
 def overfitting(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 5: without Mixup Fixup ends with a lower training error and a higher test error than norms."""
     methods = {"BatchNorm": PLAIN["batch_norm"], "GroupNorm": PLAIN["group_norm"], "Fixup": PLAIN["fixup"]}
     columns = ("test_accuracy", "training_accuracy")
     return _curves(context, effort, methods, "Without Mixup", ("training_accuracy", "test_error", "gap"), columns)
@@ -152,7 +150,6 @@ def _figure_6(runs: Runs) -> list[Check]:
 
 @artefact("fixup/figure-6", basis="training", checks=_figure_6)
 def with_mixup(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 6: with Mixup Fixup's final test error closely matches group norm's."""
     names = ("BatchNorm + Mixup", "GroupNorm + Mixup", "Fixup + Mixup")
     methods = dict(zip(names, _MIXED.values(), strict=True))
     return _curves(context, effort, methods, "With Mixup", ("test_error", "training_accuracy"))
@@ -165,7 +162,6 @@ def _scalar_rate(runs: Runs) -> list[Check]:
 
 @artefact("fixup/scalar-lr", basis="training", checks=_scalar_rate)
 def scalar_rate(context: Context, *, effort: Effort) -> Evidence:
-    """Section 4.2: with Mixup, Fixup generalizes better with a tenth of the rate for its multipliers and biases."""
     methods = {EQUAL: EQUAL_RATES, TENTH: _MIXED["fixup + mixup"]}
     evidence = _curves(context, effort, methods, "The rate of scalars", ("test_error",))
     quantities: dict[str, Estimate | float] = {"lr_factor": methods[TENTH]["scalar_rate_scale"]}

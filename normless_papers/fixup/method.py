@@ -32,17 +32,14 @@ Numbers = Mapping[str, float]
 def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Check]:
     """Of the rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and all agreements."""
     basic, bottleneck, agreements = facts
+    scalars = {name: basic[name] for name in ("multipliers", "biases")}
+    gained = f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each."
     return [
         close("ResNet-110: inner weights are He's times 54^(-1/2).", basic["factor"], 54**-0.5, relative=1e-6),
         close("ResNet-50: inner weights are He's times 16^(-1/4).", bottleneck["factor"], 16**-0.25, relative=1e-6),
         *_standard(basic),
         *_standard(bottleneck),
-        check(
-            f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each.",
-            (basic["multipliers"], basic["biases"]) == (MULTIPLIERS, BIASES),
-            multipliers=basic["multipliers"],
-            biases=basic["biases"],
-        ),
+        check(gained, scalars == {"multipliers": MULTIPLIERS, "biases": BIASES}, **scalars),
         *(one.check() for one in agreements),
     ]
 
@@ -60,7 +57,6 @@ def _standard(rules: Numbers) -> list[Check]:
 
 @artefact("fixup/fixup", basis="formula", checks=_checks)
 def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
-    """Zero branches and logits; inner weights He's times L^(-1/(2m-2)); scalar multipliers at 1 and biases at 0."""
     with seeded(context.seed):
         basic, of_basic = _rules(resnet_cifar(110), side, images)
         bottleneck, of_bottleneck = _rules(resnet(50), 2 * side, 1)

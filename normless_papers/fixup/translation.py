@@ -66,7 +66,6 @@ def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
 
 @artefact("fixup/table-3", basis="training", checks=_checks)
 def translation(context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]) -> Evidence:
-    """BLEU on the test set with layer normalization and with Fixup: Fixup matches it."""
     axis = {method: {"scheme": method} for method in methods}
     by_text = by_data(context, texts, "fixup/table-3 on {}", axis, metric="bleu")
     first, runs = next(iter(by_text.items()))
@@ -147,7 +146,6 @@ def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFram
 
 @artefact("fixup/transformer", basis="formula", checks=_template_checks)
 def template(context: Context, *, effort: Effort) -> Evidence:
-    """Norms gone, branch ends zero, branch weights × L^(-1/(2m-2)), multipliers, scalar biases; and it trains."""
     options = {**parse_call(effort.model.partition(":")[2])[1], "norm": "post", "dropout": 0.0}
     layers = int(options["layers"])
     with seeded(context.seed):

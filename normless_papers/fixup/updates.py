@@ -108,7 +108,6 @@ def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Check]:
 def theorem_3(
     context: Context, *, width: int, layers: int, depths: tuple[int, ...], draws: int, depth: int
 ) -> Evidence:
-    """∆f = -η Σ J ∂l/∂z + O(η²), every J positive semi-definite, and the trace of their sum proportional to L."""
     with seeded(context.seed):
         terms = _by_formula(layers)
         trace = update_trace_table(convert(resnet_cifar(depth), "xavier"), torch.randn(1, 3, 8, 8), torch.tensor([3]))
@@ -215,7 +214,6 @@ def _farthest(values: pd.Series, distances: pd.Series) -> float:
 
 @artefact("fixup/theorem-4", basis="formula", checks=_theorem_4)
 def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, ...]) -> Evidence:
-    """|ΔF| = Θ(η/L) for a_i = L^(-1/(2m-2)), also with a_m = 0, and not for a_i = 1; steps are exact."""
     rate = 1e-3
     table = scalar_branch_table(blocks, layers=layers, learning_rate=rate)
     slopes = update_slopes(table)

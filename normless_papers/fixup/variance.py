@@ -41,7 +41,6 @@ def _checks(growth: Mapping[str, Estimate]) -> list[Check]:
 
 @artefact("fixup/equation-1", basis="measurement", checks=_checks)
 def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: int) -> Evidence:
-    """‖x_l‖² is 2ˡ‖x_0‖² with He's initialization, ‖x_0‖² with sums times √½ and with Fixup."""
     growths: dict[str, list[list[float]]] = {scheme: [] for scheme in LAWS}
     ratios = []
     with seeded(context.seed):

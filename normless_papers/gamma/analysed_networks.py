@@ -167,7 +167,6 @@ def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list
 def variance_of_feature_maps(
     context: Context, *, model: str, data: str, examples: int, replicates: int, training: dict[str, Any] | None
 ) -> Evidence:
-    """The variance is set at the first block of every stage, larger than it was, and falls within the stage."""
     name = context.data_or(data)
     images = load_data(name, root=context.data_root)
     batch = next(iter(images.test_batches(min(examples, images.test_size))))

@@ -157,7 +157,6 @@ def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_print
 
 @artefact("gamma/table-2", basis="training", checks=partial(role_checks, columns=tuple(COLUMNS), as_printed=True))
 def accuracy_by_role(context: Context, *, effort: Effort) -> Evidence:
-    """Test accuracy with L2 on W and one group of γ, and its difference to that with L2 on W alone."""
     comparison = compared_by_role(context, effort)
     draw = partial(_draw, comparison, tuple(COLUMNS))
     return comparison.evidence(draw, measured=_wide(comparison, "model"), on=("model",))
@@ -218,7 +217,6 @@ def _guideline_1_checks(facts: tuple[DecayComparison, pd.DataFrame]) -> list[Che
 
 @artefact("gamma/guideline-1", basis="training", checks=_guideline_1_checks)
 def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
-    """L2 on γ_last raises the accuracy, and keeps γ_last and the branch's share of the variance small."""
     evidence = _of_column(context, effort, "gamma_last")
     shares = _shares(context, effort, evidence.facts)
     means = shares.groupby(L2)[["gamma_last", "branch_share"]].mean().add_prefix("trained_").reset_index()
@@ -286,7 +284,6 @@ def _figure_3_checks(comparison: DecayComparison) -> list[Check]:
 def cost_of_decaying_gamma_down(
     context: Context, *, effort: Effort, model: str, strengths: Sequence[float]
 ) -> Evidence:
-    """Test accuracy with L2 of several λ on W, and on W and γ_down: the second is lower at every λ."""
     axis = {f"{strength:g}": {"weight_decay": float(strength)} for strength in strengths}
     policies = {BASELINE: "weights", "gamma_down": "weights+down"}
     comparison = compared(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)

@@ -45,7 +45,6 @@ def _partition_checks(counts: Mapping[str, float]) -> list[Check]:
 
 @artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
 def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
-    """The groups partition all γ as the block diagrams say; a group's decay adds λγ to its own gradients alone."""
     rows, leaks, maps = [], [], []
     counts = Counter[str]()
     for text in models:

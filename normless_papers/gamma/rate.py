@@ -33,7 +33,6 @@ def _equation_22_checks(facts: Mapping[str, float]) -> list[Check]:
 
 @artefact("gamma/equation-22", basis="measurement", checks=_equation_22_checks)
 def scale_invariance(context: Context, *, model: str, side: int, examples: int, factors: Sequence[float]) -> Evidence:
-    """y(x; W, cΓ) = y(x; W, Γ), and the gradient by Γ is divided by c (equations 20 to 22)."""
     batch = noise_batch(context, side, examples)
     network = _in_float64(context, model, batch)
     tables = [
@@ -68,7 +67,6 @@ def _equation_24_checks(facts: Mapping[str, float]) -> list[Check]:
 def effective_rate(
     context: Context, *, model: str, side: int, examples: int, scales: Sequence[float], rate: float
 ) -> Evidence:
-    """To first order the direction of Γ moves by η‖Γ‖⁻² times the gradient at that direction (equations 23, 24)."""
     batch = noise_batch(context, side, examples)
     network = _in_float64(context, model, batch)
     updates = gamma_updates(network, batch.inputs.double(), batch.targets, scales=scales, rate=rate)
@@ -139,7 +137,6 @@ def _figure_6_checks(slopes: Mapping[str, Estimate]) -> list[Check]:
 def first_update(
     context: Context, *, model: str, data: str, examples: int, batches: int, scales: Sequence[float]
 ) -> Evidence:
-    """log ‖Γ̂₁ - Γ̂₀‖ against log ‖Γ‖ for γ that starts at several sizes: a slope near -2."""
     drawn, updates = [], []
     for draw in range(batches):
         batch = training_batch(context, data, examples, epoch=draw)

@@ -54,7 +54,6 @@ def _bleu_checks(comparison: DecayComparison) -> list[Check]:
 
 @artefact("gamma/table-3", basis="training", checks=_bleu_checks)
 def bleu_by_gamma(context: Context, *, effort: Effort) -> Evidence:
-    """BLEU with L2 on W, on W and γ_1, on W and γ_2: both raise it."""
     comparison = translations(context, effort)
     return comparison.evidence(
         lambda: comparison.draw(INKS, "L2 on γ of a transformer", _BLEU, groups="norm"),
@@ -69,7 +68,6 @@ def _accuracy_checks(comparison: DecayComparison) -> list[Check]:
 
 @artefact("gamma/table-4", basis="training", checks=_accuracy_checks)
 def accuracy_of_bert(context: Context, *, effort: Effort) -> Evidence:
-    """Test accuracy with L2 on W, and on W, γ_1 and γ_2: it is 0.2 points higher."""
     comparison = classifiers(context, effort, "gamma/table-4", BERT_POLICIES)
     return _of_classifiers(comparison, "L2 on γ of BERT", on=("l2",))
 
@@ -85,7 +83,6 @@ def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...]
     checks=lambda facts: [*_bleu_checks(facts[0]), *_accuracy_checks(facts[1])],
 )
 def decay_gammas_of_blocks(context: Context, *, translation_effort: Effort, text_effort: Effort) -> Evidence:
-    """L2 on γ_1 or γ_2 raises BLEU, and L2 on both the accuracy of a classifier: the runs of tables 3 and 4."""
     bleu = translations(context, translation_effort)
     accuracy = classifiers(context, text_effort, "gamma/table-4", BERT_POLICIES)
     tables = [bleu.table.assign(metric="BLEU"), accuracy.table.assign(metric="test accuracy, %")]
@@ -111,7 +108,6 @@ def _guideline_3t_checks(comparison: DecayComparison) -> list[Check]:
 
 @artefact("gamma/guideline-3t", basis="training", checks=_guideline_3t_checks)
 def spare_gamma_of_embeddings(context: Context, *, effort: Effort) -> Evidence:
-    """L2 on γ_0, that of the embeddings' norm, does not help a BERT classifier."""
     policies = {BASELINE: "weights", EMBEDDING: "weights+stem"}
     comparison = classifiers(context, effort, "gamma/guideline-3t", policies)
     return _of_classifiers(comparison, "L2 on γ of BERT's embeddings")
@@ -123,7 +119,6 @@ def spare_gamma_of_embeddings(context: Context, *, effort: Effort) -> Evidence:
     checks=lambda facts: [facts.better("L2 on γ after the last block lowers the training loss.", OTHER, norm="pre")],
 )
 def decay_gamma_before_head(context: Context, *, effort: Effort) -> Evidence:
-    """L2 on γ of the norm between the last block and the head improves the optimization: a lower training loss."""
     policies = {BASELINE: "weights", OTHER: "weights+other"}
     axes = {"norm": effort.variants}
     comparison = compared(context, effort, "gamma/guideline-4t", axes, policies, "training_loss")

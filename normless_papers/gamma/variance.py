@@ -58,7 +58,6 @@ def _accumulation_checks(facts: Mapping[str, Any]) -> list[Check]:
 
 @artefact("gamma/equation-6", basis="measurement", checks=_accumulation_checks)
 def full_accumulation(context: Context, *, model: str, features: int, examples: int, draws: int) -> Evidence:
-    """Var f = γ_last² whatever else is in the branch, and Var x_l = Var x_s + Σ γ_last² (equations 1 to 6)."""
     batch = training_batch(context, f"gaussian(image_shape=({features},), train={examples})", examples)
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:
@@ -142,7 +141,6 @@ def _half_checks(facts: Mapping[str, Estimate]) -> list[Check]:
 
 @artefact("gamma/equation-11", basis="measurement", checks=_half_checks)
 def half_accumulation(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
-    """q_{l+1} = (q_l + γ_last²) / 2 after a block of the original ResNet (equations 7 to 11)."""
     batch = noise_batch(context, side, examples)
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:
@@ -237,7 +235,6 @@ def _equation_15_checks(facts: Mapping[str, Any]) -> list[Check]:
 
 @artefact("gamma/equation-15", basis="measurement", checks=_equation_15_checks)
 def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
-    """After a downsampling block of the original ResNet there is (γ_down² + γ_last²) / 2 (equations 12 to 15)."""
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
     resets, again = (table[table["equation"] == 15] for table in (stream, scaled))
@@ -263,7 +260,6 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
 def reset_of_pre_activation_networks(
     context: Context, *, model: str, side: int, examples: int, draws: int
 ) -> Evidence:
-    """After a downsampling block of a pre-activation network there is γ_1² + γ_2² (equations 16 and 17)."""
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
     # The first block's norm meets the small variance of the stem, where ε counts.
@@ -289,7 +285,6 @@ def _by_input(context: Context, model: str, batch: MeasuredBatch, draws: int) ->
     checks=partial(_reset_checks, claim="After the stem's ReLU the second moment is γ_0² / 2"),
 )
 def stem(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
-    """After the stem's ReLU, before the pooling, there is γ_0² / 2 (equations 18 and 19)."""
     batch = noise_batch(context, side, examples)
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:

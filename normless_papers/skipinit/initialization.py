@@ -100,7 +100,6 @@ def figure_2(
     conv_width: int,
     data: str,
 ) -> Evidence:
-    """(a) both variances double; (b) the skip path's is d, all of it seen by the norm; (c) part of it is mean."""
     examples = training_batch(context, data, images)
     with seeded(context.seed):
         vectors = torch.randn(batch, 100)
@@ -155,35 +154,24 @@ def _doubling(table: pd.DataFrame) -> list[Check]:
 
 def _linear(table: pd.DataFrame) -> list[Check]:
     skip, branch, variance = table["skip_variance"], table["branch_variance"], table["norm_variance"]
-    worst, share = float((variance / skip - 1).abs().max()), (table["norm_mean_square"] / skip).max()
+    worst, shares = float((variance / skip - 1).abs().max()), table["norm_mean_square"] / skip
     slope = slope_through_zero(table["block"], skip)
+    is_variance = "(b) The mean moving variance is the skip path's variance, to 1 % in every block."
+    is_small = "(b) The mean squared moving mean is below 0.1 % of the skip path's variance in every block."
     return [
         _near("(b) The skip path's variance is the block's number", slope, 1, "of the slope"),
-        check(
-            "(b) The mean moving variance is the skip path's variance, to 1 % in every block.",
-            worst <= 0.01,
-            worst_relative_deviation=worst,
-            tolerance=0.01,
-        ),
-        check(
-            "(b) The mean squared moving mean is below 0.1 % of the skip path's variance in every block.",
-            bool((table["norm_mean_square"] < 1e-3 * skip).all()),
-            largest_share=share,
-        ),
+        check(is_variance, worst <= 0.01, worst_relative_deviation=worst, tolerance=0.01),
+        check(is_small, (shares < 1e-3).all(), largest_share=shares.max()),
         _near("(b) The branch's variance is 1", branch.mean(), 1),
     ]
 
 
 def _convolutional(table: pd.DataFrame) -> list[Check]:
     share = table["norm_variance"] / table["skip_variance"]
+    below = "(c) The mean moving variance is below 0.9 of the skip path's variance in every block."
     return [
         _line("(c) The skip path's variance grows linearly", table["block"], table["skip_variance"]),
-        check(
-            "(c) The mean moving variance is below 0.9 of the skip path's variance in every block.",
-            bool((share < 0.9).all()),
-            smallest_share=share.min(),
-            largest_share=share.max(),
-        ),
+        check(below, (share < 0.9).all(), smallest_share=share.min(), largest_share=share.max()),
         _line("(c) The mean squared moving mean grows linearly", table["block"], table["norm_mean_square"]),
     ]
 
@@ -192,14 +180,8 @@ def _line(claim: str, across: pd.Series, up: pd.Series) -> Check:
     x, y = across.to_numpy(float), up.to_numpy(float)
     slope, start = np.polyfit(x, y, 1)
     explained = 1 - float(np.square(y - slope * x - start).sum() / np.square(y - y.mean()).sum())
-    return check(
-        f"{claim}: a rising line explains 95 % of its variation over the blocks.",
-        explained >= 0.95 and slope > 0,
-        explained=explained,
-        slope=slope,
-        first=y[0],
-        last=y[-1],
-    )
+    rises = f"{claim}: a rising line explains 95 % of its variation over the blocks."
+    return check(rises, explained >= 0.95 and slope > 0, explained=explained, slope=slope, first=y[0], last=y[-1])
 
 
 def slope_through_zero(across: pd.Series, up: pd.Series) -> float:
@@ -237,7 +219,6 @@ def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Check]:
 
 @artefact("skipinit/figure-5", basis="measurement", checks=_figure_5_checks)
 def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Evidence:
-    """Block d of a dense normalized ReLU network: variance d and 1, moving variance d(1 - 1/π), mean² d/π."""
     with seeded(context.seed):
         table = probe(dense(blocks, width), torch.randn(batch, 100), ["signal"]).signal
     chosen = _chosen(table)

@@ -59,7 +59,6 @@ def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparis
 
 @artefact("skipinit/skipinit", basis="training", checks=_skipinit_checks)
 def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int], effort: Effort) -> Evidence:
-    """x_{l+1} = skip + α branch, α = 0, 1/√L or 1; with small α 1000 layers train, with α = 1 a hundred do not."""
     with seeded(context.seed):
         original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         agreements = (
@@ -134,7 +133,6 @@ def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -
 
 @artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks)
 def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
-    """relu(skip + α branch + b), one scalar b per block, zero at the start; on ResNet-50-V1 it closes the gap."""
     with seeded(context.seed):
         algorithm = _algorithm(side)
     size = batch_sizes[0]
@@ -201,7 +199,6 @@ SCHEMES = {
 
 @artefact(ID, basis="formula", checks=lambda facts: facts.checks(published_as(ID).quantities["drop_probability"]))
 def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
-    """α = 0, biases on all convolutions and the classifier, dropout before that; ZeroInit by another name."""
     with seeded(context.seed):
         facts = regularized_facts("regularized_skipinit", depth, width, draws, SCHEMES, _differs_by_dropout)
     rows = [("drop_probability", name, one.mean) for name, one in facts.shares.items()]

@@ -20,17 +20,12 @@ from normless_papers.seeded_inputs import seeded
 def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Check]:
     """Of the layers and the formula, and of the change of an example's output by its batch in training mode."""
     agreements, dependence = facts
-    depends = check(
-        "In training mode the same examples in another batch come out otherwise, by more than 0.001.",
-        dependence > 1e-3,
-        largest_difference=dependence,
-    )
-    return [*(one.check() for one in agreements), depends]
+    depends = "In training mode the same examples in another batch come out otherwise, by more than 0.001."
+    return [*(one.check() for one in agreements), check(depends, dependence > 1e-3, largest_difference=dependence)]
 
 
 @artefact("skipinit/batch-norm-definition", basis="formula", checks=_definition_checks)
 def definition(context: Context, *, batch: int, channels: int, side: int, ghost: int, depth: int) -> Evidence:
-    """O = γ (I - μ)/√(σ² + ε) + β with μ, σ² over batch and both spatial axes; running averages; ghost batches."""
     with seeded(context.seed):
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
         agreements = [*_in_training(x), *_at_test_time(x), _ghosts(x, ghost)]

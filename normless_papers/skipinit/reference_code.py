@@ -14,12 +14,13 @@ from normless.models import resnet_v2
 from normless.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check
+from normless_papers.claims import Check
 from normless_papers.evidence import with_quantities
 from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.plots import AGREEMENT
 from normless_papers.reference_forward import Parts, disturbed, multipliers, scaled
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import decided, stated
 
 # (output channels, bottleneck channels, stride) of every block of every group, as printed.
 GROUPS = (
@@ -43,44 +44,31 @@ def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[C
     blocks, scalars, counted = sum(groups), torch.tensor(built["multipliers"]), expected_parameters()
     ends = [sizes[2 + sum(groups[: number + 1])] for number in range(3)]
     zero = agreement("Every scalar multiplier starts at 0", scalars, torch.zeros_like(scalars))
-    return [
-        check(
-            "16 residual blocks have a scalar each.",
-            len(scalars) == blocks == 16,
-            scalars=len(scalars),
-            blocks=blocks,
+    shrunk = dict(zip(("stem", "pooled", "group_1", "group_2", "group_3"), (*sizes[1:3], *ends), strict=True))
+    keep = 1 - (dropouts[0] if dropouts else float("nan"))
+    tests = {
+        "16 residual blocks have a scalar each.": decided(
+            len(scalars) == blocks == 16, scalars=len(scalars), blocks=blocks
         ),
-        check(
-            "The groups have 3, 4, 6 and 3 blocks.",
-            groups == (3, 4, 6, 3),
-            **{f"group_{number}": count for number, count in enumerate(groups, 1)},
+        "The groups have 3, 4, 6 and 3 blocks.": decided(
+            groups == (3, 4, 6, 3), **{f"group_{number}": count for number, count in enumerate(groups, 1)}
         ),
-        check(
-            "Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.",
-            [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7],
-            **dict(zip(("stem", "pooled", "group_1", "group_2", "group_3"), (*sizes[1:3], *ends), strict=True)),
+        "Maps of 224 pixels shrink to 112, 56, and 28, 14, 7 at the ends of groups 1 to 3.": decided(
+            [*sizes[:3], *ends] == [224, 112, 56, 28, 14, 7], **shrunk
         ),
-        check(
-            "The number of parameters is that of the printed list of blocks.",
-            built["parameters"] == counted,
-            parameters=built["parameters"],
-            expected=counted,
+        "The number of parameters is that of the printed list of blocks.": decided(
+            built["parameters"] == counted, parameters=built["parameters"], expected=counted
         ),
-        check("There are 1000 logits.", built["classes"] == 1000, logits=built["classes"]),
-        check(
-            "One dropout before the classifier keeps 0.8 of the features.",
-            [round(one, 9) for one in dropouts] == [round(1 - KEEP, 9)],
-            dropouts=len(dropouts),
-            keep=1 - (dropouts[0] if dropouts else float("nan")),
+        "There are 1000 logits.": decided(built["classes"] == 1000, logits=built["classes"]),
+        "One dropout before the classifier keeps 0.8 of the features.": decided(
+            [round(one, 9) for one in dropouts] == [round(1 - KEEP, 9)], dropouts=len(dropouts), keep=keep
         ),
-        zero.check(),
-        *(one.check() for one in agreements),
-    ]
+    }
+    return [*stated(tests), *(one.check() for one in (zero, *agreements))]
 
 
 @artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
 def reference_code(context: Context, *, side: int, images: int) -> Evidence:
-    """16 blocks and scalars; maps of 224, 112, 56, 28, 14 and 7 pixels; logits those of the code line by line."""
     with seeded(context.seed):
         network = convert(resnet_v2(50), f"zeroinit(dropout={1 - KEEP:g})")
         x = torch.randn(images, 3, side, side)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from normless.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger
-from normless_papers.comparison import SMALL_BATCH, Comparison, with_quantity
+from normless_papers.comparison import SMALL_BATCH, Comparison
 from normless_papers.de_smith import (
     ACCURACY,
     LOSS,
@@ -24,6 +24,7 @@ from normless_papers.de_smith import (
     wide_resnet_text,
 )
 from normless_papers.effort import Effort
+from normless_papers.evidence import with_quantities
 
 COLUMN = "variant"
 DEPTHS = (16, 100, 1000)
@@ -69,23 +70,17 @@ def _trainability(facts: Comparison) -> list[Check]:
 
 def _losses(facts: Comparison) -> list[Check]:
     """SkipInit with α ≤ 1/√d reaches batch norm's training loss to 0.001, division by √2 is far worse (66 times)."""
+    claim = "{} reaches a training loss within 0.001 of batch norm's"
     same = [
         facts.as_printed(one)
         for variant in SMALL_ALPHA
-        for one in facts.above(
-            f"{variant} reaches a training loss within 0.001 of batch norm's",
-            "batch_norm",
-            variant,
-            (100, 1000),
-            by=-0.001,
-        )
+        for one in facts.above(claim.format(variant), "batch_norm", variant, (100, 1000), by=-0.001)
     ]
-    worse = larger(
-        "Divided by √2 the training loss at depth 100 is more than twice batch norm's.",
-        facts.reached("divide_block_by_sqrt2", 100),
-        facts.reached("batch_norm", 100).scaled(2.0),
-    )
-    return [*same, worse]
+    divided, twice = facts.reached("divide_block_by_sqrt2", 100), facts.reached("batch_norm", 100).scaled(2.0)
+    return [
+        *same,
+        larger("Divided by √2 the training loss at depth 100 is more than twice batch norm's.", divided, twice),
+    ]
 
 
 def _table_3(facts: Comparison) -> list[Check]:
@@ -108,28 +103,16 @@ def _table_4(facts: Comparison) -> list[Check]:
 
 
 def _table_5(facts: Comparison) -> list[Check]:
+    better = "{} is better at depth {} than at depth {}."
     gains = [
-        facts.exceeds(
-            f"{variant} is better at depth {deeper} than at depth {shallower}.",
-            (variant, deeper),
-            (variant, shallower),
-        )
+        facts.exceeds(better.format(variant, deeper, shallower), (variant, deeper), (variant, shallower))
         for variant in ("batch_norm", *SMALL_ALPHA)
         for shallower, deeper in pairwise(DEPTHS)
     ]
-    collapse = facts.exceeds(
-        "Divided by √2 the accuracy at depth 100 is more than 5 points below that at depth 16.",
-        ("divide_block_by_sqrt2", 16),
-        ("divide_block_by_sqrt2", 100),
-        by=5.0,
-    )
-    without_l2 = facts.above(
-        "Without L2 regularization skipinit_alpha_0 loses more than 5 points",
-        "skipinit_alpha_0",
-        "skipinit_alpha_0_without_l2",
-        DEPTHS,
-        by=5.0,
-    )
+    claim = "Divided by √2 the accuracy at depth 100 is more than 5 points below that at depth 16."
+    collapse = facts.exceeds(claim, ("divide_block_by_sqrt2", 16), ("divide_block_by_sqrt2", 100), by=5.0)
+    claim = "Without L2 regularization skipinit_alpha_0 loses more than 5 points"
+    without_l2 = facts.above(claim, "skipinit_alpha_0", "skipinit_alpha_0_without_l2", DEPTHS, by=5.0)
     # Only trainings as long as the paper's show what depth and L2 regularization gain.
     long = [facts.as_printed(one) for one in (*gains, collapse, *without_l2)]
     return [_trains(facts, "skipinit_alpha_1", 16), *_trainability(facts), *long]
@@ -174,17 +157,13 @@ _REMARKS_CIFAR100 = (
 
 
 def _figure_4(facts: Comparison) -> list[Check]:
+    # Batch norm at 64 is the control of batch norm at the other sizes.
+    controls = dict.fromkeys(COMPARED) | {"batch_norm": SMALL_BATCH}
     trains = [
-        # Batch norm at 64 is the control of batch norm at the other sizes.
-        facts.trains(
-            f"{method} trains {facts.at(size)}.",
-            method,
-            size,
-            against=SMALL_BATCH if method == "batch_norm" else size,
-        )
-        for method in COMPARED
+        facts.trains(f"{method} trains {facts.at(size)}.", method, size, against=control)
+        for method, control in controls.items()
         for size in facts.sizes
-        if (method, size) != ("batch_norm", SMALL_BATCH)
+        if size != control
     ]
     return [*trains, *(facts.as_printed(_inside(facts, metric)) for metric in (ACCURACY, LOSS))]
 
@@ -198,27 +177,22 @@ def _inside(facts: Comparison, metric: str) -> Check:
     """Whether every optimum lies inside the grid."""
     table = facts.runs.optima(metric)
     edges = int((table["edge"] != "").sum())
-    return check(
-        f"No optimum by {metric.replace('_', ' ')} lies at an end of the learning rates tried.",
-        None if math.isinf(facts.step) else not edges,
-        at_an_end=edges,
-        optima=len(table),
-    )
+    claim = f"No optimum by {metric.replace('_', ' ')} lies at an end of the learning rates tried."
+    return check(claim, None if math.isinf(facts.step) else not edges, at_an_end=edges, optima=len(table))
 
 
 def _figure_7(facts: Comparison) -> list[Check]:
     small, largest = facts.up_to(SMALL_BATCH), facts.sizes[-1]
+    claim = "Without batch norm and SkipInit the network is less accurate than with SkipInit"
     unreliable = [
         larger(
-            f"Without batch norm and SkipInit the network is less accurate than with SkipInit {facts.at(size)}.",
-            facts.runs.accuracy(method="skipinit", batch_size=size),
-            facts.runs.accuracy(method="without_batch_norm", batch_size=size),
+            f"{claim} {facts.at(size)}.",
+            *(facts.runs.accuracy(method=one, batch_size=size) for one in ("skipinit", "without_batch_norm")),
         )
         for size in facts.sizes
     ]
-    above = [facts.above(f"Batch norm is above {method}", "batch_norm", method) for method in COMPARED[1:]]
     return [
-        *(one for checks in above for one in checks),
+        *(one for name in COMPARED[1:] for one in facts.above(f"Batch norm is above {name}", "batch_norm", name)),
         *(facts.proportional(method, small) for method in COMPARED),
         *facts.similar_rates(COMPARED, small, 4),
         *(facts.larger_rate("batch_norm", method, largest) for method in COMPARED[1:]),
@@ -263,7 +237,6 @@ def _ghost_batch_size(facts: tuple[Comparison, Comparison]) -> list[Check]:
 def ghost_batch_size(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
 ) -> Evidence:
-    """Over whole batches batch norm is best at 16; over ghost batches of 32 large batches cost it less."""
     model = wide_resnet_text(depth, width)
     whole, ghost = (
         over_batch_sizes(
@@ -275,7 +248,7 @@ def ghost_batch_size(
     optima = [facts.runs.optima(ACCURACY).assign(statistics=name) for name, facts in named.items()]
     tables = [facts.table().assign(quantity="optimum", statistics=name) for name, facts in named.items()]
     quantity = "best_batch_size_when_statistics_use_full_minibatch"
-    measured = with_quantity(quantity, _best_batch(whole), *tables)
+    measured = with_quantities({quantity: _best_batch(whole)}, *tables)
 
     def draw() -> Axes:
         return optimum_against(

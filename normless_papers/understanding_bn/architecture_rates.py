@@ -75,7 +75,6 @@ def _table_3(search: RateSearch) -> list[Check]:
 
 @artefact("understanding-bn/table-3", basis="training", checks=_table_3)
 def highest_rates(context: Context, *, effort: Effort) -> Evidence:
-    """Table 3: shallower networks without norm tolerate larger rates, as do a warm start and alternating norms."""
     search = _trained(context, effort, tuple(ARCHITECTURES))
     rows = []
     for name, own in search.runs.table.groupby(AXIS, sort=False):
@@ -99,14 +98,10 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
 def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]:
     """Of the runs, the prescribed rate of warm starts, and the rates of their first epochs in training."""
     search, prescribed, first = facts
+    numbers = {"smallest": min(first, default=math.nan), "largest": max(first, default=math.nan)}
+    claim = f"The first epochs of every warm start are trained at the rate {prescribed:g}."
     return [
-        check(
-            f"The first epochs of every warm start are trained at the rate {prescribed:g}.",
-            set(first) == {prescribed} if len(first) else None,
-            epochs=len(first),
-            smallest=min(first, default=math.nan),
-            largest=max(first, default=math.nan),
-        ),
+        check(claim, set(first) == {prescribed} if len(first) else None, epochs=len(first), **numbers),
         _is_printed(search, WARM),
         search.above("The largest usable rate after it is larger than without a warm start", WARM, UNNORMALIZED),
         search.above("With batch norm it is larger still", NORMALIZED, WARM),
@@ -115,7 +110,6 @@ def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]
 
 @artefact("understanding-bn/warm-start", basis="training", checks=_warm_start)
 def warm_start(context: Context, *, effort: Effort) -> Evidence:
-    """Appendix J: one epoch at rate 0.0001 raises the largest usable rate, but not to a normalized one's."""
     search = _trained(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
     warm, epochs = effort.variants["warm_start"], search.runs.epochs
     first: list[float] = []
@@ -150,7 +144,6 @@ def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) ->
 
 @artefact("understanding-bn/alternating-normalization", basis="training", checks=_alternating_normalization)
 def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
-    """Section 3.4: statistics of every other batch allow for learning rates only up to 0.01."""
     search = _trained(context, effort, (ALTERNATING, NORMALIZED))
     highest = {"achievable_lr": ALTERNATING, "achievable rate with batch norm": NORMALIZED}
     return search.runs.evidence(
@@ -202,7 +195,6 @@ def _maximal_learning_rate(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
 def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws: int, minibatches: int) -> Evidence:
-    """Appendix J: with batch norm the rate 3 does not diverge and 10 does, four orders above the unnormalized one."""
     setting = Initializations(context, data, batch_size, draws, minibatches)
     searched = cache(_searched)
     return setting.evidence(

@@ -47,7 +47,6 @@ def _channel_pairs(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-7", basis="measurement", checks=_channel_pairs)
 def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 7: gradients between in- and out-channels of layer 45 are close to low rank without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
     return setting.evidence(
@@ -83,7 +82,6 @@ def _channel_gradients(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-19", basis="measurement", checks=_channel_gradients)
 def channel_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 19: without batch norm gradients differ much between channels in early layers, little in late ones."""
     setting = Initializations(context, data, batch_size, draws)
 
     def spread(draw: Draw) -> pd.DataFrame:
@@ -121,7 +119,6 @@ def _dominating_channels(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/dominating-channels", basis="measurement", checks=_dominating_channels)
 def dominating_channels(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Appendix K: channels with large means contribute the most to the layer above; few matter without batch norm."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
@@ -191,7 +188,6 @@ def _favoured_class(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-4", basis="measurement", checks=_favoured_class)
 def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 4: the gradient of one class's logit is large and positive for all images of other classes."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
@@ -241,7 +237,6 @@ def _elements_of_classes(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-20", basis="measurement", checks=_elements_of_classes)
 def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 20: one class, the one always predicted, makes the majority of the absolute gradients of the kernel."""
     setting = Initializations(context, data, batch_size, draws)
 
     def dominance(draw: Draw) -> pd.DataFrame:
@@ -282,7 +277,6 @@ def _gradient_of_classes(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-21", basis="measurement", checks=_gradient_of_classes)
 def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 21: the dominant class's mean absolute gradient is about ten times that of the other classes."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
@@ -311,7 +305,6 @@ def _class_wise_mask(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)
 def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Appendix L: gradients propagated from one class's logit at a time add up to the whole gradient."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,

@@ -28,7 +28,6 @@ from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
     "understanding-bn/equation-1", basis="formula", checks=lambda agreements: [one.check() for one in agreements]
 )
 def separable_parts(context: Context, *, batch: int, channels: int, side: int) -> Evidence:
-    """Equation 1 with each of the seven subsets of γ, β, μ and σ² that table 2 uses, in training and at test time."""
     with seeded(context.seed):
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
         agreements = [one for parts in SUBSETS for one in _by_definition(x, parts)]
@@ -148,7 +147,6 @@ def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
 def step_noise(
     context: Context, *, data: str, depth: int, examples: int, batch_sizes: Sequence[int], draws: int
 ) -> Evidence:
-    """Equation (2): the step of a minibatch is unbiased, its squared error is α²M/|B|."""
     exact = _every_minibatch(context.seed)
     setting = Initializations(context, data, examples, draws=1, depth=depth)
     (draw,) = setting.each(batch_norm=(False,))

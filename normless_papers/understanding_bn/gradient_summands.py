@@ -57,7 +57,6 @@ def _summand_identity(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
 def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
-    """Equation (4): the summands of a kernel's gradient add up to autograd's, and the triangle inequality holds."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
@@ -222,7 +221,6 @@ def _gradient_and_channel_mean(facts: Measured) -> Tests:
 def gradient_and_channel_mean(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
 ) -> Evidence:
-    """Figure 18: in layer 35 gradients follow the means of the channels they read only without batch norm."""
     setting = Initializations(context, data, batch_size, draws, minibatches)
     columns = ["mean_correlation", "dead_gradient", "live_gradient"]
     averaged = cache(lambda draw: _averaged(draw, 35))
@@ -276,7 +274,6 @@ def _summands_of_a_parameter(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-22", basis="measurement", checks=_summands_of_a_parameter)
 def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 22: the summands of a parameter with |Σd| ≈ Σ|d| in layer 90 are skewed far from 0."""
     setting = Initializations(context, data, batch_size, draws)
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
@@ -303,7 +300,6 @@ def _gradients_on_a_line(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-23", basis="measurement", checks=_gradients_on_a_line)
 def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 23: in layer 54 many parameters have |Σd| = c·Σ|d| without batch norm; with it gradients are smaller."""
     setting = Initializations(context, data, batch_size, draws)
 
     def alignment(draw: Draw) -> pd.DataFrame:

@@ -48,7 +48,6 @@ def _gradients_of_layer_55(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-2", basis="measurement", checks=_gradients_of_layer_55)
 def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 2: gradients of layer 55 are about 100 times larger without batch norm, with heavier tails."""
     setting = Initializations(context, data, batch_size, draws)
 
     def sizes(draw: Draw) -> pd.DataFrame:
@@ -105,7 +104,6 @@ def _moments_against_depth(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-3", basis="measurement", checks=_moments_against_depth)
 def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
-    """Figure 3: without batch norm channel means and variances grow almost exponentially with depth."""
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),

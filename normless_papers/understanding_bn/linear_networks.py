@@ -31,7 +31,6 @@ def _parametrization(curves: pd.DataFrame) -> Tests:
 
 @artefact("understanding-bn/figure-9", basis="formula", checks=_parametrization)
 def parametrization(context: Context, *, factors: Sequence[int], points: int) -> Evidence:
-    """Figure 9: x(φ) falls strictly from the edge at φ → 0 to 0 at φ → π/(M+1)."""
     curves = density_table(factors, points=points)
     rows = []
     for count in factors:
@@ -68,7 +67,6 @@ def _densities(densities: pd.DataFrame) -> Tests:
 
 @artefact("understanding-bn/figure-10", basis="formula", checks=_densities)
 def densities(context: Context, *, factors: Sequence[int], points: int) -> Evidence:
-    """Figure 10: the density integrates to 1 and diverges at 0, the more strongly the larger M."""
     curves = density_table(factors, points=points)
     rows = []
     for count in factors:
@@ -163,7 +161,6 @@ def _one_layer(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
 
 @artefact("understanding-bn/proposition-1", basis="formula", checks=_one_layer)
 def one_layer(context: Context, *, width: int, draws: int, conditions: Sequence[float]) -> Evidence:
-    """Proposition 1: to train one layer of a linear network is to solve linear systems of condition κ(Ā)."""
     deviations = pd.DataFrame([_reduction(width, context.seed + draw) for draw in range(draws)])
     table = descent_table([_of_condition(value, width) for value in conditions], seed=context.seed)
     return Evidence(

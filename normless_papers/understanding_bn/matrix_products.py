@@ -77,7 +77,6 @@ def _limiting_law(facts: tuple[int, pd.DataFrame, pd.DataFrame]) -> Tests:
 
 @artefact("understanding-bn/theorem-1", basis="measurement", checks=_limiting_law)
 def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    """Theorem 1: the law of the squared singular values of products of Gaussian matrices."""
     values = singular_value_table(factors, size, runs=runs, seed=context.seed)
     moments = values.groupby("factors")["unit_squared"].agg(first="mean", second=lambda x: (x**2).mean())
     largest = values.groupby(["factors", "run"])["unit_squared"].max().groupby("factors").mean()
@@ -165,7 +164,6 @@ def _products(products: pd.DataFrame) -> Tests:
 
 @artefact("understanding-bn/figure-8", basis="measurement", checks=_products)
 def products(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    """Figure 8: with more factors singular values are more heavy-tailed and their maximum grows; runs coincide."""
     values = singular_value_table(factors, size, runs=runs, gain="standard", seed=context.seed)
     rows = []
     for (count, run), group in values.groupby(["factors", "run"]):
@@ -236,7 +234,6 @@ def _condition_numbers(extremes: pd.DataFrame) -> Tests:
 
 @artefact("understanding-bn/figure-11", basis="measurement", checks=_condition_numbers)
 def condition_numbers(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    """Figure 11: the condition number of a product grows roughly exponentially with the number of factors."""
     extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
     table = conditioning_table(extremes, size)
     return _evidence(
@@ -265,7 +262,6 @@ def _largest_values(extremes: pd.DataFrame) -> Tests:
 
 @artefact("understanding-bn/figure-12", basis="measurement", checks=_largest_values)
 def largest_values(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    """Figure 12: the largest singular value of a product grows with the number of factors, slower than linearly."""
     extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
     table = conditioning_table(extremes, size)
     return _evidence(
@@ -301,7 +297,6 @@ def _universality(changes: pd.DataFrame) -> Tests:
 
 @artefact("understanding-bn/scale-and-distribution-do-not-matter", basis="measurement", checks=_universality)
 def universality(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    """Section 4: condition numbers do not depend on the gain, spectra not on the distribution of the entries."""
     seed = context.seed
     plain = extremes_table(factors, size, runs=runs, seed=seed)
     rows: list[dict[str, Any]] = []

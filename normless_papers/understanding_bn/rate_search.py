@@ -195,6 +195,7 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
     """Of the search, the shares of a training after which the rate drops, and the rate before over that after."""
     search, drops, factors = facts
     largest = search.runs.table["rate"].max()
+    fails = f"Without batch norm training at the largest rate, {largest:g}, fails."
     return [
         check(
             "The schedule divides the rate by 10 after 50 % and 75 % of the training, and nowhere else.",
@@ -207,17 +208,12 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
         search.is_printed("With batch norm the search selects the rate 0.1.", best_rate(search.at_best(WHOLE)), 0.1),
         search.is_printed("Without it the largest usable rate is 0.0001.", search.highest(NONE), 1e-4),
         search.above("The largest usable rate is larger with batch norm", WHOLE, NONE),
-        runs_do_not_train(
-            f"Without batch norm training at the largest rate, {largest:g}, fails.",
-            chosen(search.of(NONE), rate=largest),
-            search.of(WHOLE),
-        ),
+        runs_do_not_train(fails, chosen(search.of(NONE), rate=largest), search.of(WHOLE)),
     ]
 
 
 @artefact("understanding-bn/experimental-setup", basis="training", checks=_experimental_setup)
 def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
-    """Appendix B: the search returns a rate and a number of epochs for each network, 0.1 with batch norm."""
     search = _searched(context, effort, (PARTS, ()))
     best = _selected(search).set_index(AXIS).to_dict("index")
     places = [place for place in range(1, _SHARES) if step(place / _SHARES) < step((place - 1) / _SHARES)]
@@ -269,15 +265,11 @@ def _table_2(search: RateSearch) -> list[Check]:
     )
     checks += [_highest_is_best(search, parts) for parts in (SCALED, CENTRED, NONE)]
     epochs = {parts: estimate(search.at_best(parts), "last_epoch") for parts in best}
-    longer = [
-        larger(
-            f"With {in_symbols(parts)} learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}.",
-            epochs[parts],
-            epochs[NORMALIZED],
-        )
-        for parts in (SCALED, CENTRED, NONE)
-    ]
-    return [*checks, *(at_scale(one, search.runs.reduction) for one in longer)]
+    longer = f"learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}."
+    for parts in (SCALED, CENTRED, NONE):
+        one = larger(f"With {in_symbols(parts)} {longer}", epochs[parts], epochs[NORMALIZED])
+        checks.append(at_scale(one, search.runs.reduction))
+    return checks
 
 
 def _highest_is_best(search: RateSearch, parts: str) -> Check:
@@ -295,7 +287,6 @@ def _highest_is_best(search: RateSearch, parts: str) -> Check:
 
 @artefact("understanding-bn/table-2", basis="training", checks=_table_2)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
-    """Table 2: with μ and σ² the best rate is 0.1; with σ² or μ alone it is smaller, and smallest with neither."""
     search = _searched(context, effort, SUBSETS)
     remark = (
         "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the number "
@@ -333,7 +324,6 @@ def _figure_17(search: RateSearch) -> Tests:
 
 @artefact("understanding-bn/figure-17", basis="training", checks=_figure_17)
 def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 17: γ and β together add about 0.6 points; without μ or σ² far more is lost."""
     search = _searched(context, effort, SUBSETS)
     accuracy, gain = _accuracies(search)
     named = {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}

@@ -131,7 +131,6 @@ def _figure_1(runs: Runs) -> list[Check]:
 
 @artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
 def learning_rates(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 1: at the small rate that trains without batch norm, batch norm is no better; its large rates are."""
     runs = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
     columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
@@ -144,30 +143,20 @@ def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Check]:
     accuracy = runs.finals("test_accuracy", AXIS)
     unnormalized, full, top = (scales[name] for name in _SCALED)
     two_thirds = combined([(1 / 3, accuracy[NONE]), (2 / 3, accuracy[HIGH])])
-    recovered = larger(
-        "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's.",
-        accuracy[TOP],
-        two_thirds,
+    claim = "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's."
+    recovered = larger(claim, accuracy[TOP], two_thirds)
+    # Where batch norm gains nothing there is no improvement to have a share of.
+    if larger("Batch norm gains.", accuracy[HIGH], accuracy[NONE]).verdict != "holds":
+        recovered = replace(recovered, verdict="inconclusive")
+    nearer = (
+        "At initialization the gradients' norm is nearer that of the fully normalized network than that of the "
+        "unnormalized one (in decades)."
     )
-    gains = larger("Batch norm gains.", accuracy[HIGH], accuracy[NONE])
+    trains = "It trains at the learning rate 0.03, or the one that stands for it."
     return [
-        larger(
-            "At initialization the gradients' norm is nearer that of the fully normalized network than that of the "
-            "unnormalized one (in decades).",
-            _distance(top, unnormalized),
-            _distance(top, full),
-        ),
-        runs.trains(
-            "It trains at the learning rate 0.03, or the one that stands for it.",
-            against={AXIS: HIGH},
-            **dict[str, Any]({AXIS: TOP}),
-        ),
-        # Where batch norm gains nothing there is no improvement to have a share of.
-        _at_plateau(
-            runs,
-            recovered if gains.verdict == "holds" else replace(recovered, verdict="inconclusive"),
-            *(NONE, HIGH, TOP),
-        ),
+        larger(nearer, _distance(top, unnormalized), _distance(top, full)),
+        runs.trains(trains, against={AXIS: HIGH}, **dict[str, Any]({AXIS: TOP})),
+        _at_plateau(runs, recovered, NONE, HIGH, TOP),
     ]
 
 
@@ -178,7 +167,6 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
 def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
-    """Section 3.1: one batch norm before the pooling scales gradients like all do, and gives most of the gain."""
     runs = reference_runs(context, effort, (NONE, HIGH, TOP))
     batch = training_batch(context, effort.data, batch_size)
     seeds = range(context.seed, context.seed + draws)
@@ -225,7 +213,6 @@ def _figure_15(runs: Runs) -> list[Check]:
 
 @artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 15: with batch norm on top only, training accuracy ends somewhat below full batch norm's."""
     runs, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
     remark = "“Somewhat below” is taken as less than 10 points."
@@ -246,7 +233,6 @@ def _figure_16(runs: Runs) -> list[Check]:
 
 @artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
 def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
-    """Figure 16: with batch norm on top only, test accuracy ends at 90.1 %."""
     runs = reference_runs(context, effort, (NONE, HIGH, TOP))
     accuracy = runs.finals("test_accuracy", AXIS)
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}

@@ -118,7 +118,6 @@ def _figure_5(diverged: Divergence) -> list[Check]:
 def loss_along_update(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:
-    """Figure 5: along the diverging update the loss explodes towards the end, not predicted by the gradient."""
     setting = Initializations(context, data, batch_size, draws, minibatches)
     facts = _diverged(setting, loss_along, points, _NEAR, _HALF)
     quantities: dict[str, Estimate | float] = {
@@ -181,7 +180,6 @@ def _figure_6(diverged: Divergence) -> list[Check]:
 def moments_along_path(
     context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
 ) -> Evidence:
-    """Figure 6: moments of higher layers explode in the last part of the path, lower layers stay nearly constant."""
     setting = Initializations(context, data, batch_size, draws, minibatches)
     by_layer = _diverged(setting, moments_along, points, _HALF)
     facts = replace(by_layer, tables=tuple(_by_part(table) for table in by_layer.tables))
@@ -266,7 +264,6 @@ def _figure_24(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/figure-24", basis="measurement", checks=_figure_24)
 def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: int, factor: float) -> Evidence:
-    """Figure 24: far larger steps decrease a minibatch's loss with batch norm, at the first and the fifth."""
     setting = Initializations(context, data, batch_size, draws, minibatches=5)
     count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
     steps = [_SHORTEST * factor**power for power in range(count)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from normless_papers.claims import Check, above_zero, check, difference, larger, within
+from normless_papers.claims import Check, above_zero, check, difference, larger, near
 from normless_papers.comparison import SMALL_BATCH, Comparison
 from normless_papers.de_smith import ACCURACY, GHOST_BATCH_SIZE, LOSS, figure_over_batch_sizes
 from normless_papers.published import published_as
+from normless_papers.stated_claims import decided, stated
 
 COMPARED = ("batch_norm", "without_batch_norm", "zeroinit")
 LARGE_BATCH = 256
@@ -17,29 +18,26 @@ _SIZES = "The paper's batch sizes are only plotted; those of its budget here are
 
 
 def _figure_1(facts: Comparison) -> list[Check]:
+    range_of_sizes = "From the smallest batch size to the largest"
+    loses = f"(a) {range_of_sizes} ZeroInit loses more accuracy than batch norm."
+    rises = f"(b) {range_of_sizes} the loss rises more without normalization than with ZeroInit."
+    same = "(b) The losses of ZeroInit and without normalization differ by less than 0.05"
+    unnormalized = ("zeroinit", "without_batch_norm")
+    losses = {size: [facts.reached(one, size, LOSS) for one in unnormalized] for size in facts.up_to(SMALL_BATCH)}
     return [
         *facts.above("(a) Batch norm is above no norm", "batch_norm", "without_batch_norm"),
         *facts.above("(a) ZeroInit is above no norm", "zeroinit", "without_batch_norm"),
         *(facts.falls(method, facts.sizes[0], facts.sizes[-1]) for method in COMPARED),
-        larger(
-            "(a) From the smallest batch size to the largest ZeroInit loses more accuracy than batch norm.",
-            facts.decline("zeroinit"),
-            facts.decline("batch_norm"),
-        ),
+        larger(loses, facts.decline("zeroinit"), facts.decline("batch_norm")),
         *facts.above("(b) ZeroInit's loss is above batch norm's", "zeroinit", "batch_norm", metric=LOSS),
         *facts.above("(b) No norm's loss is above batch norm's", "without_batch_norm", "batch_norm", metric=LOSS),
-        larger(
-            "(b) From the smallest batch size to the largest the loss rises more without normalization than with "
-            "ZeroInit.",
-            facts.decline("zeroinit", metric=LOSS),
-            facts.decline("without_batch_norm", metric=LOSS),
-        ),
+        larger(rises, *(facts.decline(method, metric=LOSS) for method in unnormalized)),
         *map(
             facts.as_printed,
             (
                 *facts.agree("batch_norm", "zeroinit", facts.up_to(LARGE_BATCH)),
                 _critical(facts),
-                *(_same_loss(facts, size) for size in facts.up_to(SMALL_BATCH)),
+                *(near(f"{same} {facts.at(size)}.", difference(*both), 0, 0.05) for size, both in losses.items()),
             ),
         ),
     ]
@@ -55,40 +53,27 @@ def _critical(facts: Comparison) -> Check:
     ratio = sizes["batch_norm"] / sizes["zeroinit"]
     # Two methods that are as good at the largest batch as anywhere have larger critical sizes.
     unknown = math.isnan(ratio) or sizes["zeroinit"] == facts.sizes[-1]
-    return check(
+    claim = (
         "(a) The largest batch size within 0.5 points of the best is at least 4 times larger with batch norm than "
-        "with ZeroInit (about ten times in the paper).",
-        None if unknown else ratio >= 4,
-        ratio=ratio,
-        **sizes,
+        "with ZeroInit (about ten times in the paper)."
     )
-
-
-def _same_loss(facts: Comparison, size: int) -> Check:
-    return within(
-        f"(b) The losses of ZeroInit and without normalization differ by less than 0.05 {facts.at(size)}.",
-        difference(facts.reached("zeroinit", size, LOSS), facts.reached("without_batch_norm", size, LOSS)),
-        -0.05,
-        0.05,
-    )
+    return check(claim, None if unknown else ratio >= 4, ratio=ratio, **sizes)
 
 
 def _figure_2(facts: Comparison) -> list[Check]:
     small, largest = facts.up_to(LARGE_BATCH), {method: _saturation(facts, method) for method in COMPARED}
     printed = published_as("zeroinit/figure-2").rows[0]["value"]
-    saturates = [
-        check(
-            f"The optimal learning rate of {method} saturates at 2^{printed[method]}, to a factor 2.",
-            None if math.isnan(exponent) else abs(exponent - printed[method]) <= 1,
-            exponent=exponent,
+    tests = {
+        f"The optimal learning rate of {method} saturates at 2^{printed[method]}, to a factor 2.": decided(
+            None if math.isnan(exponent) else abs(exponent - printed[method]) <= 1, exponent=exponent
         )
         for method, exponent in largest.items()
-    ]
+    }
     return [
         *(facts.proportional(method, small, metric) for metric in (ACCURACY, LOSS) for method in COMPARED),
         *facts.similar_rates(COMPARED, facts.up_to(SMALL_BATCH), 4),
         *(_ordered(largest, *pair) for pair in (("zeroinit", "without_batch_norm"), ("batch_norm", "zeroinit"))),
-        *map(facts.as_printed, saturates),
+        *map(facts.as_printed, stated(tests)),
     ]
 
 
@@ -106,12 +91,9 @@ def _saturations(facts: Comparison) -> tuple[str, str]:
 
 def _ordered(largest: Mapping[str, float], higher: str, lower: str) -> Check:
     """Which method's rates saturate higher; undecided where they do at the same rate of the grid."""
-    gap = largest[higher] - largest[lower]
-    return check(
-        f"The largest optimal learning rate of {higher} is above that of {lower}.",
-        None if math.isnan(gap) or gap == 0 else gap > 0,
-        **{name: 2 ** largest[name] for name in (higher, lower)},
-    )
+    gap, rates = largest[higher] - largest[lower], {name: 2 ** largest[name] for name in (higher, lower)}
+    claim = f"The largest optimal learning rate of {higher} is above that of {lower}."
+    return check(claim, None if math.isnan(gap) or gap == 0 else gap > 0, **rates)
 
 
 def _range(facts: Comparison) -> list[Check]:
@@ -154,12 +136,9 @@ def _constant(facts: Comparison, sizes: Sequence[int]) -> Check:
         above_zero(gap - deviation, [one.deviation**2 / one.n], [one.n])
         for gap, one in zip(gaps, reached, strict=True)
     ]
-    return check(
-        f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} lie within a standard deviation of their mean.",
-        True if all(gap <= deviation for gap in gaps) else False if any(beyond) else None,
-        largest_gap=max(gaps),
-        deviation=deviation,
-    )
+    claim = f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} lie within a standard deviation of their mean."
+    holds = True if all(gap <= deviation for gap in gaps) else False if any(beyond) else None
+    return check(claim, holds, largest_gap=max(gaps), deviation=deviation)
 
 
 def _figure_4(facts: Comparison) -> list[Check]:

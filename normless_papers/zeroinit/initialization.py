@@ -55,8 +55,6 @@ def _zeroinit_checks(facts: tuple[RegularizedFacts, Comparison]) -> list[Check]:
 def zeroinit(
     context: Context, *, depth: int, draws: int, depths: Sequence[int], width: int, effort: Effort
 ) -> Evidence:
-    """x_{l+1} = skip + α branch, α = 0; no convolution is rescaled; a thousand layers train without normalization."""
-
     def weights(original: nn.Module, network: nn.Module, images: Tensor) -> Agreement:
         return unscaled_weights(original, network)
 
@@ -101,7 +99,6 @@ def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Chec
 def linear_at_init(
     context: Context, *, depths: Sequence[int], width: int, images: int, draws: int, data: str
 ) -> Evidence:
-    """f(x) = x at α = 0, and the cosine between examples' gradients over depth, with and without the multiplier."""
     batch = training_batch(context, data, images)
     rows = []
     with seeded(context.seed):
@@ -191,7 +188,6 @@ def l2_dominates(
     trained: Sequence[int],
     effort: Effort,
 ) -> Evidence:
-    """λ/2 Σ‖W‖² grows with the layers, the cross entropy stays about log 10; training without L2 is stable."""
     batch = training_batch(context, data, images)
     with seeded(context.seed):
         rows = [{"draw": draw, **_loss_terms(batch, depth, width)} for depth in depths for draw in range(draws)]

@@ -54,7 +54,6 @@ def _table_1(runs: Runs) -> list[Check]:
 
 @artefact("zeroinit/table-1", basis="training", checks=_table_1)
 def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
-    """Optimal test accuracy and training loss of all combinations of multiplier, biases and dropout in the table."""
     model = wide_resnet_text(16, width)
     runs = over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None).runs
 

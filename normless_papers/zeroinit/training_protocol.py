@@ -18,12 +18,13 @@ from normless.plots import inks_of, lines
 from normless.sweeps import convert, optima
 from normless.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, check, larger, over_draws, within
+from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
 from normless_papers.de_smith import BATCH_SIZE, GHOST_BATCH_SIZE, batch_sweeps, built_wide_resnet, wide_resnet_text
 from normless_papers.effort import Effort
 from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.published import published_as
 from normless_papers.seeded_inputs import seeded
+from normless_papers.stated_claims import Tests, decided
 
 ID = "zeroinit/training-protocol"
 _NETWORK = wide_resnet_text(16, 1)
@@ -33,7 +34,7 @@ REPLICATES, BEST = 15, 12
 
 def _protocol_checks(
     facts: tuple[Mapping[str, float], Sequence[float], Sequence[float], Mapping[str, int]],
-) -> list[Check]:
+) -> Tests:
     """Of a run's settings by printed quantity, its rate's multipliers by epoch, the grid, and `_selection`."""
     settings, multipliers, rates, selection = facts
     # Constant, then halved at epochs 100, 110, …, 190.
@@ -46,28 +47,20 @@ def _protocol_checks(
         "Up to 3 diverged runs at each rate do not change the result.": selection["moved"],
         "An optimum at an end of the grid is flagged, and no other.": selection["misflagged"],
     }
-    return [
-        *(
-            check(
-                f"The setting {name} is {printed:g} in what a run builds.",
-                settings[name] == printed,
-                built=settings[name],
-                printed=printed,
+    printed, tables = published_as(ID).quantities, selection["tables"]
+    return {
+        **{
+            f"The setting {name} is {value:g} in what a run builds.": decided(
+                settings[name] == value, built=settings[name], printed=value
             )
-            for name, printed in published_as(ID).quantities.items()
+            for name, value in printed.items()
+        },
+        "The learning rate is constant for 100 of 200 epochs and then halved every 10.": decided(
+            wrong == 0 and len(multipliers) == len(expected), wrong_epochs=wrong, epochs=len(multipliers)
         ),
-        check(
-            "The learning rate is constant for 100 of 200 epochs and then halved every 10.",
-            wrong == 0 and len(multipliers) == len(expected),
-            wrong_epochs=wrong,
-            epochs=len(multipliers),
-        ),
-        check("The learning rates are powers of two.", off == 0, rates=len(rates), largest_distance=off),
-        *(
-            check(claim, count == 0 < selection["tables"], errors=count, tables=selection["tables"])
-            for claim, count in errors.items()
-        ),
-    ]
+        "The learning rates are powers of two.": decided(off == 0, rates=len(rates), largest_distance=off),
+        **{claim: decided(count == 0 < tables, errors=count, tables=tables) for claim, count in errors.items()},
+    }
 
 
 @artefact(ID, basis="formula", checks=_protocol_checks)
