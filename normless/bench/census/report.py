@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -73,19 +72,17 @@ def wrong(rows: pd.DataFrame) -> Iterator[tuple[str, str, str, str]]:
 
 def reasons(rows: pd.DataFrame, word: str) -> list[tuple[int, str, list[str]]]:
     """How often each reason of `refused`, `raw` or `ended` came, without names and numbers, and by which networks."""
-    networks: dict[str, dict[str, None]] = {}
-    examples: dict[str, str] = {}
-    counts: Counter[str] = Counter()
+    found: dict[str, tuple[str, dict[str, None]]] = {}
     for row in rows.to_dict("records"):
         for column in ("built", *STEPS[1:], *CHECKS):
             outcome = str(row[column])
             if outcome.startswith(word):
-                key = _general(outcome)
-                networks.setdefault(key, {})[f"{row['package']} {row['network']} ({column})"] = None
-                examples.setdefault(key, outcome)
-    for key, names in networks.items():
-        counts[key] = len({name.rpartition(" (")[0] for name in names})
-    return [(number, examples[key], list(networks[key])) for key, number in counts.most_common()]
+                _, names = found.setdefault(_general(outcome), (outcome, {}))
+                names[f"{row['package']} {row['network']} ({column})"] = None
+    counted = [
+        (len({name.rpartition(" (")[0] for name in names}), example, list(names)) for example, names in found.values()
+    ]
+    return sorted(counted, key=lambda one: -one[0])
 
 
 def _general(outcome: str) -> str:
