@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from normless.output import add_json_flag, print_json
 
 
@@ -25,56 +27,9 @@ class Benchmark(NamedTuple):
     setup: str
 
 
-IMAGES = "{batch_size} images of {image_size}×{image_size}, {rounds} rounds"
-BENCHMARKS: Mapping[str, Benchmark] = {
-    "step": Benchmark(
-        "A training step relative to the network without norms",
-        "a training step under each scheme, as a ratio to that of the network without norms",
-        "StepBench",
-        "measure_step",
-        f"ResNet-{{depth}}, {IMAGES}",
-    ),
-    "map": Benchmark(
-        "The residual map relative to torch.export alone, in seconds",
-        "reading a network's residual map, as a ratio to the export that it needs",
-        "MapBench",
-        "measure_map",
-        "two examples, eval mode, {rounds} rounds",
-    ),
-    "probe": Benchmark(
-        "Probes of all layers relative to a plain pass forward and back",
-        "measuring all layers, as a ratio to the plain pass that is watched, in seconds and memory",
-        "ProbeBench",
-        "measure_probes",
-        f"ResNet-{{depth}} by {{scheme}}, {IMAGES}",
-    ),
-    "census": Benchmark(
-        "Networks of other packages, mapped, converted and checked",
-        "networks of other packages mapped, converted and checked, resumed where it ended; a CSV file and a table",
-        "CensusBench",
-        "measure_census",
-        "seed {seed}, at most {limit} seconds each, in {out}",
-    ),
-    "sweep": Benchmark(
-        "Runs by workers relative to one process",
-        "runs by workers of one thread each, as a ratio to one process of as many threads",
-        "SweepBench",
-        "measure_sweep",
-        "{runs} runs of {epochs} epochs on digits in minibatches of {batch_size}, {model}, {rounds} rounds",
-    ),
-}
-# The flags that are numbers; one that a benchmark has no attribute for is ignored.
-NUMBERS: Mapping[str, str] = {
-    "depth": "step, probe: layers of the CIFAR ResNet, 110",
-    "batch_size": "images per step; step, probe: 128, sweep: 32",
-    "image_size": "step, probe: height and width in pixels, 32",
-    "runs": "sweep: runs of a round, 8",
-    "workers": "sweep, census: processes; one per core if left out",
-    "count": "census: networks of each package, evenly spaced in its table; all if left out",
-    "limit": "census: seconds that a network may take, 300",
-    "seed": "census: of weights and inputs, 0",
-    "rounds": "how often each is run, taken in turns; step: 10, map and probe: 5, sweep: 3",
-}
+_STATED = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text("utf-8"))
+BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"].items()}
+NUMBERS: Mapping[str, str] = _STATED["numbers"]
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.demo import DemoSettings
 from normless.output import add_json_flag, print_json
+from normless.train.command import add_flags
 
 if TYPE_CHECKING:
     from normless.demo import DemoResult
@@ -19,19 +19,7 @@ _FLAGS = ("depths", "schemes", "epochs", "rates", "batch_size", "seed", "out", "
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add a flag for each setting that a user may change."""
-    hints, described = get_type_hints(DemoSettings), docstring_parser.parse(DemoSettings.__doc__ or "").params
-    meanings = {parameter.arg_name: parameter.description or "" for parameter in described}
-    for name in _FLAGS:
-        hint, default = hints[name], getattr(DemoSettings, name)
-        several = isinstance(default, tuple)
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            *(["--rate"] if name == "rates" else []),
-            type=get_args(hint)[0] if several else hint,
-            nargs="+" if several else None,
-            default=list(default) if several else default,
-            help=meanings[name].rstrip("."),
-        )
+    add_flags(parser, DemoSettings, _FLAGS)
     add_json_flag(parser)
 
 

@@ -7,8 +7,10 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import yaml
 
 from normless import __version__
 from normless.demo.settings import DemoSettings
@@ -27,6 +29,9 @@ from normless.plots import (
     write_page,
 )
 
+if TYPE_CHECKING:
+    from normless.data import ImageData
+
 
 def write_demo_report(
     settings: DemoSettings, runs: pd.DataFrame, tried: pd.DataFrame, signal: pd.DataFrame, chance: float
@@ -36,40 +41,29 @@ def write_demo_report(
 
     data = load_data(settings.data)
     settings.out.mkdir(parents=True, exist_ok=True)
-    # By name: the axes and the caption.
+    texts = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+    values = _values(settings, data) | {"deepest": signal["depth"].max()}
+    laws = {name: law.text for name, law in LAWS.items()}
     figures = {
-        "accuracy": (
-            accuracy_against_depth(runs, chance=chance),
-            f"Test accuracy after {settings.epochs} epochs against depth, each scheme at its best of the "
-            f"rates {_rates(settings)}, chosen by training loss. A hollow marker is a network that did not train.",
-        ),
-        "skip-variance": (
-            skip_variance_against_block(signal, laws={name: law.text for name, law in LAWS.items()}),
-            f"Variance on the skip path against the block d at initialization, depth {signal['depth'].max()}. Points "
-            "are measured, lines predicted from the weights, with padding and small images. Dotted is the law of the "
-            "infinite-width limit without padding: 2ᵈ without normalization, d with batch norm (which starts again "
-            "where a convolution on the skip path changes the resolution), 1 with skipinit and fixup.",
-        ),
+        "accuracy": accuracy_against_depth(runs, chance=chance),
+        "skip-variance": skip_variance_against_block(signal, laws=laws),
     }
+    captions = {name: text.format(**values) for name, text in texts["captions"].items()}
     paths = [
         save(axes, settings.out / f"{name}.{kind}")
-        for name, (axes, _) in figures.items()
+        for name, axes in figures.items()
         for kind, save in (("svg", save_svg), ("png", save_png))
     ]
-    _, height, width = data.image_shape
     page = Page(
-        title="Depth with and without normalization",
+        title=texts["title"],
         finding=finding(runs),
-        caution=f"A small run: one seed, {settings.epochs} epochs over {data.train_size} images of {height}×{width} "
-        f"pixels, networks of width {settings.width}, {len(settings.rates)} learning rates. It shows which networks "
-        "train; it does not claim the papers’ numbers, which come from larger data, wider networks and finer grids "
-        "of rates.",
+        caution=texts["caution"].format(**values),
         figures=[
-            Figure(inline_svg(axes, name=name, description=caption), caption)
-            for name, (axes, caption) in figures.items()
+            Figure(inline_svg(axes, name=name, description=captions[name]), captions[name])
+            for name, axes in figures.items()
         ],
         tables=[table_of_runs(runs), _rates_table(tried)],
-        facts=_facts(settings, data.provenance),
+        facts=[(name, text.format(**values)) for name, text in texts["facts"].items()],
     )
     return tuple(paths), write_page(page, settings.out / "index.html")
 
@@ -146,26 +140,23 @@ def _rates_table(tried: pd.DataFrame) -> Table:
     )
 
 
-def _facts(settings: DemoSettings, provenance: str) -> list[tuple[str, str]]:
-    workers = settings.workers or available_cores()
-    depths = ", ".join(map(str, sorted(settings.depths)))
-    facts = {
-        "Data set": provenance,
-        "Networks": f"Wide-ResNets of width {settings.width}, depths {depths}",
-        "Schemes": ", ".join(settings.schemes),
-        "Budget": f"{settings.epochs} epochs per run, batch size {settings.batch_size}, "
-        "a rate that falls linearly to 0",
-        "Rates": f"{_rates(settings)}: an epoch at each; the run with the lowest training loss is then trained "
-        "to the end",
-        "Seed": f"{settings.seed}, the same for every run",
-        "Versions": f"normless {__version__}, torch {version('torch')}, Python {platform.python_version()}",
-        "Machine": f"{platform.machine()}, {available_cores()} cores shared by {workers} processes, so seconds per "
-        "epoch are those of a run that shares the machine; those of a diverged run are extrapolated from the steps "
-        "it took",
-        "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+def _values(settings: DemoSettings, data: ImageData) -> dict[str, Any]:
+    """What the texts of the page are filled in with."""
+    _, height, width = data.image_shape
+    return vars(settings) | {
+        "rates": ", ".join(map(format_rate, settings.rates)),
+        "number_of_rates": len(settings.rates),
+        "depths": ", ".join(map(str, sorted(settings.depths))),
+        "schemes": ", ".join(settings.schemes),
+        "provenance": data.provenance,
+        "train_size": data.train_size,
+        "image_height": height,
+        "image_width": width,
+        "normless": __version__,
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": available_cores(),
+        "workers": settings.workers or available_cores(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
-    return list(facts.items())
-
-
-def _rates(settings: DemoSettings) -> str:
-    return ", ".join(map(format_rate, settings.rates))

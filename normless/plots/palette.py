@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from normless.spec import parse_call, split_terms
 
@@ -17,22 +20,13 @@ class Ink:
     marker: str = "o"
 
 
-# Light colours after Okabe and Ito, "Color Universal Design" (2008), darkened where they carry text.
-SCHEME_INKS: Mapping[str, Ink] = {
-    "none": Ink("#c8500a", "#ff9a5c", "X"),
-    "sqrt2": Ink("#a8558a", "#e39ccb", "v"),
-    "skipinit": Ink("#0068a8", "#63b8f2", "o"),
-    "fixup": Ink("#00805d", "#3fcf9f", "s"),
-    "batch_norm": Ink("#59636e", "#b4bec9", "D"),
-    "zeroinit": Ink("#3f8fc4", "#8fd0f7", "P"),
-    "rezero": Ink("#8a6d00", "#e6c84a", "^"),
-    "zero_gamma": Ink("#7b5a3c", "#d3ad8a", "p"),
-    "lsuv": Ink("#5b4fb0", "#aaa0f5", "h"),
-    "xavier": Ink("#9a3b3b", "#f08f8f", "<"),
-    "layer_scale": Ink("#2f7f86", "#76cdd5", ">"),
-    "group_norm": Ink("#6f7a2a", "#c3d066", "d"),
+_INKS = {
+    group: {name: Ink(*values) for name, values in inks.items()}
+    for group, inks in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items()
 }
-OTHER_SCHEME = Ink("#3d4652", "#d5dbe2", "*")
+SCHEME_INKS: Mapping[str, Ink] = _INKS["schemes"]
+VERDICT_INKS: Mapping[str, Ink] = _INKS["verdicts"]
+TEXT, QUIET, GRID, PAPER, OTHER_SCHEME = _INKS["page"].values()
 
 # Of γ by role: distinct in colour, in grey and by marker.
 ROLE_INKS: Mapping[str, Ink] = {
@@ -44,20 +38,6 @@ ROLE_INKS: Mapping[str, Ink] = {
 
 # Of lines that stand for no scheme: numbers of factors, options, networks.
 _SERIES = ("skipinit", "none", "fixup", "sqrt2", "rezero", "lsuv", "zero_gamma", "batch_norm")
-
-# Of the verdict on a claim; the marker is a character here. Text on the paper, 4.5 : 1 or better in both.
-VERDICT_INKS: Mapping[str, Ink] = {
-    "holds": Ink("#00694c", "#45d3a3", "✓"),
-    "fails": Ink("#b3261e", "#ff9189", "✗"),
-    "inconclusive": Ink("#7a5900", "#e9c546", "?"),
-    "error": Ink("#6b3fa0", "#c9a6f5", "!"),
-}
-
-# Text, quiet text, grid lines, and the paper.
-TEXT = Ink("#1b222b", "#e9edf2")
-QUIET = Ink("#5a6673", "#a3aebb")
-GRID = Ink("#e1e5ea", "#323b46")
-PAPER = Ink("#ffffff", "#14181d")
 
 
 def scheme_ink(scheme: str) -> Ink:
@@ -101,5 +81,4 @@ def shades(names: Sequence[str]) -> dict[str, Ink]:
 
 def css_variables() -> dict[str, Ink]:
     """Every colour that a figure may use, by the name of the style-sheet variable that carries it."""
-    named = {"text": TEXT, "quiet": QUIET, "grid": GRID, "paper": PAPER, "scheme-other": OTHER_SCHEME}
-    return named | {f"scheme-{name.replace('_', '-')}": ink for name, ink in SCHEME_INKS.items()}
+    return _INKS["page"] | {f"scheme-{name.replace('_', '-')}": ink for name, ink in SCHEME_INKS.items()}

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.output import add_json_flag, print_json
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
-from normless.train.settings import Settings
 
 if TYPE_CHECKING:
     from normless.train.result import TrainingResult
 
 
 # Other names of flags.
-ALIASES = {"rate": ("--lr",)}
+ALIASES = {"rate": ("--lr",), "rates": ("--rate",)}
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,7 @@ class TrainCommand:
             action="config",
             help="YAML file with these settings, such as the config.yaml of a run; flags after it win",
         )
-        hints, meanings = get_type_hints(self.config_type), descriptions(self.config_type)
-        for field in fields(self.config_type):
-            parser.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                *ALIASES.get(field.name, ()),
-                type=hints[field.name],
-                default=field.default,
-                help=meanings[field.name].rstrip(".").replace("%", "%%"),
-            )
+        add_flags(parser, self.config_type, [field.name for field in fields(self.config_type)])
         parser.add_argument(
             "--out",
             type=Path | None,
@@ -96,8 +88,21 @@ TRAIN_TEXT = TrainCommand(TextConfig)
 TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
 
 
-def descriptions(kind: type[Settings]) -> dict[str, str]:
-    """The meaning of each setting, from the docstrings of a configuration and its bases."""
+def add_flags(parser: ArgumentParser, kind: type[Any], names: Sequence[str]) -> None:
+    """Add a flag for each of these fields of a dataclass; one whose default is a tuple takes several values."""
+    hints, meanings = get_type_hints(kind), descriptions(kind)
+    for name in names:
+        flags = (f"--{name.replace('_', '-')}", *ALIASES.get(name, ()))
+        meaning = meanings[name].rstrip(".").replace("%", "%%")
+        hint, default = hints[name], getattr(kind, name)
+        if isinstance(default, tuple):
+            parser.add_argument(*flags, type=get_args(hint)[0], nargs="+", default=list(default), help=meaning)
+        else:
+            parser.add_argument(*flags, type=hint, default=default, help=meaning)
+
+
+def descriptions(kind: type[Any]) -> dict[str, str]:
+    """The meaning of each setting, from the docstrings of a dataclass and its bases."""
     return {
         parameter.arg_name: parameter.description or ""
         for one in reversed(kind.__mro__)

@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -72,7 +72,6 @@ class Row:
     total_seconds: float = float("nan")
 
 
-COLUMNS = tuple(field.name for field in fields(Row))
 CHECKS = ("no_norms", "inert", "as_none", "fold_equal", "per_example", "same_map", "unchanged")
 
 

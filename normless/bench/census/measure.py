@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import logging
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass
+from itertools import groupby, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import get_type_hints
@@ -61,12 +61,8 @@ def measure_census(bench: CensusBench) -> pd.DataFrame:
 
 def _in_turns(listed: Sequence[Network]) -> list[Network]:
     """The first of every package, then the second of every package, and so on."""
-    turns: Counter[str] = Counter()
-    numbered = []
-    for network in listed:
-        numbered.append((turns[network.package], network))
-        turns[network.package] += 1
-    return [network for _, network in sorted(numbered, key=lambda one: one[0])]
+    packages = [list(some) for _, some in groupby(listed, key=lambda network: network.package)]
+    return [network for turn in zip_longest(*packages) for network in turn if network is not None]
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -19,13 +19,14 @@ from normless.errors import MissingExtraError
 TABLES = Path(__file__).with_name("networks")
 
 
-class Names(Mapping[str, Any]):
+class Names(dict[str, Any]):
     """The names of several modules, the first that has one, their submodules, and those of torch."""
 
     def __init__(self, modules: Sequence[str]) -> None:
+        super().__init__()
         self.modules = [import_module(name) for name in (*modules, "torch")]
 
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         for module in self.modules:
             if hasattr(module, name):
                 return getattr(module, name)
@@ -34,12 +35,6 @@ class Names(Mapping[str, Any]):
             if hasattr(module, "__path__") and find_spec(full) is not None:
                 return import_module(full)
         raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for module in self.modules for name in vars(module))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,32 +13,11 @@ import torch
 
 from normless.bench.census.examine import CHECKS
 
+HEADER = Path(__file__).with_name("report_header.md")
 CONVERSIONS = ("skipinit_alpha_1", "skipinit", "fixup")
 STEPS = ("exported", "mapped", *CONVERSIONS, "folded")
 # Where a distribution has another name than its table.
 DISTRIBUTIONS = {"torch_geometric": "torch-geometric", "segmentation_models_pytorch": "segmentation-models-pytorch"}
-
-HEADER = """\
-# Census: networks of other packages, mapped and converted
-
-Written by `make census` on {date} with torch {torch}, seed {seeds}, on one thread each. A network is built with
-random weights as its package's users build it, most of them small, and mapped and converted in the mode in which it
-was built, training, or in evaluation where its forward pass in training needs other inputs.
-
-- *ran*: its forward pass runs on the example inputs. *exported*: `torch.export` exports it, non-strict.
-- *skipinit(α = 1)*, *skipinit*, *fixup*: converted. *whole*: of those with residual blocks and norms, converted by
-  skipinit(α = 1) with no norm left.
-- *refused*: any of the three schemes refused, with a reason. *raw*: an exception that is none of normless' own.
-- *partial*: converted by skipinit(α = 1) without an error, and a norm operator still runs on activations, in
-  evaluation or training.
-- *wrong*: a check failed: α = 0 makes branch weights inert; α = 1 equals no norms; a fold equals the original to 1e-9
-  in float64; a batch computes what its examples compute; the converted network has the original's blocks; the
-  original is unchanged.
-- *stated right*: the map is as people have stated it from the source before they looked at one, of the networks with
-  a statement.
-- *ratio*: seconds of skipinit(α = 1) with all that it needs, relative to one export; the median.
-
-"""
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -94,19 +72,17 @@ def wrong(rows: pd.DataFrame) -> Iterator[tuple[str, str, str, str]]:
 
 def reasons(rows: pd.DataFrame, word: str) -> list[tuple[int, str, list[str]]]:
     """How often each reason of `refused`, `raw` or `ended` came, without names and numbers, and by which networks."""
-    networks: dict[str, dict[str, None]] = {}
-    examples: dict[str, str] = {}
-    counts: Counter[str] = Counter()
+    found: dict[str, tuple[str, dict[str, None]]] = {}
     for row in rows.to_dict("records"):
         for column in ("built", *STEPS[1:], *CHECKS):
             outcome = str(row[column])
             if outcome.startswith(word):
-                key = _general(outcome)
-                networks.setdefault(key, {})[f"{row['package']} {row['network']} ({column})"] = None
-                examples.setdefault(key, outcome)
-    for key, names in networks.items():
-        counts[key] = len({name.rpartition(" (")[0] for name in names})
-    return [(number, examples[key], list(networks[key])) for key, number in counts.most_common()]
+                _, names = found.setdefault(_general(outcome), (outcome, {}))
+                names[f"{row['package']} {row['network']} ({column})"] = None
+    counted = [
+        (len({name.rpartition(" (")[0] for name in names}), example, list(names)) for example, names in found.values()
+    ]
+    return sorted(counted, key=lambda one: -one[0])
 
 
 def _general(outcome: str) -> str:
@@ -120,7 +96,8 @@ def write_report(table: pd.DataFrame, path: Path) -> None:
     """Write the tables as Markdown."""
     seeds = ", ".join(sorted({str(seed) for seed in table["seed"]}))
     date = datetime.now(UTC).date()
-    text = HEADER.format(date=date, torch=torch.__version__, seeds=seeds) + _markdown(summary(table))
+    header = HEADER.read_text("utf-8").format(date=date, torch=torch.__version__, seeds=seeds)
+    text = header + _markdown(summary(table))
     ran = table[table["built"] == "yes"]
     partial = ran[(ran["no_norms"] != "yes") & (ran["no_norms"] != "")]
     sections: dict[str, list[tuple[str, ...]]] = {

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normless.data.images.image_data import ImageData
-from normless.data.images.tensor_images import Split, TensorImages, channel_statistics
+from normless.data.images.tensor_images import Split, in_memory
 
 SIDE = 8
 
@@ -35,17 +35,7 @@ def digits(*, side: int = SIDE) -> ImageData:
         images = F.interpolate(images.float(), size=(side, side), mode="bilinear").round().to(torch.uint8)
     whole = Split(images, torch.from_numpy(labels.astype(np.int64)))
     train, test = (whole.take(chosen.nonzero().flatten()) for chosen in (~testing, testing))
-    mean, std = channel_statistics(train.images)
-    return TensorImages(
-        name="digits",
-        classes=10,
-        image_shape=(1, side, side),
-        source="scikit-learn load_digits, fixed stratified split",
-        train=train,
-        test=test,
-        mean=mean,
-        std=std,
-    )
+    return in_memory("digits", "scikit-learn load_digits, fixed stratified split", train, test, classes=10)
 
 
 def gaussian(
@@ -127,18 +117,8 @@ def _generated(
         Split(draw(counts[part], generator), torch.randint(counts["classes"], (counts[part],), generator=generator))
         for part in ("train", "test")
     )
-    mean, std = statistics(train.images)
-    return TensorImages(
-        name=name,
-        classes=counts["classes"],
-        image_shape=tuple(train.images.shape[1:]),
-        source=f"{source}, random labels, seed {seed}",
-        train=train,
-        test=test,
-        mean=mean,
-        std=std,
-        full=1.0,
-    )
+    origin = f"{source}, random labels, seed {seed}"
+    return in_memory(name, origin, train, test, classes=counts["classes"], statistics=statistics, full=1.0)
 
 
 def _check_shape(name: str, image_shape: Sequence[int], lengths: dict[int, str]) -> None:

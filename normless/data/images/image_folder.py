@@ -64,8 +64,6 @@ def image_folder(
         workers: processes that decode; by default one per core of this process, at most 8.
 
     Raises:
-        DataNotFoundError: the root has neither layout.
-        DataFormatError: the classes of the two folders differ, one has no images, or a list is malformed.
         ImportError: torchvision is not installed.
         ValueError: the sizes make no sense.
     """

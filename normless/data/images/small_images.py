@@ -21,7 +21,7 @@ from normless.data.downloads import Download, fetch_images, find_or_fetch, first
 from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
 from normless.data.images.parquet_images import read_parquet
-from normless.data.images.tensor_images import Split, TensorImages, channel_statistics, checked_split
+from normless.data.images.tensor_images import Split, checked_split, in_memory
 from normless.errors import DataFormatError
 
 SIDE = 32
@@ -33,12 +33,7 @@ _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
     """CIFAR-10 (Krizhevsky 2009) from ``cifar-10-batches-py``, from Parquet, or by download.
 
-    ``side`` 16 or 8 averages the pixels of squares, for smaller images.
-
-    Raises:
-        ValueError: the side does not divide 32.
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
-        DataFormatError: a file does not hold what it should.
+    ``side`` 16 or 8 averages the pixels of squares, for smaller images; one that does not divide 32 is a ValueError.
     """
     files = ("cifar-10-batches-py", _BATCHES, "test_batch")
     return _cifar("cifar10", root, download, side, files, "label", 10)
@@ -47,7 +42,7 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SIDE) -> ImageData:
     """CIFAR-100 (Krizhevsky 2009) from ``cifar-100-python``, from Parquet, or by download.
 
-    ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` and the errors are those of `cifar10`.
+    ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` is that of `cifar10`.
     """
     files = ("cifar-100-python", ("train",), "test")
     label, classes = ("coarse_label", 20) if coarse else ("fine_label", 100)
@@ -147,18 +142,7 @@ def _load(
     if side != SIDE:
         train, test = _averaged(train, side), _averaged(test, side)
         source = f"{source}, averaged to {side}×{side}"
-    mean, std = channel_statistics(train.images)
-    return TensorImages(
-        name=name,
-        classes=classes,
-        image_shape=(3, side, side),
-        source=source,
-        train=train,
-        test=test,
-        default_augmentation=augmentation,
-        mean=mean,
-        std=std,
-    )
+    return in_memory(name, source, train, test, classes=classes, default_augmentation=augmentation)
 
 
 def _averaged(split: Split, side: int) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -92,3 +92,20 @@ def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     mean = shares @ value
     std = (shares * (value - mean[:, None]).square()).sum(1).sqrt()
     return mean.float(), std.where(std > 1e-12, torch.ones_like(std)).float()
+
+
+def in_memory(
+    name: str,
+    source: str,
+    train: Split,
+    test: Split,
+    *,
+    classes: int,
+    statistics: Callable[[Tensor], tuple[Tensor, Tensor]] = channel_statistics,
+    **further: Any,
+) -> TensorImages:
+    """Two splits as a set, normalized by the `statistics` of its training images; `further` are other fields."""
+    mean, std = statistics(train.images)
+    shape = tuple(train.images.shape[1:])
+    common: dict[str, Any] = {"name": name, "classes": classes, "image_shape": shape, "source": source}
+    return TensorImages(train=train, test=test, mean=mean, std=std, **common, **further)

@@ -48,10 +48,6 @@ def parallel_text(*, root: Path, source: str = "de", target: str = "en", test: s
     Args:
         source, target: of the language to translate and the other, the files' ending or the column's name.
         test: stem of the test files, where they are text files; the only one there is if None.
-
-    Raises:
-        DataNotFoundError: the folder has none of the layouts.
-        DataFormatError: a set is incomplete, or a file does not hold what it should.
     """
     sets = _find_sets(root, source, target, name=root.name, test=test)
     if sets is None:
@@ -72,10 +68,6 @@ def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "e
     Args:
         source, target: the language to translate and the other: "de", "en", or "fr" and "cs" if there are files.
         test: stem of the test files.
-
-    Raises:
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
-        DataFormatError: a file does not hold what it should.
     """
 
     def fetch(folder: Path) -> None:

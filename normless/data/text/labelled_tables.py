@@ -26,10 +26,6 @@ def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
 
     Args:
         test_file: stem of the file to test on; "dev" in what GLUE distributes.
-
-    Raises:
-        DataNotFoundError: it is not there.
-        DataFormatError: a file has another content.
     """
     columns = ("sentence", "label")
     folders = [root / name / within for name in ("SST-2", "sst2", ".") for within in (".", "data")]
@@ -52,10 +48,6 @@ def labelled_text(
     Args:
         sentence, label: names of the columns with sentences and with classes, which are numbers or names.
         test_file: stem of the file to test on.
-
-    Raises:
-        DataNotFoundError: the folder has no training file.
-        DataFormatError: a file has another content.
     """
     text = read_labelled_tables(root, (sentence, label), name=root.name, test_file=test_file)
     if text is None:
