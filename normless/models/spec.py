@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normless.models.layers import MODELS
 from normless.registry import check_arguments
-from normless.spec import format_call, parse_call
+from normless.spec import format_call, parse_call, split_source
 
 # One positional argument, several, or keyword arguments.
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
@@ -114,16 +114,13 @@ def _zoo() -> Any:
 
 def _split(spec: str) -> tuple[str, str]:
     """The source of a model and its call."""
-    file, found, call = spec.strip().partition(".py:")
-    if found:
-        return f"{file}.py", call
-    source, separator, call = spec.strip().partition(":")
-    if not separator:
+    source, call = split_source(spec)
+    if not source:
         raise ValueError(
             "Expected normless:NAME, torchvision:NAME, timm:NAME, transformers:KIND, FILE.py:FUNCTION or the folder "
             f"of a saved network, got {spec!r}; the networks of normless are {', '.join(MODELS)}."
         )
-    return source, call
+    return source.removesuffix(":"), call
 
 
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
