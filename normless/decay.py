@@ -68,15 +68,13 @@ def _named_by(policy: str) -> dict[str, bool]:
     named: dict[str, bool] = {}
     terms = [term.strip() for term in policy.split("+")]
     for term in terms:
-        if term in POLICIES:
-            named |= dict.fromkeys(POLICIES[term], True)
-        elif term in GROUPS or term in SHORT or patterns_of([term]):
-            named[SHORT.get(term, term)] = True
-        else:
+        names = POLICIES.get(term, {term})
+        if not {*GROUPS, *SHORT, *patterns_of([term])} >= names:
             which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
             raise ValueError(
                 f"{which}; the policies are {', '.join(POLICIES)}, and what + joins of them, of the groups "
                 f"{', '.join(GROUPS)}, of {', '.join(SHORT)} for those of γ, and of patterns of parameters' names, "
                 "as in weights+last."
             )
+        named |= {SHORT.get(name, name): True for name in names}
     return named

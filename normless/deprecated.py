@@ -12,6 +12,10 @@ from typing import Any
 _MOVED = {
     "normless.UnsupportedEdit": "normless.errors.UnsupportedEditError",
     "normless.errors.UnsupportedEdit": "normless.errors.UnsupportedEditError",
+    "normless.models.SOURCE": "normless.models.TRANSFORMERS",
+    "normless.models.TokenNumbers": "normless.zoo.TokenNumbers",
+    "normless.models.checkpoint_folder": "normless.zoo.checkpoint_folder",
+    "normless.models.text_classifier": "normless.zoo.text_classifier",
     "normless.optim.rate_multiplier": "normless.train.rate_multiplier",
     "normless.optim.set_rate": "normless.train.set_rate",
     "normless.optim.step": "normless.train.step",

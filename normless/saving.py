@@ -21,16 +21,13 @@ from torch import Tensor, nn
 from normless.arguments import arguments_of
 from normless.conversion import convert, scheme_of
 from normless.errors import RecipeError
-from normless.models.spec import Inputs, Shape, build_model, build_with_inputs
-from normless.models.text_classifier import SOURCE as TRANSFORMERS
-from normless.models.text_classifier import is_path
+from normless.models.spec import TRANSFORMERS, ZOOS, Inputs, Shape, build_model, build_with_inputs, is_path
 from normless.schemes import parse_scheme
 from normless.spec import absolute
 
 WEIGHTS_FILE = "model.safetensors"
 RECIPE_FILE = "recipe.json"
 _FORMAT = 1
-_ZOOS = ("torchvision", "timm", "transformers")
 _TENSOR = {"shape", "dtype"}
 
 
@@ -238,7 +235,7 @@ def versions_with(model: str | None) -> dict[str, str]:
 
     versions = {"normless": __version__, "torch": str(torch.__version__)}
     source = (model or "").strip().partition(":")[0]
-    if source in _ZOOS:
+    if source in ZOOS:
         with suppress(PackageNotFoundError):
             versions[source] = version(source)
     return versions

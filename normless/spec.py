@@ -19,7 +19,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     Python literals; anything else (``1/sqrt(L)``, ``weight``) stays a string without spaces. Nothing is evaluated.
     """
     problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
-    source, call = _split_source(text)
+    source, call = split_source(text)
     try:
         tree = ast.parse(call, mode="eval").body
     except SyntaxError as error:
@@ -45,7 +45,7 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 def absolute(text: str) -> str:
     """The text of a call with the path of its file, where it has one, made absolute."""
-    source, call = _split_source(text)
+    source, call = split_source(text)
     return f"{Path(source[:-1]).resolve()}:{call}" if source.endswith(".py:") else text.strip()
 
 
@@ -68,13 +68,13 @@ def split_terms(text: str) -> list[str]:
     return [*terms, text[start:].strip()]
 
 
-def _split_source(text: str) -> tuple[str, str]:
+def split_source(text: str) -> tuple[str, str]:
     """The source before a call with its colon, empty where there is none, and the call."""
     match = _OF_FILE.fullmatch(text.strip())
     if match is not None:
         return f"{match[1]}:", match[2].strip()
     head, opening, rest = text.strip().partition("(")
-    source, colon, name = head.rpartition(":")
+    source, colon, name = head.partition(":") if ":" in head else ("", "", head)
     return source + colon, f"{name.strip()}{opening}{rest}"
 
 

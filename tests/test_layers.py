@@ -35,7 +35,7 @@ CORE = [
     {"integrations", "optim", "probes", "saving"},
     {"diagnosis"},
 ]
-ABOVE = [{"data"}, {"train"}, {"plots"}, {"sweeps"}, {"demo", "bench"}, {"cli"}, {"normless_papers"}]
+ABOVE = [{"data", "zoo"}, {"train"}, {"plots"}, {"sweeps"}, {"demo", "bench"}, {"cli"}, {"normless_papers"}]
 LAYERS = [*CORE, *ABOVE]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

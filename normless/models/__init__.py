@@ -10,6 +10,9 @@ Arguments of the networks for images:
         than the published 64 make a small network.
 """
 
+from functools import partial
+
+from normless.deprecated import moved
 from normless.models.dense import Dense as Dense
 from normless.models.large_images import ResNet as ResNet
 from normless.models.large_images import ResNetV2 as ResNetV2
@@ -20,16 +23,15 @@ from normless.models.small_images import PaddedShortcut as PaddedShortcut
 from normless.models.small_images import ResNetCifar as ResNetCifar
 from normless.models.small_images import WideResNet as WideResNet
 from normless.models.small_images import blocks_per_stage as blocks_per_stage
+from normless.models.spec import TRANSFORMERS as TRANSFORMERS
 from normless.models.spec import Inputs as Inputs
 from normless.models.spec import Shape as Shape
 from normless.models.spec import build_model as build_model
 from normless.models.spec import build_with_inputs as build_with_inputs
 from normless.models.spec import fitted_spec as fitted_spec
-from normless.models.text_classifier import SOURCE as SOURCE
-from normless.models.text_classifier import TokenNumbers as TokenNumbers
-from normless.models.text_classifier import checkpoint_folder as checkpoint_folder
-from normless.models.text_classifier import text_classifier as text_classifier
 from normless.models.transformer import Transformer as Transformer
 
 dense, transformer = Dense, Transformer
 resnet, resnet_v2, resnet_cifar, wide_resnet = ResNet, ResNetV2, ResNetCifar, WideResNet
+
+__getattr__ = partial(moved, __name__)

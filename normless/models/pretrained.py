@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normless.arguments import carried_as_keywords
 from normless.errors import RecipeError
 from normless.extras import import_extra
-from normless.models.text_classifier import SOURCE
+from normless.models.spec import TRANSFORMERS
 from normless.spec import format_call
 
 # A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.
@@ -23,7 +23,7 @@ REFUSING = {"model_type": "normless", "transformers_weights": "read this folder 
 
 def network(architecture: str, config: dict[str, Any]) -> nn.Module:
     """A network of transformers with random weights, by the name of its class and its configuration as data."""
-    library = import_extra("zoo", f"{SOURCE}:{architecture}", SOURCE)
+    library = import_extra("zoo", f"{TRANSFORMERS}:{architecture}", TRANSFORMERS)
     kind: Any = getattr(library, architecture)
     built: nn.Module = kind(kind.config_class.from_dict(config))
     return built
@@ -64,7 +64,7 @@ def _text(net: nn.Module) -> str | None:
     """The text that names a class of transformers and a configuration, None for another class."""
     kind: Any = getattr(type(net), "normless_original", type(net))
     name: str = kind.__name__
-    if getattr(sys.modules.get(SOURCE), name, None) is not kind:
+    if getattr(sys.modules.get(TRANSFORMERS), name, None) is not kind:
         return None
     config: Any = net.config
     settings = {"architecture": name, "config": json.loads(config.to_json_string())}

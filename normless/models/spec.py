@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Container
+from importlib import import_module
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normless.extras import import_extra
 from normless.models.layers import MODELS
-from normless.models.text_classifier import SOURCE as TRANSFORMERS
-from normless.models.text_classifier import is_path, text_classifier
 from normless.registry import check_arguments
-from normless.spec import format_call, parse_call
+from normless.spec import format_call, parse_call, split_source
 
 # One positional argument, several, or keyword arguments.
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
+TRANSFORMERS = "transformers"
+# The libraries whose networks `normless.zoo`, a package of the laboratory, builds when a text names one, each with
+# the arguments that fit a network to a data set.
+ZOOS = {"torchvision": ("num_classes",), "timm": ("num_classes", "in_chans"), TRANSFORMERS: ("num_labels",)}
 
 
 def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> nn.Module:
@@ -29,9 +32,9 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
     Args:
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
             `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
-            sentences, see `text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, whose code is run and which
-            may return inputs beside the network; they are left out here. Arguments in the text win over the data
-            set's.
+            sentences, see `normless.zoo.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, whose code is
+            run and which may return inputs beside the network; they are left out here. Arguments in the text win over
+            the data set's.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
@@ -58,8 +61,7 @@ def build_with_inputs(
         ValueError: an image shape is given for a network that takes none; else as `build_model` does.
     """
     source, call = _split(spec)
-    fitted = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
-    model, inputs = _build(spec, classes, fitted)
+    model, inputs = _build(spec, classes, _fitted_shape(source, image_shape))
     made: Any = getattr(model, "example_inputs", None)
     if callable(made):
         if image_shape is not None:
@@ -74,103 +76,81 @@ def build_with_inputs(
 def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> str:
     """The text that alone names the network which `build_with_inputs` builds; errors are those of `build_model`."""
     source, call = _split(spec)
-    if source == TRANSFORMERS and (classes is None or is_path(call)):
+    if source == TRANSFORMERS and is_path(call):
         return spec.strip()
-    shape = SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
     name, given = parse_call(call)
-    fitted = _fitted(source, name, classes, shape)
+    fitted = _fitted(source, name, classes, _fitted_shape(source, image_shape))
     if fitted.keys() <= given.keys():
         return spec.strip()
     return f"{source}:{format_call(name, given | fitted | given)}"
 
 
+def is_path(call: str) -> bool:
+    """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
+    call = call.strip()
+    return call.endswith(".json") or "/" in call.partition("(")[0] or Path(call).is_dir()
+
+
+def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
+    """The image shape that a network is built for, as far as one is known before it is built."""
+    return SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
+
+
 def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
     """The shape of one example of a network, from its text or its library."""
+    if source in ZOOS:
+        shape: tuple[int, ...] = _zoo().image_shape(source, model, name, arguments)
+        return shape
     if source == "normless" and "in_features" in arguments:
         return (arguments["in_features"],)
-    channels: int = arguments.get("in_channels", 3)
-    size: Any = 32
-    if source == "timm":
-        channels, *size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
-        channels, size = arguments.get("in_chans", channels), arguments.get("img_size", size)
-    elif source == "torchvision":
-        channels, size = 3, arguments.get("image_size", 299 if name == "inception_v3" else 224)
-    elif source == "normless" and name in ("resnet", "resnet_v2"):
-        size = 224
-    return (channels, size, size) if isinstance(size, int) else (channels, *size)
+    size = 224 if source == "normless" and name in ("resnet", "resnet_v2") else 32
+    return (arguments.get("in_channels", 3), size, size)
+
+
+def _zoo() -> Any:
+    # By name, since the laboratory lies above this package.
+    return import_module("normless.zoo")
 
 
 def _split(spec: str) -> tuple[str, str]:
     """The source of a model and its call."""
-    file, found, call = spec.strip().partition(".py:")
-    if found:
-        return f"{file}.py", call
-    source, separator, call = spec.strip().partition(":")
-    if not separator:
+    source, call = split_source(spec)
+    if not source:
         raise ValueError(
             "Expected normless:NAME, torchvision:NAME, timm:NAME, transformers:KIND, FILE.py:FUNCTION or the folder "
             f"of a saved network, got {spec!r}; the networks of normless are {', '.join(MODELS)}."
         )
-    return source, call
+    return source.removesuffix(":"), call
 
 
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
     """The network, and the inputs that come with it, if any do."""
     source, call = _split(spec)
     if source == TRANSFORMERS:
-        return text_classifier(call, classes=classes), None
+        return _zoo().text_classifier(call, classes=classes), None
     name, arguments = parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
+    if source in ZOOS:
+        return _zoo().image_network(source, name, fitted), None
     if source == "normless":
-        build = _reference(name)
-        check_arguments(f"model normless:{name}", fitted, build)
-        return build(**fitted), None
-    if source in _ZOOS:
-        return _of_zoo(source, name, fitted), None
+        check_arguments(f"model normless:{name}", fitted, MODELS[name])
+        return MODELS[name](**fitted), None
     return _checked(spec, MODELS.find(f"{source}:{name}")(**arguments))
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
     """The arguments that fit a network to a data set, as far as it takes any."""
+    known: Container[str] = ZOOS.get(source, ())
     if source == "normless":
-        fitted: dict[str, Any] = {} if classes is None else {"classes": classes}
-        if shape is not None:
-            fitted |= {"in_channels": shape[0], "in_features": prod(shape)}
-        known = inspect.signature(_reference(name)).parameters
-        return {key: value for key, value in fitted.items() if key in known}
-    if source == TRANSFORMERS and classes is not None:
-        return {"num_labels": classes}
-    if source not in _ZOOS:
-        return {}
-    fitted = {} if classes is None else {"num_classes": classes}
-    return fitted | {"in_chans": shape[0]} if source == "timm" and shape is not None else fitted
-
-
-def _reference(name: str) -> Callable[..., nn.Module]:
-    if name not in MODELS:
-        raise ValueError(f"normless has no network {name!r}; it has {', '.join(MODELS)}.")
-    return MODELS[name]
-
-
-# Of each library of models: its module, its constructor, and how to list them.
-_ZOOS = {
-    "torchvision": ("torchvision.models", "get_model", "torchvision.models.list_models() names them all"),
-    "timm": ("timm", "create_model", "timm.list_models('*NAME*') finds one by a part of its name"),
-}
-
-
-def _of_zoo(source: str, name: str, arguments: dict[str, Any]) -> nn.Module:
-    module, create, listing = _ZOOS[source]
-    library = import_extra("zoo", f"{source}:{name}", module)
-    if not (library.is_model(name) if source == "timm" else name in library.list_models()):
-        raise ValueError(f"{source} has no model {name!r}; {listing}.")
-    try:
-        model: nn.Module = getattr(library, create)(name, **arguments)
-    except TypeError as error:
-        if not arguments:
-            raise
-        raise ValueError(f"{source}'s {name} cannot be built with {', '.join(arguments)}: {error}.") from error
-    return model
+        if name not in MODELS:
+            raise ValueError(f"normless has no network {name!r}; it has {', '.join(MODELS)}.")
+        known = inspect.signature(MODELS[name]).parameters
+    fitted: dict[str, Any] = (
+        {} if classes is None else dict.fromkeys(("classes", "num_classes", "num_labels"), classes)
+    )
+    if shape is not None:
+        fitted |= {"in_channels": shape[0], "in_chans": shape[0], "in_features": prod(shape)}
+    return {key: value for key, value in fitted.items() if key in known}
 
 
 def _checked(spec: str, returned: Any) -> tuple[nn.Module, Inputs | None]:

@@ -19,7 +19,7 @@ from normless.data import (
     has_tokenizer,
     load_labelled_text,
 )
-from normless.models import SOURCE, TokenNumbers, build_model, checkpoint_folder, text_classifier
+from normless.models import TRANSFORMERS, build_model
 from normless.saving import read_recipe
 from normless.schemes import parse_scheme
 from normless.spec import format_call, parse_call
@@ -27,6 +27,7 @@ from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
 from normless.train.result import EpochRow, TextResult, versions_of
 from normless.train.task import check_logits, load_saved, saved_folder
+from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 
 
 class TextTask(ClassificationTask[TextConfig]):
@@ -95,7 +96,7 @@ def _original(config: TextConfig, data: TextData) -> nn.Module:
             f"folder of a saved network, to classify sentences; got {config.model!r}."
         )
     tokens = data.tokens
-    if source == SOURCE:
+    if source == TRANSFORMERS:
         learned = isinstance(tokens, LearnedTokens)
         around = (SPECIAL_TOKENS.start, SPECIAL_TOKENS.end) if learned else (None, None)
         return text_classifier(call, classes=data.classes, tokens=TokenNumbers(tokens.size, tokens.padding, *around))

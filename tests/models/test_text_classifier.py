@@ -12,8 +12,8 @@ from torch import Tensor
 
 import normless as nl
 from normless.models.spec import build_model, build_with_inputs, fitted_spec
-from normless.models.text_classifier import TokenNumbers, checkpoint_folder, text_classifier
 from normless.saving import load
+from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 
 SIZES = "num_hidden_layers=2, hidden_size=32, num_attention_heads=2"
 KINDS = {
@@ -182,3 +182,9 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("normless.extras.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'normless\[zoo\]'"):
         build_model("transformers:bert")
+
+
+@pytest.mark.parametrize("name", ["TokenNumbers", "checkpoint_folder", "text_classifier"])
+def test_former_names_work_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"normless.models.{name} moved to normless.zoo.{name}"):
+        assert getattr(nl.models, name) is getattr(nl.zoo, name)

@@ -20,7 +20,6 @@ from run_helpers import Interrupt, assert_same_run, without_seconds
 from text_helpers import BERT, quick, written
 
 from normless.data.byte_pairs import BytePairs
-from normless.models.text_classifier import TokenNumbers, text_classifier
 from normless.optim import param_groups
 from normless.probes import RideAlong
 from normless.probes.measure import every
@@ -36,6 +35,7 @@ from normless.train import (
 from normless.train import training_run as run_module
 from normless.train.task import build_adam
 from normless.train.text_task import TextTask
+from normless.zoo import TokenNumbers, text_classifier
 
 STEPS = 10
 SAME: dict[str, Any] = {"epochs": 3, "moments": {"step", "exp_avg", "exp_avg_sq"}, "files": ("vocabulary.json",)}

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.extras import import_extra
+from normless.models.spec import TRANSFORMERS, is_path
 from normless.spec import parse_call
 
-SOURCE = "transformers"
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -43,6 +43,7 @@ class TextClassifier(nn.Module):
         self._fixed = {"use_cache": False} if "use_cache" in takes else {}
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of sentences."""
         mask = (tokens != self.padding).long()
         logits: Tensor = self.network(input_ids=tokens, attention_mask=mask, **self._fixed).logits
         return logits
@@ -73,7 +74,7 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
         ValueError: there is no such kind, setting, file or checkpoint, or it does not go with the data.
         MissingExtraError: transformers is not installed.
     """
-    library = import_extra("zoo", f"transformers:{text.strip()}", SOURCE)
+    library = import_extra("zoo", f"transformers:{text.strip()}", TRANSFORMERS)
     path = Path(text.strip())
     with _quiet():
         folder = path if is_path(text) and path.suffix != ".json" else None
@@ -90,22 +91,20 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
     return TextClassifier(network.to(torch.get_default_dtype()), int(config.pad_token_id))
 
 
-def is_path(text: str) -> bool:
-    """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
-    text = text.strip()
-    return text.endswith(".json") or "/" in text.partition("(")[0] or Path(text).is_dir()
-
-
 def checkpoint_folder(model: str) -> Path | None:
     """The folder of the checkpoint that a model's whole text names, None where it names none."""
     source, _, rest = model.strip().partition(":")
-    return Path(rest.strip()) if source == SOURCE and is_path(rest) and not rest.strip().endswith(".json") else None
+    return (
+        Path(rest.strip())
+        if source == TRANSFORMERS and is_path(rest) and not rest.strip().endswith(".json")
+        else None
+    )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars and no warnings of the library, such as that a new classifier has random weights."""
-    logging: Any = import_module(f"{SOURCE}.utils.logging")
+    logging: Any = import_module(f"{TRANSFORMERS}.utils.logging")
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
