@@ -8,7 +8,7 @@ from math import log2, log10
 import numpy as np
 import torch
 
-from normless.diagnosis.examination import Check, Examination, Finding
+from normless.diagnosis.examination import Check, Examination
 from normless.probes import probe
 
 SIGNAL, GRADIENT, BRANCHES = "signal along the skip path", "gradient along the skip path", "branches"
@@ -32,8 +32,7 @@ def check_growth(e: Examination) -> Check:
         first = int(np.isfinite(moments).argmin())
         block, before = max(first, 1), float(moments[first - 1]) if first else float("nan")
         evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
-        finding = e.finding("overflow", 1.0, [names[block - 1]], evidence)
-        return Check(SIGNAL, "not finite", (finding,))
+        return Check(SIGNAL, "not finite", (e.finding("overflow", 1.0, [names[block - 1]], evidence),))
     if not moments.all():
         return Check(SIGNAL, f"zero after {names[max(int(moments.astype(bool).argmin()) - 1, 0)]}")
     summary = (
@@ -41,8 +40,24 @@ def check_growth(e: Examination) -> Check:
     )
     for grows in (True, False):
         first, last, factor = _largest_rise(np.log2(moments) if grows else -np.log2(moments))
-        if factor > SIGNAL_MARGIN * (last - first + 1) and (grows or factor > 2.0**10):
-            return Check(SIGNAL, summary, (_exponential(e, names, moments, first, last, factor, grows),))
+        where, blocks = (names[first - 1], names[last - 1]), last - first + 1
+        if factor <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
+            continue
+        evidence = {
+            "factor": factor,
+            "factor_per_block": float(factor ** (1 / blocks)),
+            "blocks": blocks,
+            "second_moment_before": float(moments[first - 1]),
+            "second_moment_behind": float(moments[last]),
+        }
+        severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
+        if grows:
+            evidence["doubling_would_give"] = 2.0**blocks
+            predicted = e.measured.signal.set_index("name")["predicted_sum_variance"].get(where[1], float("nan"))
+            if np.isfinite(predicted):
+                evidence["predicted_behind"] = float(predicted)
+        kind = "growing_variance" if grows else "fading_signal"
+        return Check(SIGNAL, summary, (e.finding(kind, severity, where, evidence),))
     return Check(SIGNAL, summary)
 
 
@@ -53,26 +68,6 @@ def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:
     first = int(logarithms[: last + 1].argmin()) + 1
     rise = float(logarithms[last] - logarithms[first - 1])
     return min(first, last), last, 2.0**rise
-
-
-def _exponential(
-    e: Examination, names: list[str], moments: np.ndarray, first: int, last: int, factor: float, grows: bool
-) -> Finding:
-    where, blocks = (names[first - 1], names[last - 1]), last - first + 1
-    evidence: dict[str, float | int | str] = {
-        "factor": factor,
-        "factor_per_block": float(factor ** (1 / blocks)),
-        "blocks": blocks,
-        "second_moment_before": float(moments[first - 1]),
-        "second_moment_behind": float(moments[last]),
-    }
-    if grows:
-        evidence["doubling_would_give"] = 2.0**blocks
-        predicted = e.measured.signal.set_index("name")["predicted_sum_variance"].get(where[1], float("nan"))
-        if np.isfinite(predicted):
-            evidence["predicted_behind"] = float(predicted)
-    severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
-    return e.finding("growing_variance" if grows else "fading_signal", severity, where, evidence)
 
 
 def check_backward(e: Examination) -> Check:
