@@ -165,7 +165,8 @@ class _StructureReader:
         end = self.along(block.branch, prefix, fork, memory)
         skip = self.along(block.skip, prefix, fork if block.shared or block.skip else at)
         if not block.skip and not block.identity_skip:
-            skip = self.steps.append(Step("padding", (skip,), size=self._kept(fork, end)))
+            # What changes it is not stated.
+            skip = self.steps.append(Step("other", (skip,)))
         total = self._sum(prefix + block.sum, skip, end, fork)
         return self.along(block.after_sum, prefix, total)
 
@@ -189,13 +190,6 @@ class _StructureReader:
             total = self.steps.append(Step("factor", (at,), size=module.factor))
         self.steps.totals[at] = total
         return total if module.norm_total is None else self._module(f"{path}.norm_total", module.norm_total, total)
-
-    def _kept(self, fork: int, end: int) -> float:
-        """The share of the sum's channels that come from a skip path without weights; the others are zeros."""
-        layers = (step for step in self.steps.steps[fork + 1 : end + 1] if step.kind == "weight")
-        names = [f"{step.path}.weight" for step in layers if f"{step.path}.weight" in step.parameters]
-        shapes = [self.model.get_parameter(name).shape for name in names]
-        return min(1.0, shapes[0][1] / shapes[-1][0]) if shapes else 1.0
 
     def along(self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int | None = None) -> int:
         for path in paths:
