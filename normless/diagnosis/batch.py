@@ -9,7 +9,7 @@ import pandas as pd
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.diagnosis.examination import Check, Cure, Examination, Finding
+from normless.diagnosis.examination import Check, Examination
 from normless.probes import Watcher, channel_axis
 from normless.residual import Layer
 
@@ -18,17 +18,6 @@ CLASSES, STATISTICS = "classes", "batch statistics"
 PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 # From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
-
-_DOMINANT = (
-    "∂L_b/∂z_j = p_bj - y_bj: a class with p near 1 for every input gets a gradient of one sign and size from all "
-    "examples of other classes. Their sum grows with the batch, does not depend on the inputs, and dominates the "
-    "update of every layer below (Bjorck et al., section 3.2, figure 4 and appendix L)."
-)
-_FEW = (
-    "The variance of n independent values has a relative standard deviation of √(2/(n-1)); positions of one example "
-    "are correlated, so the number of examples counts. Every example's output then depends on the others in the "
-    "batch, and running averages lag (De & Smith, appendix A; Kim et al. keep 256)."
-)
 
 
 @dataclass
@@ -69,28 +58,17 @@ def check_classes(e: Examination) -> Check:
         return Check(CLASSES, summary)
     energy = (table["bias_gradient"] ** 2).sum()
     share = float(favoured["bias_gradient"] ** 2 / energy) if energy else nan
-    finding = Finding(
-        "dominant_class",
-        min(0.7, 0.4 + (loss - guessing) / (10 * guessing)),
-        f"One class receives {share:.0%} of the gradient: class {index} is predicted for {predicted:.0%} of the "
-        f"examples and the target of {true:.0%}.",
-        {
-            "class": index,
-            "predicted_share": predicted,
-            "target_share": true,
-            "share_of_squared_logit_gradient": share,
-            "agreement_of_its_gradients": float(favoured["agreement"]),
-            "loss": loss,
-            "loss_of_guessing": guessing,
-        },
-        tuple(filter(None, [e.map.classifier])),
-        _DOMINANT,
-        Cure(
-            "initialize the classifier to zero, so that all classes are equally likely, or stop the growth of the "
-            "signal: nl.convert(model, 'batch_norm + ZeroClassifier()', inputs) changes the classifier only",
-            e.fitting("batch_norm + ZeroClassifier()", "fixup", "skipinit"),
-        ),
-    )
+    evidence = {
+        "class": index,
+        "predicted_share": predicted,
+        "target_share": true,
+        "share_of_squared_logit_gradient": share,
+        "agreement_of_its_gradients": float(favoured["agreement"]),
+        "loss": loss,
+        "loss_of_guessing": guessing,
+    }
+    severity, where = min(0.7, 0.4 + (loss - guessing) / (10 * guessing)), [*filter(None, [e.map.classifier])]
+    finding = e.finding("dominant_class", severity, where, evidence)
     return Check(CLASSES, summary, (finding,))
 
 
@@ -103,23 +81,13 @@ def check_statistics(e: Examination) -> Check:
     summary = f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
     if few.empty:
         return Check(STATISTICS, summary)
-    finding = Finding(
-        "small_batch",
-        0.85 if examples == 1 else 0.7 - 0.05 * examples,
-        f"Batch norm takes its statistics over {examples} example{'s' * (examples > 1)}, in {len(few)} norms.",
-        {
-            "examples": examples,
-            "norms": len(few),
-            "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else inf,
-            "values_in_smallest": int(few["values"].min()),
-            "smallest": str(few["values"].idxmin()),
-        },
-        tuple(few.index),
-        _FEW,
-        Cure(
-            "remove the norms, or use norms over single examples: nl.convert(model, 'skipinit', inputs); of a "
-            "trained network nl.freeze(model) or nl.fold(model, inputs); with a larger batch, ghost_batch_norm",
-            e.fitting("skipinit", "fixup", "group_norm"),
-        ),
-    )
+    evidence: dict[str, float | int | str] = {
+        "examples": examples,
+        "norms": len(few),
+        "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else inf,
+        "values_in_smallest": int(few["values"].min()),
+        "smallest": str(few["values"].idxmin()),
+    }
+    severity, words = 0.85 if examples == 1 else 0.7 - 0.05 * examples, "examples" if examples > 1 else "example"
+    finding = e.finding("small_batch", severity, list(few.index), evidence, example_or_examples=words)
     return Check(STATISTICS, summary, (finding,))

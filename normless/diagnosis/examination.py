@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,6 +19,10 @@ from normless.errors import NormlessError
 from normless.output import jsonable
 from normless.probes import Loss, Measurements
 from normless.residual import ResidualMap
+
+_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
+# Of a network with norms after its sums.
+_AFTER_NORMS = "schemes_after_norms"
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,30 @@ class Examination:
         table = self.measured[probe]
         return table[~table["name"].isin([item.path for item in self.measured.missed])]
 
-    def fitting(self, *schemes: str) -> tuple[str, ...]:
+    def finding(
+        self,
+        kind: str,
+        severity: float,
+        where: Sequence[str],
+        evidence: Mapping[str, float | int | str],
+        **words: Any,
+    ) -> Finding:
+        """A finding with the texts of its kind in `findings.toml`, which name evidence and further `words`."""
+        texts = _TEXTS[kind]
+        texts = _TEXTS.get(texts.get("like", ""), {}) | texts
+        post_norm = any(layer.kind == "norm" for block in self.map.blocks for layer in block.after_sum)
+        wanted = texts[_AFTER_NORMS] if post_norm and _AFTER_NORMS in texts else texts.get("schemes", [])
+        schemes = self._fitting(wanted)
+        words |= {**evidence, "where": where, "best": (*schemes, *wanted, "")[0]}
+        words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
+        cure = Cure(texts["cure"].format_map(words), schemes)
+        kind, title = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"]))
+        return Finding(kind, severity, title, evidence, tuple(where), texts["theory"], cure)
+
+    def _fitting(self, schemes: Sequence[str]) -> tuple[str, ...]:
         """The schemes that fit the network; all if it carries a scheme already."""
         if scheme_of(self.model) is not None:
-            return schemes
+            return tuple(schemes)
         positional, named = arguments_of(self.inputs)
         fitting = []
         for scheme in schemes:

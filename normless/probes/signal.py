@@ -115,11 +115,9 @@ class Signal(PredictedRows):
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Add predicted variances, second moments and norm statistics."""
-        for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
-            table[f"predicted_{side}_variance"] = [getattr(one, f"{name}_variance") for one in moments]
-            table[f"predicted_{side}_second_moment"] = [getattr(one, name) for one in moments]
-        table["predicted_norm_mean_square"] = [one.norm_mean_square for one in moments]
-        table["predicted_norm_variance"] = [one.norm_variance for one in moments]
+        for name in _MEASURED:
+            predicted = name.replace("sum_", "total_").removesuffix("_second_moment")
+            table[f"predicted_{name}"] = [getattr(one, predicted) for one in moments]
 
 
 @PROBES.register("backward")

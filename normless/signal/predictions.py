@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import nan, sqrt
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,11 @@ from torch import Tensor, nn
 from normless.nn import ResidualSum, SkipOnlySum
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
-from normless.residual.blocks import Kind as LayerKind
-from normless.residual.classify import kind_of
+from normless.residual.classify import layer_of
 from normless.residual.declared import BlockStructure, Projections, StatesStructure, Structure, expanded
 from normless.signal.moments import Moments, window_size
 from normless.signal.propagation import Propagation, Shapes
-from normless.signal.steps import Kind, Step, Steps
-
-_KINDS: dict[str | None, Kind] = {kind: kind for kind in get_args(LayerKind)}
+from normless.signal.steps import Step, Steps
 
 
 @dataclass(frozen=True)
@@ -168,7 +165,8 @@ class _StructureReader:
         end = self.along(block.branch, prefix, fork, memory)
         skip = self.along(block.skip, prefix, fork if block.shared or block.skip else at)
         if not block.skip and not block.identity_skip:
-            skip = self.steps.append(Step("padding", (skip,), size=self._kept(prefix, block)))
+            # What changes it is not stated.
+            skip = self.steps.append(Step("other", (skip,)))
         total = self._sum(prefix + block.sum, skip, end, fork)
         return self.along(block.after_sum, prefix, total)
 
@@ -193,17 +191,6 @@ class _StructureReader:
         self.steps.totals[at] = total
         return total if module.norm_total is None else self._module(f"{path}.norm_total", module.norm_total, total)
 
-    def _kept(self, prefix: str, block: BlockStructure) -> float:
-        """The share of the sum's channels that come from a skip path without weights; the others are zeros."""
-        shapes = [
-            module.get_parameter("weight").shape
-            for path in block.branch
-            if isinstance(path, str)
-            for _, module in expanded(prefix + path, self.model.get_submodule(prefix + path))
-            if kind_of(module) == "weight" and "weight" in dict(module.named_parameters())
-        ]
-        return min(1.0, shapes[0][1] / shapes[-1][0]) if shapes else 1.0
-
     def along(self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int | None = None) -> int:
         for path in paths:
             if isinstance(path, Projections):
@@ -218,12 +205,10 @@ class _StructureReader:
         return at
 
     def _module(self, path: str, module: nn.Module, at: int) -> int:
-        kind = _KINDS.get(kind_of(module))
-        if kind is not None:
-            names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
-            shifts = tuple(name for name in names if name.endswith("bias"))
-            names = () if kind == "activation" else names
-            return self.steps.append(Step(kind, (at,), path, names, module, shifts=shifts))
+        layer = layer_of(path, module, None)
+        if layer is not None:
+            assert layer.kind != "scale"
+            return self.steps.append(Step(layer.kind, (at,), path, layer.parameters, module, shifts=layer.shifts))
         if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
             return self.steps.append(Step("greatest", (at,), module=module, size=sqrt(window_size(module))))
         unchanged = isinstance(module, (nn.Identity, nn.Flatten, nn.Dropout))

@@ -56,12 +56,11 @@ def in_double(activation: nn.Module | Function, device: torch.device | str = "cp
 
 
 def applied(activation: nn.Module, values: Values) -> Values:
-    """An elementwise activation in float64; with a slope per channel by each of them, (n,) to (channels, n)."""
-    channels = _channels(activation)
+    """An elementwise activation in float64, (n,) to (channels, n): by the slopes of each channel, or one for all."""
+    inputs = torch.from_numpy(values).expand(1, _channels(activation), -1)
     with torch.no_grad():
-        outputs = in_double(activation)(torch.from_numpy(values).expand(1, channels, -1)).numpy()
-    result: Values = outputs.reshape(-1) if channels == 1 else outputs[0]
-    return result
+        outputs: Values = in_double(activation)(inputs)[0].numpy()
+    return outputs
 
 
 def kinks(function: Function, channels: int = 1) -> list[float]:
@@ -275,7 +274,7 @@ class Stream:
     def through(self, activation: nn.Module) -> Stream:
         """After an elementwise activation."""
         points, weights = self._points()
-        outputs = np.atleast_2d(applied(activation, points))
+        outputs = applied(activation, points)
         return _compressed(outputs.ravel(), np.tile(weights, len(outputs)))
 
     def padded(self, share: float) -> Stream:
