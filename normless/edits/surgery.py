@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
+from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
-from normless.nn.affine import takes_scalars, with_scalars
-from normless.nn.attention import TakesInputBias, is_attention, with_input_bias
+from normless.nn.affine import TakesParts, takes_scalars, with_scalars
+from normless.nn.attention import is_attention, with_input_bias
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 if TYPE_CHECKING:
@@ -109,9 +110,24 @@ class Surgery:
             for handle in handles:
                 handle.remove()
 
+    def profile(self, paths: Iterable[str], hook: Callable[..., Any]) -> None:
+        """Run the network on its example inputs in evaluation, with hooks as those of `hooked`."""
+        with self.hooked(paths, hook), running(self.model, training=False):
+            self.model(*self.inputs, **self.kwargs)
+
+    def need_inputs(self, what: str, scheme: str) -> None:
+        """Check that example inputs came."""
+        if not (self.inputs or self.kwargs):
+            example = f"convert(model, '{scheme}', batch)"
+            raise self.unsupported("", f"it {what} on data: pass a batch, as in {example}")
+
     def get(self, path: str) -> nn.Module:
         """The module that is now at `path`."""
         return self.model.get_submodule(path)
+
+    def operation(self, layer: Layer) -> nn.Module:
+        """The module of a layer, whether it runs here alone or elsewhere too; a function becomes one."""
+        return self.get(self.own_path(layer) if ":" in layer.path else layer.path)
 
     def once(self, path: str) -> None:
         """Check that the layer at `path` runs once in a forward pass."""
@@ -198,11 +214,14 @@ class Surgery:
             raise self.unsupported("", "no classifier was found after its blocks")
         return self.map.classifier
 
+    def norms(self) -> list[Layer]:
+        """Every normalization, removed or not, at its first run."""
+        return [self.map.by_path[path] for path in self.map.norms]
+
     def need_no_norms(self) -> None:
         """Check that no normalization is left."""
-        for path in self.map.norms:
-            if self.is_left(self.map.by_path[path]):
-                raise self.unsupported(path, "this normalization is still there; RemoveNorms removes it before")
+        for layer in self.left(self.norms(), "norm"):
+            raise self.unsupported(layer.path, "this normalization is still there; RemoveNorms removes it before")
 
     def run(self, edit: Edit) -> None:
         """Apply one edit; its records and errors carry its name."""
@@ -231,10 +250,9 @@ class Surgery:
 
     def not_in_place(self, layer: Layer) -> None:
         """Stop a layer from overwriting its input, which another may read once a norm between them is removed."""
-        if layer.in_place:
-            module: Any = self.get(self.own_path(layer) if ":" in layer.path else layer.path)
-            if getattr(module, "inplace", False):
-                module.inplace = False
+        module: Any = self.operation(layer) if layer.in_place else None
+        if getattr(module, "inplace", False):
+            module.inplace = False
 
     def affine(self, path: str) -> ScalarAffine:
         """The weight layer at `path`, which runs once, made able to take scalar parts."""
@@ -254,7 +272,7 @@ class Surgery:
         with self.refusing_at(path):
             layer.add_part(part, value)
 
-    def _attention(self, path: str) -> TakesInputBias | None:
+    def _attention(self, path: str) -> TakesParts | None:
         """torch's attention at `path`, or the output projection of one, made able to take an input bias, or None."""
         if ":" in path:
             return None
@@ -292,7 +310,6 @@ class Surgery:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""
         with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
             self._lifted.drop(layer)
-        self.removed.add(layer.path)
 
     def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
         """The modules that add the branches of a block, one for each; operators in forward code become modules."""
