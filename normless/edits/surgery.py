@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -18,6 +18,8 @@ from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, takes_scalars, with_scalars
 from normless.nn.attention import is_attention, with_input_bias
 from normless.residual import Layer, ResidualBlock, ResidualMap
+
+Module = TypeVar("Module", bound=nn.Module)
 
 if TYPE_CHECKING:
     from normless.edits.edit import Edit
@@ -71,12 +73,7 @@ class Surgery:
         self.runs = Counter(layer.path for layer in self.map.layers())
         self.map = self.map.with_shared_once()
         self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
-        first = {module: path for path, module in self.model.named_modules()}
-        self.original_paths = {*first.values()}
-        self._aliases: dict[str, list[str]] = defaultdict(list)
-        for path, module in self.model.named_modules(remove_duplicate=False):
-            if path != first[module]:
-                self._aliases[first[module]].append(path)
+        self.original_paths = {path for path, _ in self.model.named_modules()}
         self.is_meta = any(parameter.is_meta for parameter in self.model.parameters())
         norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
         self._trained_norm = next((layer.path for layer in norms if _is_trained(self.model, layer)), None)
@@ -103,12 +100,10 @@ class Surgery:
     @contextmanager
     def hooked(self, paths: Iterable[str], hook: Callable[..., Any]) -> Iterator[None]:
         """A forward hook on modules, which is called with the module's path first."""
-        handles = [self.get(path).register_forward_hook(partial(hook, path)) for path in paths]
-        try:
+        with ExitStack() as stack:
+            for path in paths:
+                stack.callback(self.get(path).register_forward_hook(partial(hook, path)).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def profile(self, paths: Iterable[str], hook: Callable[..., Any]) -> None:
         """Run the network on its example inputs in evaluation, with hooks as those of `hooked`."""
@@ -237,16 +232,9 @@ class Surgery:
         self.replaced.add(path)
         old = self.get(path)
         module.train(old.training)
-        aliases = self._aliases.get(path, ())
-        modules = dict(self.model.named_modules(remove_duplicate=False)) if aliases else {}
-        for one in (path, *(alias for alias in aliases if modules.get(alias) is old)):
+        for one in [one for one, found in self.model.named_modules(remove_duplicate=False) if found is old]:
             parent, _, name = one.rpartition(".")
             setattr(self.get(parent), name, module)
-
-    def remove(self, path: str, rest: nn.Module) -> None:
-        """Remove the layer at `path`, leaving `rest` in its place."""
-        self.replace(path, rest)
-        self.removed.add(path)
 
     def not_in_place(self, layer: Layer) -> None:
         """Stop a layer from overwriting its input, which another may read once a norm between them is removed."""
@@ -259,35 +247,31 @@ class Surgery:
         known = self.map.by_path.get(path)
         if ":" in path or (known is not None and not known.called):
             raise self.unsupported(path, "forward code uses its weight without calling a module that owns it")
-        layer = self.single(path)
-        with self.refusing_at(path):
-            scalar = with_scalars(layer)
-        if scalar is not layer:
-            self.replace(path, scalar)
-        return scalar
+        return self.changed(path, with_scalars)
 
     def add_scalar(self, path: str, part: str, value: Tensor) -> None:
         """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter."""
-        layer = self._attention(path) or self.affine(path)
+        parent, _, name = path.rpartition(".")
+        # Its attention reads the parameters of a projection and never runs it.
+        is_projection = name == "out_proj" and is_attention(self.get(parent))
+        if is_projection:
+            layer: TakesParts = with_input_bias(self.single(path))
+            setattr(self.get(parent), name, layer)
+        elif ":" not in path and is_attention(self.get(path)):
+            layer = self.changed(path, with_input_bias)
+        else:
+            layer = self.affine(path)
         with self.refusing_at(path):
             layer.add_part(part, value)
 
-    def _attention(self, path: str) -> TakesParts | None:
-        """torch's attention at `path`, or the output projection of one, made able to take an input bias, or None."""
-        if ":" in path:
-            return None
-        parent, _, name = path.rpartition(".")
-        is_projection = name == "out_proj" and is_attention(self.get(parent))
-        if not is_projection and not is_attention(self.get(path)):
-            return None
-        layer = self.single(path)
-        biased = with_input_bias(layer)
-        if is_projection:
-            # Its attention reads its parameters and never runs it.
-            setattr(self.get(parent), name, biased)
-        elif biased is not layer:
-            self.replace(path, biased)
-        return biased
+    def changed(self, path: str, change: Callable[[nn.Module], Module]) -> Module:
+        """The module at `path`, which runs once, as another form of it."""
+        old = self.single(path)
+        with self.refusing_at(path):
+            new = change(old)
+        if new is not old:
+            self.replace(path, new)
+        return new
 
     def add_shift(self, layer: Layer, part: str) -> None:
         """Give an activation, which may be a function, a zero scalar bias: `input_bias` or `output_bias`."""

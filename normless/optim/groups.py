@@ -36,8 +36,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
-    Groups are defined in `parameter_roles`. Torch's schedulers scale every group's lr and so keep
-    the proportions; those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
+    Groups are defined in `parameter_roles`. Torch's schedulers scale every group's lr and so keep the proportions;
+    those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
 
     Args:
         model: the network, converted or not. A converted one needs no example inputs, also inside a wrapper of one
@@ -232,9 +232,8 @@ def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn
 
 def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
     """The group of what an edit of this library added to a layer, an activation or a sum."""
-    if not isinstance(module, (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)) or name == "bias":
-        return None
-    if name == "weight" and not isinstance(module, Pointwise):
+    own = (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)
+    if not isinstance(module, own) or name == "bias" or (name == "weight" and not isinstance(module, Pointwise)):
         return None
     if name == "gain":
         return "gains"
