@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -73,7 +73,12 @@ class Surgery:
         self.runs = Counter(layer.path for layer in self.map.layers())
         self.map = self.map.with_shared_once()
         self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
-        self.original_paths = {path for path, _ in self.model.named_modules()}
+        first = {module: path for path, module in self.model.named_modules()}
+        self.original_paths = {*first.values()}
+        self._aliases: dict[str, list[str]] = defaultdict(list)
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            if path != first[module]:
+                self._aliases[first[module]].append(path)
         self.is_meta = any(parameter.is_meta for parameter in self.model.parameters())
         norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
         self._trained_norm = next((layer.path for layer in norms if _is_trained(self.model, layer)), None)
@@ -232,7 +237,9 @@ class Surgery:
         self.replaced.add(path)
         old = self.get(path)
         module.train(old.training)
-        for one in [one for one, found in self.model.named_modules(remove_duplicate=False) if found is old]:
+        aliases = self._aliases.get(path, ())
+        modules = dict(self.model.named_modules(remove_duplicate=False)) if aliases else {}
+        for one in (path, *(alias for alias in aliases if modules.get(alias) is old)):
             parent, _, name = one.rpartition(".")
             setattr(self.get(parent), name, module)
 
