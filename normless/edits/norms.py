@@ -16,7 +16,7 @@ from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
 from normless.errors import UnsupportedEditError
-from normless.nn import Pointwise, ScalarAffine, batch_norms
+from normless.nn import Pointwise, batch_norms
 from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
@@ -82,8 +82,8 @@ class OnlyFinalNorm(Edit):
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
         weight = classifier.weight
-        _put_before(classifier, nn.BatchNorm1d(classifier.in_features, device=weight.device, dtype=weight.dtype))
-        surgery.record(path, "batch norm before it")
+        norm = nn.BatchNorm1d(classifier.in_features, device=weight.device, dtype=weight.dtype)
+        _put_before(surgery, path, norm, "batch norm")
 
 
 @edit
@@ -96,9 +96,7 @@ class HeadDropout(Edit):
         path = surgery.classifier()
         if not 0 <= self.probability < 1:
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
-        classifier = surgery.affine(path)
-        _put_before(classifier, nn.Dropout(self.probability))
-        surgery.record(path, f"dropout {self.probability:g} before it")
+        _put_before(surgery, path, nn.Dropout(self.probability), f"dropout {self.probability:g}")
 
 
 @edit
@@ -234,10 +232,12 @@ def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
     return norms
 
 
-def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
+def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> None:
     """Let the classifier's input pass a module, after those that it passes already."""
+    classifier = surgery.affine(path)
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
+    surgery.record(path, f"{what} before it")
 
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
@@ -341,10 +341,9 @@ def _group_norm(old: _BatchNorm, groups: int) -> nn.GroupNorm:
 
 def _take_over(old: nn.Module, new: nn.Module) -> None:
     """Give the new layer what both have under one name, in the old one's dtype, on its device, frozen if it was."""
-    state = old.state_dict()
-    reference = next((value for value in state.values() if value.is_floating_point()), None)
+    reference = next(chain(old.parameters(), old.buffers()), None)
     if reference is not None:
         new.to(reference)
-    new.load_state_dict(state, strict=False)
+    new.load_state_dict(old.state_dict(), strict=False)
     for name, parameter in new.named_parameters():
         parameter.requires_grad_(old.get_parameter(name).requires_grad)
