@@ -38,7 +38,7 @@ def initialize(network: nn.Module, kind: Kind | None) -> None:
     """Draw the weight of every convolution and linear layer, the classifier's included, and set their biases to 0.
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal;
-    `orthogonal` has orthonormal rows or columns, `delta` at the kernel's centre and zeros elsewhere. None leaves the
+    `orthogonal` has orthonormal rows or columns, `delta` at the centre, of variance 1/inputs. None leaves the
     network as it is.
     """
     if kind is None:

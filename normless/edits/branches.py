@@ -31,12 +31,11 @@ class BranchMultiplier(Edit):
     init: float | str = 0.0
 
     def apply(self, surgery: Surgery) -> None:
-        blocks = surgery.blocks()
         is_text = isinstance(self.init, str)
         if is_text and str(self.init).replace(" ", "") != "1/sqrt(L)":
             raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
         value = 1 / sqrt(surgery.depth()) if is_text else float(self.init)
-        for block in blocks:
+        for block in surgery.blocks():
             _multiply(surgery, block, "multiplier", one_element(value))
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
 
@@ -74,9 +73,8 @@ class RescaleBranches(Edit):
         blocks = surgery.blocks()
         for block in blocks:
             if block.m < 2:
-                needs = f"its branch has {block.m} weight layer and L^(-1/(2m-2)) needs m ≥ 2"
-                reason = f"{needs}: a branch of one layer takes a full step whatever its scale"
-                raise surgery.unsupported(block.name, reason)
+                reason = "L^(-1/(2m-2)) needs m ≥ 2: a branch of one layer takes a full step whatever its scale"
+                raise surgery.unsupported(block.name, f"its branch has {block.m} weight layer and {reason}")
         scaled: set[int] = set()
         for block in blocks:
             factor = self.gain * surgery.depth() ** (-1 / (2 * block.m - 2))
@@ -110,7 +108,8 @@ class RemoveBranches(Edit):
                 surgery.once(layer.path)
                 if ":" in layer.path or not layer.called:
                     raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
-                surgery.remove(layer.path, nn.Identity())
+                surgery.replace(layer.path, nn.Identity())
+                surgery.removed.add(layer.path)
             surgery.replace_sum(block, SkipOnlySum())
             surgery.record(block.name, "branch removed")
 
@@ -155,8 +154,7 @@ class ScaleBranches(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         if not (0.5 <= self.exponent <= 1 and self.base_depth > 0 and self.optimizer in ("adam", "sgd")):
-            wanted = "an exponent of 1/2 to 1, a base depth above 0, and adam or sgd"
-            raise surgery.unsupported("", f"expected {wanted}")
+            raise surgery.unsupported("", "expected an exponent of 1/2 to 1, a base depth above 0, and adam or sgd")
         ratio = surgery.depth() / self.base_depth
         factor, epsilon = self.factor * ratio**-self.exponent, ratio ** (-self.exponent * self.epsilon)
         rate = ratio ** (self.exponent - 1 if self.optimizer == "adam" else 2 * self.exponent - 1)
@@ -183,10 +181,9 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) 
             continue
         if part == "layer_scale" and not isinstance(surgery.get(surgery.last_weight(block)), _ConvNd):
             raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
-        totals = surgery.sums(block)
-        if len(totals) < len(block.ends):
+        if len(surgery.sums(block)) < len(block.ends):
             raise surgery.unsupported(block.name, "its branches are added to each other before its skip path")
-        total = totals[position]
+        total = surgery.sums(block)[position]
         if total.multiplier is not None:
             raise surgery.unsupported(block.name, "its sum already has a multiplier")
         total.multiplier = nn.Parameter(value.to(next(surgery.model.parameters())))

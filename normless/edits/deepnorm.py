@@ -7,17 +7,16 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from normless.edits.edit import Edit, edit
+from normless.edits.edit import edit
 from normless.edits.surgery import Surgery, embedding_weights
-from normless.edits.transformer import Matrix, encoder_and_decoder, matrices
-from normless.lifting import running
+from normless.edits.transformer import Matrix, StackEdit, matrices
 from normless.residual import ResidualBlock
 
 MatricesOf = dict[ResidualBlock, list[Matrix]]
 
 
 @edit
-class DeepNorm(Edit):
+class DeepNorm(StackEdit):
     """Post-norm transformers as norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2 and figure 2).
 
     Values, output projections and feed-forward layers are drawn with Xavier's gain β, queries and keys with 1;
@@ -29,15 +28,10 @@ class DeepNorm(Edit):
 
         encoder  α = 0.81 · (N⁴M)^(1/16),   β = 0.87 · (N⁴M)^(-1/16)
         decoder  α = (3M)^(1/4),            β = (12M)^(-1/4)
-
-    Args:
-        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
     """
 
-    decoder: str = "decoder"
-
     def apply(self, surgery: Surgery) -> None:
-        encoder, decoder = encoder_and_decoder(surgery, self.decoder)
+        encoder, decoder = self.stacks(surgery)
         for block in (*encoder, *decoder):
             _check_post_norm(surgery, block)
         uses = _matrices_of(surgery, (*encoder, *decoder))
@@ -57,32 +51,24 @@ class DeepNorm(Edit):
 
 
 @edit
-class Admin(Edit):
+class Admin(StackEdit):
     """Post-norm transformers as norm(ω ⊙ x + f(x)), ω learned for each channel (Liu et al. 2020, section 4).
 
     ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})] at first, over examples, positions and channels of one pass
     on the example inputs with ω = 1, without dropout. The stack's input x₀ counts too, as in the authors' code.
-
-    Args:
-        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
     """
 
-    decoder: str = "decoder"
-
     def apply(self, surgery: Surgery) -> None:
-        stacks = encoder_and_decoder(surgery, self.decoder)
+        stacks = self.stacks(surgery)
         for block in chain(*stacks):
             _check_post_norm(surgery, block)
             if len(block.branches) > 1 or len(block.levels) > 1:
                 raise surgery.unsupported(block.name, "it has several branches, or runs several times")
-        if not (surgery.inputs or surgery.kwargs):
-            raise surgery.unsupported("", "it profiles on data: pass a batch, as in convert(model, 'admin', batch)")
+        surgery.need_inputs("profiles", "admin")
         totals = {surgery.sum(block) for block in chain(*stacks)}
         paths = [path for path, module in surgery.model.named_modules() if module in totals]
         summands: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        hooked = surgery.hooked(paths, lambda _, total, inputs, __: summands.update({total: inputs}))
-        with hooked, running(surgery.model, training=False):
-            surgery.model(*surgery.inputs, **surgery.kwargs)
+        surgery.profile(paths, lambda _, total, inputs, __: summands.update({total: inputs}))
         for stack in stacks:
             variance = 0.0
             for block in stack:
@@ -94,7 +80,7 @@ class Admin(Edit):
 
 
 @edit
-class TFixup(Edit):
+class TFixup(StackEdit):
     """The initialization that lets transformers train without normalization and warm-up (Huang et al. 2020, 3.2).
 
     Every weight is drawn from Xavier's normal distribution and its bias becomes zero, embeddings of dimension d are
@@ -103,16 +89,11 @@ class TFixup(Edit):
         0.67 · N^(-1/4) in an encoder, or a single stack, of N layers;   (9M)^(-1/4) in a decoder of M layers
 
     and embeddings by (9N)^(-1/4), a decoder's own by (9M)^(-1/4). The normalizations are gone before.
-
-    Args:
-        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
     """
-
-    decoder: str = "decoder"
 
     def apply(self, surgery: Surgery) -> None:
         surgery.need_no_norms()
-        encoder, decoder = encoder_and_decoder(surgery, self.decoder)
+        encoder, decoder = self.stacks(surgery)
         uses = _matrices_of(surgery, (*encoder, *decoder))
         n, m = len(encoder) / 2, len(decoder) // 3
         on_branches = {matrix.parameter for matrix in chain(*uses.values())}

@@ -12,7 +12,6 @@ from normless.edits.surgery import Surgery
 from normless.edits.transformer import parts_of
 from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.initialization import Kind as Kind
-from normless.lifting import running
 from normless.residual import Layer, ResidualBlock
 
 _TIED = "weight stays, since it embeds the input too"
@@ -25,9 +24,7 @@ class Reinitialize(Edit):
     A weight that embeds the input too stays: its scale is that of the input.
 
     Args:
-        kind: the distribution. Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier`
-            2/(fan-in + fan-out), `lecun` 1/fan-in, all normal; `orthogonal` has orthonormal rows or columns,
-            `delta` at the kernel's centre, scaled to 1/inputs, and zeros elsewhere.
+        kind: the distribution, one of those of `normless.initialization.initialize`.
     """
 
     kind: Kind = "he"
@@ -76,13 +73,7 @@ class ZeroClassifier(Edit):
             surgery.record("", "it has no classifier, whose weights would become zero")
             return
         path = surgery.classifier()
-        if path in surgery.tied_layers():
-            bias = getattr(surgery.get(path), "bias", None)
-            if isinstance(bias, Tensor):
-                nn.init.zeros_(bias)
-            surgery.record(path, _TIED)
-        else:
-            _zero(surgery, path)
+        _zero(surgery, path, path in surgery.tied_layers())
 
 
 @edit
@@ -114,13 +105,13 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     return f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}{why}"
 
 
-def _zero(surgery: Surgery, path: str) -> None:
+def _zero(surgery: Surgery, path: str, tied: bool = False) -> None:
     layer = surgery.get(path)
-    for name in ("weight", "bias"):
+    for name in ("bias",) if tied else ("weight", "bias"):
         parameter = getattr(layer, name, None)
         if isinstance(parameter, Tensor):
             nn.init.zeros_(parameter)
-    surgery.record(path, "weight = 0")
+    surgery.record(path, _TIED if tied else "weight = 0")
 
 
 @edit
@@ -142,8 +133,7 @@ class LSUV(Edit):
     def apply(self, surgery: Surgery) -> None:
         if surgery.is_meta and not surgery.values_withheld:
             raise surgery.unsupported("", "it calibrates weights on data, and on the device meta they have no values")
-        if not (surgery.inputs or surgery.kwargs):
-            raise surgery.unsupported("", "it calibrates on data: pass a batch, as in convert(model, 'lsuv', batch)")
+        surgery.need_inputs("calibrates", "lsuv")
         tied = surgery.tied_layers()
         layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
         for layer in layers:
@@ -153,9 +143,7 @@ class LSUV(Edit):
         Reinitialize("orthogonal").apply(surgery)
         pending = {layer.path for layer in layers}
         # Dropout must not disturb the variances, nor batch norm move its statistics.
-        hooked = surgery.hooked(sorted(pending), partial(self._calibrate, surgery, pending))
-        with hooked, running(surgery.model, training=False):
-            surgery.model(*surgery.inputs, **surgery.kwargs)
+        surgery.profile(sorted(pending), partial(self._calibrate, surgery, pending))
         if pending:
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
 

@@ -13,17 +13,16 @@ Weights = Literal["fresh", "all"]
 
 @edit
 class KeepScale(Edit):
-    """Weights are scaled so that activations keep the second moment that norms gave (He et al. 2015, section 2.2).
+    """Weights are scaled so that activations keep the second moment that norms gave; no data is read.
 
-    A norm makes the scale of its input irrelevant, so that without it activations and logits start many times too
-    small or too large. Each weight layer that a norm reads gets the factor
+    Each weight layer that a norm reads gets the factor
 
         g = √((γ² + β²) / E[y²]),    E[y²] = mean over outputs of (m Σw + b)² + v Σw²,
 
     with its own weights w and bias b, and the mean m and variance v of its input as the norms before it gave them:
     for He's weights after a ReLU, m² + v = 1/2 and Σw² = 2, it is 1 (He et al. 2015, section 2.2). The skip path's
     second moment then stays about 1 where branches start at zero, doubles with every block where they are left as
-    they are, and grows to e where they start at 1/√L (De & Smith, sections 3 and 4). No data is read.
+    they are, and grows to e where they start at 1/√L (De & Smith, sections 3 and 4).
 
     A layer that begins a stream which norms read later (stem, projection, embeddings with positions, a class token)
     gets an output of second moment 1, as does a layer at the end of a branch that reads a norm. Classifier, gates,
@@ -44,24 +43,20 @@ class KeepScale(Edit):
     def apply(self, surgery: Surgery) -> None:
         if self.weights not in ("fresh", "all"):
             raise surgery.unsupported("", f"the weights are fresh or all, not {self.weights!r}")
-        norms = [layer for layer in surgery.map.layers() if layer.kind == "norm"]
-        if any(not surgery.is_left(layer) for layer in norms):
+        if surgery.removed.intersection(surgery.map.norms):
             raise surgery.unsupported("", "it reads the norms, and they are removed already; it comes before that")
-        if not norms:
+        if not surgery.map.norms:
             surgery.record("", "left: no norm gave it a scale")
             return
         trained = surgery.trained_norm()
-        steps, left = None, ""
+        steps, left = None, "its dataflow is not known; pass example inputs"
         if surgery.is_meta:
             left = "its weights have no values on the device meta"
         elif self.weights == "fresh" and trained is not None:
-            left = (
-                f"{trained} is trained, and so are the weights; keep_scale='all' scales them nevertheless, and "
-                "nl.fold takes norms into trained weights exactly"
-            )
+            left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them nevertheless, and "
+            left += "nl.fold takes norms into trained weights exactly"
         else:
             steps = steps_of(surgery.model, surgery.map)
-            left = "its dataflow is not known; pass example inputs"
         if steps is None:
             surgery.record("", f"left: {left}")
             return

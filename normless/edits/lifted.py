@@ -35,7 +35,7 @@ class Lifted:
     kwargs: Mapping[str, Any]
     sums: dict[Site, str] = field(default_factory=dict)
     moved: dict[tuple[str, int], str] = field(default_factory=dict)
-    _rewriters: dict[str, Rewriter] = field(default_factory=dict)
+    _rewriters: dict[nn.Module, Rewriter] = field(default_factory=dict)
     _calls: dict[str, list[list[Event]]] | None = None
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
@@ -53,22 +53,17 @@ class Lifted:
         A module whose runs add for several blocks becomes one module for each.
         """
         sites = {site for block in self.map.walk() for site in block.sites if site.module == path}
-        if any(site.call for site in sites):
-            copies = self._separated(path)
-            for call, copy in enumerate(copies):
-                self._lift_run(path, copy, {site for site in sites if site.call == call})
-        else:
-            self._lift_run(path, path, sites)
+        copies = self._separated(path) if any(site.call for site in sites) else [path]
+        for call, copy in enumerate(copies):
+            self._lift_run(path, copy, {site for site in sites if site.call == call})
 
     def _lift_run(self, path: str, copy: str, sites: set[Site]) -> None:
         """The same for the module at `copy`, of the code of the one at `path`."""
         additions = [event for event in self._events(path) if event.is_addition]
         for site in sites:
             if site.total != len(additions):
-                raise LiftError(
-                    f"the forward code of {path or 'the network'} makes {len(additions)} additions where its "
-                    f"dataflow has {site.total}"
-                )
+                made = f"the forward code of {path or 'the network'} makes {len(additions)} additions"
+                raise LiftError(f"{made} where its dataflow has {site.total}")
         branch_of = {site.index: site.branch for site in sites}
         rewriter = self._rewriter(copy)
         places = _by_place(additions, [additions[index] for index in sorted(branch_of)])
@@ -168,10 +163,7 @@ class Lifted:
 
     def _rewriter(self, path: str) -> Rewriter:
         module = self.model.get_submodule(path)
-        known = self._rewriters.get(path)
-        if known is None or known.module is not module:
-            self._rewriters[path] = known = Rewriter(module)
-        return known
+        return self._rewriters.setdefault(module, Rewriter(module))
 
     def _events(self, path: str) -> list[Event]:
         """What the forward code of a module does in one call."""
@@ -231,10 +223,9 @@ def _first_argument(event: Event, node: Any) -> tuple[list[ast.expr], list[ast.k
     """The tensor that a function or a tensor's method is applied to."""
     if not isinstance(node, ast.Call):
         raise LiftError(f"`{ast.unparse(node)}` is no call")
-    if event.is_method and isinstance(node.func, ast.Attribute):
-        return [node.func.value], []
-    named = {keyword.arg: keyword.value for keyword in node.keywords}
-    return [node.args[0] if node.args else named["input"]], []
+    node.keywords.sort(key=lambda keyword: keyword.arg != "input")
+    assert event.place is not None
+    return _operand(Term(event.place, 0), node)
 
 
 def _factor(rewriter: Rewriter, term: Term) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import isfinite, sqrt
 
-from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, edit
@@ -42,11 +41,9 @@ class StandardizeWeights(Edit):
                 inside.add(layer.path)
 
     def _standardize(self, surgery: Surgery, layer: Layer, activation: Layer | None) -> None:
-        old = surgery.affine(layer.path)
-        with surgery.refusing_at(layer.path):
-            new = scaled_std(old)
-        surgery.replace(layer.path, new)
-        gain = 1.0 if activation is None else activation_gain(_module_of(surgery, activation))
+        surgery.affine(layer.path)
+        new = surgery.changed(layer.path, scaled_std)
+        gain = 1.0 if activation is None else activation_gain(surgery.operation(activation))
         if activation is not None and not isfinite(gain):
             reason = "the activation is constant, and no gain gives it a variance of 1"
             raise surgery.unsupported(activation.path, reason)
@@ -64,11 +61,9 @@ class StandardizeConvolutions(Edit):
         if not any(one in block.branch_layers for one in layers for block in surgery.blocks()):
             raise surgery.unsupported("", "it is for convolutional networks, and no branch has a convolution")
         for layer in layers:
-            old = surgery.affine(layer.path)
-            with surgery.refusing_at(layer.path):
-                new = scaled_std(old)
+            surgery.affine(layer.path)
+            new = surgery.changed(layer.path, scaled_std)
             new.gain, new.scale = None, sqrt(new.weight[0].numel())
-            surgery.replace(layer.path, new)
             surgery.record(layer.path, "weight standardized, no gain")
 
 
@@ -78,11 +73,6 @@ def refuse_fused(surgery: Surgery, norms: Iterable[str]) -> None:
         if ":" not in norm and any(kind_of(module) == "activation" for module in surgery.get(norm).modules()):
             reason = "an activation was part of this normalization, and the map does not say what reads it"
             raise surgery.unsupported(norm, reason)
-
-
-def _module_of(surgery: Surgery, activation: Layer) -> nn.Module:
-    """The module of an activation, whether it runs here alone or elsewhere too; a function becomes one."""
-    return surgery.get(surgery.own_path(activation) if ":" in activation.path else activation.path)
 
 
 def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer, ...]]]:
@@ -129,7 +119,7 @@ class PredictedVariance(Edit):
             width = _standardized(surgery, surgery.last_weight(block)).weight.shape[0]
             stream = _after_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
             for activation in _main(surgery, block.after_sum, "activation"):
-                stream = stream.through(_module_of(surgery, activation))
+                stream = stream.through(surgery.operation(activation))
             channels = width
 
 
@@ -140,7 +130,7 @@ def _after_stem(surgery: Surgery) -> tuple[Stream, int]:
         if layer.kind == "weight" and not layer.gating:
             stream, channels = Stream.standard(), _standardized(surgery, layer.path).weight.shape[0]
         elif layer.kind == "activation" and surgery.is_left(layer):
-            stream = stream.through(_module_of(surgery, layer))
+            stream = stream.through(surgery.operation(layer))
     return stream, channels
 
 
@@ -165,7 +155,7 @@ def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> N
     readers = [one for one in skip[:1] if not _reads_shared(surgery, block, one)]
     if first.kind == "weight":
         readers.append(first)
-    elif first.path not in surgery.map.repeated and is_homogeneous(_module_of(surgery, first)):
+    elif first.path not in surgery.map.repeated and is_homogeneous(surgery.operation(first)):
         readers += [layer for layer in (*layers, *skip) if _reads(surgery, layer, first)]
     else:
         path = surgery.own_path(first)

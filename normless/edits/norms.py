@@ -14,9 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
-from normless.edits.transformer import encoder_and_decoder, makes_queries
+from normless.edits.transformer import StackEdit, makes_queries
 from normless.errors import UnsupportedEditError
-from normless.nn import Pointwise, ScalarAffine, batch_norms
+from normless.nn import Pointwise, batch_norms
 from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
@@ -43,12 +43,12 @@ class KeepLayerNorms(Edit):
         for path in surgery.map.norms:
             norm = None if ":" in path else surgery.get(path)
             if isinstance(norm, _BatchNorm):
-                raise surgery.unsupported(
-                    path,
-                    f"it is a {describe(norm)}, and this is the scheme of transformers as they are written; for a "
-                    "network with batch norms as it is written there is batch_norm, and group_norm(groups=1) "
-                    "normalizes each of its examples by itself",
+                other = "for a network with batch norms as it is written there is batch_norm"
+                reason = (
+                    f"it is a {describe(norm)}, and this is the scheme of transformers as they are written; {other}"
                 )
+                own = "group_norm(groups=1) normalizes each of its examples by itself"
+                raise surgery.unsupported(path, f"{reason}, and {own}")
 
 
 @edit
@@ -82,8 +82,8 @@ class OnlyFinalNorm(Edit):
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
         weight = classifier.weight
-        _put_before(classifier, nn.BatchNorm1d(classifier.in_features, device=weight.device, dtype=weight.dtype))
-        surgery.record(path, "batch norm before it")
+        norm = nn.BatchNorm1d(classifier.in_features, device=weight.device, dtype=weight.dtype)
+        _put_before(surgery, path, norm, "batch norm")
 
 
 @edit
@@ -96,9 +96,7 @@ class HeadDropout(Edit):
         path = surgery.classifier()
         if not 0 <= self.probability < 1:
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
-        classifier = surgery.affine(path)
-        _put_before(classifier, nn.Dropout(self.probability))
-        surgery.record(path, f"dropout {self.probability:g} before it")
+        _put_before(surgery, path, nn.Dropout(self.probability), f"dropout {self.probability:g}")
 
 
 @edit
@@ -149,9 +147,9 @@ class PointwiseNorms(Edit):
         if not surgery.map.norms or (self.attention_alpha is not None and not any(attention)):
             what = "that an attention reads" if surgery.map.norms else "to replace"
             raise surgery.unsupported("", f"it has no normalization {what}")
-        for path in surgery.map.norms:
-            own = self.attention_alpha if path in attention else None
-            self._replace(surgery, surgery.map.by_path[path], float(self.alpha if own is None else own))
+        for layer in surgery.norms():
+            own = self.attention_alpha if layer.path in attention else None
+            self._replace(surgery, layer, float(self.alpha if own is None else own))
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
         old, new = _module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
@@ -168,17 +166,11 @@ class PointwiseNorms(Edit):
 
 
 @edit
-class LayerNormScaling(Edit):
-    """Norms ahead of branches times 1/√l, l the transformer layer in its stack, from 1 (Sun et al. 2025).
-
-    Args:
-        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
-    """
-
-    decoder: str = "decoder"
+class LayerNormScaling(StackEdit):
+    """Norms ahead of branches times 1/√l, l the transformer layer in its stack, from 1 (Sun et al. 2025)."""
 
     def apply(self, surgery: Surgery) -> None:
-        for stack in encoder_and_decoder(surgery, self.decoder):
+        for stack in self.stacks(surgery):
             attends = [any(makes_queries(surgery, one) for one in block.branch_layers) for block in stack]
             # A cross attention begins no layer; where attention and feed-forward are one branch, every block does.
             begins = [one and (all(attends) or not before) for before, one in pairwise([False, *attends])]
@@ -240,25 +232,29 @@ def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
     return norms
 
 
-def _put_before(classifier: ScalarAffine, module: nn.Module) -> None:
+def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> None:
     """Let the classifier's input pass a module, after those that it passes already."""
+    classifier = surgery.affine(path)
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
+    surgery.record(path, f"{what} before it")
 
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
-    for path in [path for path in surgery.map.norms if path != kept]:
-        layer = surgery.map.by_path[path]
-        for reader in surgery.map.readers.get(path, ()):
+    for layer in surgery.norms():
+        if layer.path == kept:
+            continue
+        for reader in surgery.map.readers.get(layer.path, ()):
             surgery.not_in_place(reader)
-        if ":" in path:
+        is_function = ":" in layer.path
+        what = layer.description if is_function else describe(surgery.single(layer.path))
+        if is_function:
             surgery.remove_function(layer)
-            surgery.record(path, f"{layer.description} removed")
         else:
-            surgery.record(path, f"{describe(surgery.single(path))} removed")
             _replace_norm(surgery, layer, nn.Identity())
-            surgery.removed.add(path)
+        surgery.record(layer.path, f"{what} removed")
+        surgery.removed.add(layer.path)
 
 
 def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:
@@ -307,18 +303,16 @@ class ReplaceNorms(Edit):
     def apply(self, surgery: Surgery) -> None:
         if not surgery.map.norms:
             raise surgery.unsupported("", "it has no normalization to replace")
-        for path in surgery.map.norms:
-            layer = surgery.map.by_path[path]
+        for layer in surgery.norms():
             old = _module_of(surgery, layer)
             if not isinstance(old, _TORCH_FAMILY):
-                raise surgery.unsupported(
-                    path, f"it is a {describe(old)}, not a batch norm of vectors, images or volumes"
-                )
-            with surgery.refusing_at(path):
+                reason = f"it is a {describe(old)}, not a batch norm of vectors, images or volumes"
+                raise surgery.unsupported(layer.path, reason)
+            with surgery.refusing_at(layer.path):
                 new = self._variant(old)
             _take_over(old, new)
             _replace_norm(surgery, layer, new)
-            surgery.record(path, f"{describe(old)} → {describe(new)}")
+            surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
 
     def _variant(self, old: _BatchNorm) -> nn.Module:
         options = dict(self.options)
@@ -347,10 +341,9 @@ def _group_norm(old: _BatchNorm, groups: int) -> nn.GroupNorm:
 
 def _take_over(old: nn.Module, new: nn.Module) -> None:
     """Give the new layer what both have under one name, in the old one's dtype, on its device, frozen if it was."""
-    state = old.state_dict()
-    reference = next((value for value in state.values() if value.is_floating_point()), None)
+    reference = next(chain(old.parameters(), old.buffers()), None)
     if reference is not None:
         new.to(reference)
-    new.load_state_dict(state, strict=False)
+    new.load_state_dict(old.state_dict(), strict=False)
     for name, parameter in new.named_parameters():
         parameter.requires_grad_(old.get_parameter(name).requires_grad)

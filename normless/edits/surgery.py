@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor, nn
 
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
+from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
-from normless.nn.affine import takes_scalars, with_scalars
-from normless.nn.attention import TakesInputBias, is_attention, with_input_bias
+from normless.nn.affine import TakesParts, takes_scalars, with_scalars
+from normless.nn.attention import is_attention, with_input_bias
 from normless.residual import Layer, ResidualBlock, ResidualMap
+
+Module = TypeVar("Module", bound=nn.Module)
 
 if TYPE_CHECKING:
     from normless.edits.edit import Edit
@@ -102,16 +105,29 @@ class Surgery:
     @contextmanager
     def hooked(self, paths: Iterable[str], hook: Callable[..., Any]) -> Iterator[None]:
         """A forward hook on modules, which is called with the module's path first."""
-        handles = [self.get(path).register_forward_hook(partial(hook, path)) for path in paths]
-        try:
+        with ExitStack() as stack:
+            for path in paths:
+                stack.callback(self.get(path).register_forward_hook(partial(hook, path)).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
+
+    def profile(self, paths: Iterable[str], hook: Callable[..., Any]) -> None:
+        """Run the network on its example inputs in evaluation, with hooks as those of `hooked`."""
+        with self.hooked(paths, hook), running(self.model, training=False):
+            self.model(*self.inputs, **self.kwargs)
+
+    def need_inputs(self, what: str, scheme: str) -> None:
+        """Check that example inputs came."""
+        if not (self.inputs or self.kwargs):
+            example = f"convert(model, '{scheme}', batch)"
+            raise self.unsupported("", f"it {what} on data: pass a batch, as in {example}")
 
     def get(self, path: str) -> nn.Module:
         """The module that is now at `path`."""
         return self.model.get_submodule(path)
+
+    def operation(self, layer: Layer) -> nn.Module:
+        """The module of a layer, whether it runs here alone or elsewhere too; a function becomes one."""
+        return self.get(self.own_path(layer) if ":" in layer.path else layer.path)
 
     def once(self, path: str) -> None:
         """Check that the layer at `path` runs once in a forward pass."""
@@ -198,11 +214,14 @@ class Surgery:
             raise self.unsupported("", "no classifier was found after its blocks")
         return self.map.classifier
 
+    def norms(self) -> list[Layer]:
+        """Every normalization, removed or not, at its first run."""
+        return [self.map.by_path[path] for path in self.map.norms]
+
     def need_no_norms(self) -> None:
         """Check that no normalization is left."""
-        for path in self.map.norms:
-            if self.is_left(self.map.by_path[path]):
-                raise self.unsupported(path, "this normalization is still there; RemoveNorms removes it before")
+        for layer in self.left(self.norms(), "norm"):
+            raise self.unsupported(layer.path, "this normalization is still there; RemoveNorms removes it before")
 
     def run(self, edit: Edit) -> None:
         """Apply one edit; its records and errors carry its name."""
@@ -224,52 +243,42 @@ class Surgery:
             parent, _, name = one.rpartition(".")
             setattr(self.get(parent), name, module)
 
-    def remove(self, path: str, rest: nn.Module) -> None:
-        """Remove the layer at `path`, leaving `rest` in its place."""
-        self.replace(path, rest)
-        self.removed.add(path)
-
     def not_in_place(self, layer: Layer) -> None:
         """Stop a layer from overwriting its input, which another may read once a norm between them is removed."""
-        if layer.in_place:
-            module: Any = self.get(self.own_path(layer) if ":" in layer.path else layer.path)
-            if getattr(module, "inplace", False):
-                module.inplace = False
+        module: Any = self.operation(layer) if layer.in_place else None
+        if getattr(module, "inplace", False):
+            module.inplace = False
 
     def affine(self, path: str) -> ScalarAffine:
         """The weight layer at `path`, which runs once, made able to take scalar parts."""
         known = self.map.by_path.get(path)
         if ":" in path or (known is not None and not known.called):
             raise self.unsupported(path, "forward code uses its weight without calling a module that owns it")
-        layer = self.single(path)
-        with self.refusing_at(path):
-            scalar = with_scalars(layer)
-        if scalar is not layer:
-            self.replace(path, scalar)
-        return scalar
+        return self.changed(path, with_scalars)
 
     def add_scalar(self, path: str, part: str, value: Tensor) -> None:
         """Give the weight layer at `path` a scalar part with this initial value, or share a given parameter."""
-        layer = self._attention(path) or self.affine(path)
+        parent, _, name = path.rpartition(".")
+        # Its attention reads the parameters of a projection and never runs it.
+        is_projection = name == "out_proj" and is_attention(self.get(parent))
+        if is_projection:
+            layer: TakesParts = with_input_bias(self.single(path))
+            setattr(self.get(parent), name, layer)
+        elif ":" not in path and is_attention(self.get(path)):
+            layer = self.changed(path, with_input_bias)
+        else:
+            layer = self.affine(path)
         with self.refusing_at(path):
             layer.add_part(part, value)
 
-    def _attention(self, path: str) -> TakesInputBias | None:
-        """torch's attention at `path`, or the output projection of one, made able to take an input bias, or None."""
-        if ":" in path:
-            return None
-        parent, _, name = path.rpartition(".")
-        is_projection = name == "out_proj" and is_attention(self.get(parent))
-        if not is_projection and not is_attention(self.get(path)):
-            return None
-        layer = self.single(path)
-        biased = with_input_bias(layer)
-        if is_projection:
-            # Its attention reads its parameters and never runs it.
-            setattr(self.get(parent), name, biased)
-        elif biased is not layer:
-            self.replace(path, biased)
-        return biased
+    def changed(self, path: str, change: Callable[[nn.Module], Module]) -> Module:
+        """The module at `path`, which runs once, as another form of it."""
+        old = self.single(path)
+        with self.refusing_at(path):
+            new = change(old)
+        if new is not old:
+            self.replace(path, new)
+        return new
 
     def add_shift(self, layer: Layer, part: str) -> None:
         """Give an activation, which may be a function, a zero scalar bias: `input_bias` or `output_bias`."""
@@ -292,7 +301,6 @@ class Surgery:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""
         with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
             self._lifted.drop(layer)
-        self.removed.add(layer.path)
 
     def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
         """The modules that add the branches of a block, one for each; operators in forward code become modules."""

@@ -46,9 +46,8 @@ class TailorActivations(Edit):
             if step.kind in ("parameter", "gate", "attention"):
                 raise surgery.unsupported(step.path, f"the correlation after its {step.kind} is not known")
             if step.kind == "activation" and step.reads[0] not in normal:
-                raise surgery.unsupported(
-                    step.path, "it reads more than outputs of weight layers, which have mean zero"
-                )
+                reason = "it reads more than outputs of weight layers, which have mean zero"
+                raise surgery.unsupported(step.path, reason)
             if step.kind == "weight" or (step.kind not in ("activation", "input") and normal.issuperset(step.reads)):
                 normal.add(at)
         if len(blocks) != len(steps.totals) or any(len(block.branches) > 1 for block in blocks):

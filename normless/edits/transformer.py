@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from normless.edits.edit import Edit
 from normless.edits.surgery import Surgery
 from normless.nn.affine import is_transposed
 from normless.residual import Layer, ResidualBlock
@@ -51,11 +53,8 @@ def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
     parts = [part for layer in layers for part in parts_of(surgery, layer)]
     named = any(part.use != "other" or _name(part.parameter) in _PACKED for part in parts)
     if block.m < len(block.branch) and not named:
-        raise surgery.unsupported(
-            block.name,
-            f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make "
-            "queries and keys",
-        )
+        reason = f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make"
+        raise surgery.unsupported(block.name, f"{reason} queries and keys")
     return parts
 
 
@@ -79,26 +78,32 @@ def makes_queries(surgery: Surgery, layer: Layer) -> bool:
     return "query" in uses or (uses == {"other"} and any(_name(name) in _PACKED_OTHERWISE for name in names))
 
 
-def encoder_and_decoder(
-    surgery: Surgery, decoder: str
-) -> tuple[tuple[ResidualBlock, ...], tuple[ResidualBlock, ...]]:
-    """The blocks of the encoder, two for each of its layers, and of the decoder that reads it, three for each.
+@dataclass(frozen=True)
+class StackEdit(Edit):
+    """An edit of a transformer's stacks of layers.
 
-    `decoder` is the name in the paths of the decoder's blocks; where all or none have it there is one stack. A stack
-    whose blocks are not whole layers is refused.
+    Args:
+        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
     """
-    blocks = surgery.blocks()
-    second = tuple(block for block in blocks if decoder in re.split(r"[.#:]", block.name))
-    if len(second) in (0, len(blocks)):
-        return blocks, ()
-    first = tuple(block for block in blocks if block not in second)
-    for name, stack, each in (("encoder", first, 2), (decoder, second, 3)):
-        if len(stack) % each:
-            raise surgery.unsupported(
-                stack[-1].name,
-                f"a layer of the {name} was expected to have {each} residual sums, but it has {len(stack)} in all",
-            )
-    return first, second
+
+    decoder: str = "decoder"
+
+    def stacks(self, surgery: Surgery) -> tuple[tuple[ResidualBlock, ...], tuple[ResidualBlock, ...]]:
+        """The blocks of the encoder, two for each of its layers, and of the decoder that reads it, three for each.
+
+        Where all or none have the decoder's name there is one stack. One of blocks that are not whole layers is
+        refused.
+        """
+        blocks = surgery.blocks()
+        second = tuple(block for block in blocks if self.decoder in re.split(r"[.#:]", block.name))
+        if len(second) in (0, len(blocks)):
+            return blocks, ()
+        first = tuple(block for block in blocks if block not in second)
+        for name, stack, each in (("encoder", first, 2), (self.decoder, second, 3)):
+            if len(stack) % each:
+                expected = f"a layer of the {name} was expected to have {each} residual sums"
+                raise surgery.unsupported(stack[-1].name, f"{expected}, but it has {len(stack)} in all")
+        return first, second
 
 
 def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
@@ -108,9 +113,8 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
         if len(shape) < 2:
             continue
         if len(shape) > 2:
-            raise surgery.unsupported(
-                layer.path, f"it is no linear layer but a {layer.description}, and transformers have none on a branch"
-            )
+            reason = f"it is no linear layer but a {layer.description}, and transformers have none on a branch"
+            raise surgery.unsupported(layer.path, reason)
         uses, axis = _uses(surgery, layer, parameter)
         if (_name(parameter) in _PACKED_OTHERWISE and len(uses) == 1) or shape[axis] % len(uses):
             raise surgery.unsupported(layer.path, f"how queries, keys and values lie in {parameter} is not known")

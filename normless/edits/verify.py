@@ -147,11 +147,9 @@ def _open_multipliers(surgery: Surgery) -> Iterator[list[str]]:
         if bool(source.any()) and not bool(branch.any()):
             dead.append(path)
 
-    closed: dict[str, Tensor] = {}
-    for path, module in surgery.model.named_modules():
-        multiplier = module.multiplier if isinstance(module, (ScalarAffine, ResidualSum)) else None
-        if multiplier is not None and not surgery.is_meta and not multiplier.any():
-            closed[path] = multiplier
+    takers = [one for one in surgery.model.named_modules() if isinstance(one[1], (ScalarAffine, ResidualSum))]
+    multipliers = {path: module.multiplier for path, module in takers if not surgery.is_meta}
+    closed = {path: one for path, one in multipliers.items() if isinstance(one, Tensor) and not one.any()}
     try:
         for multiplier in closed.values():
             multiplier.data.fill_(1)

@@ -72,11 +72,6 @@ class Event:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     running: tuple[tuple[Routine, int], ...] = ()
 
-    @property
-    def is_method(self) -> bool:
-        """Whether what is called is a tensor's method."""
-        return _is_method(self.function)
-
 
 def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[list[Event]]]:
     """Run a network once and return what its modules did: by path, a list of events for every call."""
@@ -127,6 +122,7 @@ class _Recorder(TorchFunctionMode):
     def _note(self, name: str, **properties: Any) -> None:
         module, events = self.stack[-1]
         place, frames = _place(type(module), sys._getframe(1))
+        place = place and replace(place, is_method=_is_method(properties.get("function")))
         self.frames += frames.values()
         running = tuple((routine, id(frame)) for routine, frame in frames.items())
         events.append(Event(name, place, running=running, **properties))

@@ -100,10 +100,8 @@ class Rewriter:
         wanted = [(place, (number, place.position, *new)) for number, (place, new) in numbered]
         sources = []
         for key, one in self.functions.items():
-            source = _source(
-                one, [new for place, new in wanted if key == (place.caller or place.routine)], len(wanted)
-            )
-            sources.append((one.name, source, one.origin))
+            own = [new for place, new in wanted if key == (place.caller or place.routine)]
+            sources.append((one.name, _source(one, own, len(wanted)), one.origin))
         self.module.__class__ = _rewritten_class(self.original, tuple(sources))
 
     def _function(self, place: Place) -> _Function:

@@ -7,11 +7,11 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from normless.nn.affine import one_element, register_part
+from normless.nn.affine import TakesParts, one_element
 from normless.nn.channels import per_channel
 
 
-class ShiftedActivation(nn.Module):
+class ShiftedActivation(TakesParts):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
     b₁ is Fixup's bias before an activation that reads no weight layer of its own, b₂ its bias before the layer that
@@ -23,18 +23,17 @@ class ShiftedActivation(nn.Module):
         input_bias, output_bias: b₁ and b₂, one element each, or None.
     """
 
-    input_bias: Tensor | None
+    PARTS = ("input_bias", "output_bias")
+
     output_bias: Tensor | None
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
         self.activation = activation
-        self.register_parameter("input_bias", None)
-        self.register_parameter("output_bias", None)
 
-    def add_part(self, name: str, like: Tensor) -> None:
-        """Add `input_bias` or `output_bias`, zero, with the dtype and device of `like`."""
-        register_part(self, name, one_element(0.0), like)
+    def add_part(self, name: str, value: Tensor) -> None:
+        """Add `input_bias` or `output_bias`, zero, with the dtype and device of `value`."""
+        super().add_part(name, value.new_zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.input_bias is not None:

@@ -22,7 +22,35 @@ from normless.errors import UnsupportedEditError
 from normless.nn.channels import per_channel
 
 
-class ScalarAffine(nn.Module):
+class TakesParts(nn.Module):
+    """A module with optional parameters, `PARTS`, each None where it has it not."""
+
+    PARTS: ClassVar[tuple[str, ...]] = ("input_bias",)
+
+    input_bias: Tensor | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.start_parts()
+
+    def start_parts(self) -> None:
+        """Every part that the module does not have yet is None."""
+        for name in self.PARTS:
+            self.register_parameter(name, self._parameters.get(name))
+
+    def add_part(self, name: str, value: Tensor) -> None:
+        """Give the module a part: a new parameter with its own device and dtype, or a shared one, not copied."""
+        called = name.replace("_", " ")
+        if name not in self.PARTS:
+            taken = " or ".join(self.PARTS).replace("_", " ")
+            raise UnsupportedEditError(f"a {type(self).__name__} takes an {taken}, no {called}")
+        if getattr(self, name) is not None:
+            raise UnsupportedEditError(f"the layer already has its {called}")
+        like = next(self.parameters(), value)
+        self.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
+
+
+class ScalarAffine(TakesParts):
     """A layer of torch with scalar parts, each None where the layer has it not.
 
     Attributes:
@@ -36,25 +64,15 @@ class ScalarAffine(nn.Module):
     weight: Tensor
     multiplier: Tensor | None
     layer_scale: Tensor | None
-    input_bias: Tensor | None
     output_bias: Tensor | None
     before: nn.Module | None
 
-    PARTS: ClassVar = ("multiplier", "layer_scale", "input_bias", "output_bias")
+    PARTS = ("multiplier", "layer_scale", "input_bias", "output_bias")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._start_without_parts()
-
-    def _start_without_parts(self) -> None:
-        for name in self.PARTS:
-            self.register_parameter(name, None)
-        self.register_module("before", None)
-
-    def add_part(self, name: str, value: Tensor | nn.Parameter) -> None:
-        """Give the layer one of `PARTS`, a new parameter with the weight's device and dtype, or a shared one."""
-        assert name in self.PARTS
-        register_part(self, name, value, next(self.parameters()))
+    def start_parts(self) -> None:
+        """Every part that the layer does not have yet is None."""
+        super().start_parts()
+        self.register_module("before", self._modules.get("before"))
 
     def prepared(self, x: Tensor) -> Tensor:
         """The input after `before` and `input_bias`."""
@@ -190,7 +208,7 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     if kind is None:
         kinds = ", ".join(known.__name__ for known in _SCALAR_LAYERS)
         raise UnsupportedEditError(f"scalars can be folded into {kinds}, not into a {type(layer).__name__}")
-    return _without_parts(layer, kind)
+    return of_class(layer, kind)
 
 
 def with_scalars(layer: nn.Module) -> ScalarAffine:
@@ -203,31 +221,20 @@ def with_scalars(layer: nn.Module) -> ScalarAffine:
     """
     if takes_scalars(layer) or not isinstance(layer, (_ConvNd, nn.Linear, nn.Bilinear)):
         return scalar_affine(layer)
-    return _without_parts(layer, _outside(type(layer)))
-
-
-def _without_parts(layer: nn.Module, kind: type[ScalarAffine]) -> ScalarAffine:
-    scalar = of_class(layer, kind)
-    scalar._start_without_parts()
-    return scalar
+    return of_class(layer, _outside(type(layer)))
 
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
-    """A layer as one of another class, with the same parameters, children, hooks and mode."""
+    """A layer as one of another class, with the same parameters, parts, children, hooks and mode."""
     other = kind.__new__(kind)
     other.__dict__.update(layer.__dict__)
     other.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
+    if isinstance(other, TakesParts):
+        other.start_parts()
     return other
-
-
-def register_part(layer: nn.Module, name: str, value: Tensor, like: Tensor) -> None:
-    """Give a layer a parameter of a name, with the device and dtype of `like`; a parameter is shared, not copied."""
-    if getattr(layer, name) is not None:
-        raise UnsupportedEditError(f"the layer already has its {name.replace('_', ' ')}")
-    layer.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 
 
 def one_element(value: float) -> Tensor:

@@ -7,23 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from normless.errors import UnsupportedEditError
-from normless.nn.affine import of_class, register_part
+from normless.nn.affine import TakesParts, of_class
 
 
-class TakesInputBias(nn.Module):
-    """A layer with a scalar bias before it, one element, or None."""
-
-    input_bias: Tensor | None
-
-    def add_part(self, name: str, value: Tensor) -> None:
-        """Give it its `input_bias`, a new parameter on the weights' device and of their dtype, or a shared one."""
-        if name != "input_bias":
-            raise UnsupportedEditError(f"an attention takes an input bias, no {name.replace('_', ' ')}")
-        register_part(self, name, value, next(self.parameters()))
-
-
-class BiasedProjection(TakesInputBias, NonDynamicallyQuantizableLinear):
+class BiasedProjection(TakesParts, NonDynamicallyQuantizableLinear):
     """An attention's output projection with a scalar bias b before it, for code that reads its weight and bias.
 
     W (x + b) + c = W x + (c + b·W1): what is read as its bias is c + b·W1, W1 the sums of the weight's rows.
@@ -39,7 +26,7 @@ class BiasedProjection(TakesInputBias, NonDynamicallyQuantizableLinear):
         return moved if own is None else own + moved
 
 
-class ScalarMultiheadAttention(TakesInputBias, nn.MultiheadAttention):
+class ScalarMultiheadAttention(TakesParts, nn.MultiheadAttention):
     """`nn.MultiheadAttention` with one scalar bias before its projections of query, key and value."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
@@ -53,13 +40,12 @@ class ScalarMultiheadAttention(TakesInputBias, nn.MultiheadAttention):
         return super().forward(moved, keys, values, *args, **kwargs)
 
 
-def with_input_bias(layer: nn.Module) -> TakesInputBias:
+def with_input_bias(layer: nn.Module) -> TakesParts:
     """The same attention, or output projection of one, able to take an `input_bias`; the given one stays as it is."""
-    if isinstance(layer, TakesInputBias):
+    if isinstance(layer, TakesParts):
         return layer
     kind = ScalarMultiheadAttention if isinstance(layer, nn.MultiheadAttention) else BiasedProjection
-    biased: TakesInputBias = of_class(layer, kind)
-    biased.register_parameter("input_bias", None)
+    biased: TakesParts = of_class(layer, kind)
     return biased
 
 

@@ -9,8 +9,6 @@ output has mean 0 and variance (s · g_i)², whatever the scale of W and whateve
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -48,11 +46,9 @@ class ScaledStd(ScalarAffine):
 
     gain: Tensor | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._start_standardized()
-
-    def _start_standardized(self) -> None:
+    def start_parts(self) -> None:
+        """Gain and scale are 1."""
+        super().start_parts()
         self.scale = 1.0
         self.gain = nn.Parameter(self.weight.new_ones(self.weight.shape[0]))
 
@@ -110,6 +106,4 @@ def scaled_std(layer: nn.Module) -> ScaledStd:
         raise UnsupportedEditError(
             f"weights are standardized in convolutions and linear layers, not in a {type(layer).__name__}"
         )
-    new = of_class(scalar, kind)
-    new._start_standardized()
-    return new
+    return of_class(scalar, kind)

@@ -21,9 +21,8 @@ class ResidualSum(nn.Module):
         multiplier: a learnable factor on the branch, shape (1,) or (C,), where the branch ends in something that it
             cannot be folded into; else None.
         skip_multiplier: a learnable factor on the skip path, shape (C,) over its last axis, or None.
-        norm_skip: a norm on the skip path before the addition, or None.
-        norm_branch: a norm on the branch before the multiplier, or None.
-        norm_total: a norm after the addition, or None.
+        norm_skip, norm_branch, norm_total: norms on the skip path, on the branch before the multiplier and after
+            the addition, each or None.
     """
 
     multiplier: Tensor | None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from normless.arguments import forward_arguments, unwrapped
 from normless.decay import GROUPS, Policy, decays_of, patterns_of
 from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
-from normless.optim.branches import UNSCALED, Factors, branch_factors
 from normless.residual import Layer, ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.classify import NORMS, kind_of
+
+Factors = tuple[float, float]
+UNSCALED: Factors = (1.0, 1.0)
 
 # Their parameters other than biases are weights, of whatever shape.
 _WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
@@ -33,8 +36,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
-    Groups are defined in `parameter_roles`. Torch's schedulers scale every group's lr and so keep
-    the proportions; those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
+    Groups are defined in `parameter_roles`. Torch's schedulers scale every group's lr and so keep the proportions;
+    those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
 
     Args:
         model: the network, converted or not. A converted one needs no example inputs, also inside a wrapper of one
@@ -71,7 +74,7 @@ def param_groups(
         model = unwrapped(model)
     residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
-    factors = branch_factors(model, residual_map)
+    factors = _branch_factors(model, residual_map)
     members: dict[tuple[str, str | None, Factors], list[nn.Parameter]] = {}
     for name, group in parameter_roles(model, residual_map).items():
         pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), None)
@@ -96,6 +99,38 @@ def param_groups(
         }
         groups.append(made if epsilon == 1.0 else made | {"eps": eps * epsilon})
     return groups
+
+
+def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Factors]:
+    """The factors on the learning rate and on Adam's ε of parameters by name; empty where no branch has any.
+
+    A parameter that no layer reads goes with the smallest module around it that has layers. One that is not on
+    branches of the same factors alone keeps its rate. A map without the scaled sums raises ValueError.
+    """
+    sums = ((path, module) for path, module in model.named_modules() if isinstance(module, ResidualSum))
+    stated = ((path, (one.branch_rate, one.branch_epsilon)) for path, one in sums)
+    scaled = {path: factors for path, factors in stated if factors != UNSCALED}
+    blocks = [block for block in residual_map.walk() if block.sum in scaled]
+    if scaled and not blocks:
+        raise ValueError(
+            f"The residual map is not this network's: it does not have the residual sum {min(scaled)}. "
+            "Map the network as it is now, or leave residual_map out."
+        )
+    on_branch = {layer: scaled[block.sum or ""] for block in blocks for layer in block.branch_layers}
+    seen: dict[str, set[Factors]] = defaultdict(set)
+    for layer in residual_map.layers() if scaled else ():
+        for place in (*layer.parameters, *_around(layer.path.partition(":")[0])):
+            seen[place].add(on_branch.get(layer, UNSCALED))
+    names = [name for name, _ in model.named_parameters()]
+    nearest = {name: next((seen[at] for at in _around(name) if at in seen), set()) for name in names}
+    return {name: one for name, factors in nearest.items() for one in factors if len(factors) == 1}
+
+
+def _around(path: str) -> Iterator[str]:
+    """A path and those of the modules around it."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
 
 
 def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, str]:
@@ -197,9 +232,8 @@ def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn
 
 def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
     """The group of what an edit of this library added to a layer, an activation or a sum."""
-    if not isinstance(module, (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)) or name == "bias":
-        return None
-    if name == "weight" and not isinstance(module, Pointwise):
+    own = (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)
+    if not isinstance(module, own) or name == "bias" or (name == "weight" and not isinstance(module, Pointwise)):
         return None
     if name == "gain":
         return "gains"
