@@ -155,8 +155,6 @@ def _block(
     skip, skip_end = _walk(model, [*block.skip, *skip_norm], prefix, fork)
     skip += _multiplier(sum_module, total, "skip_multiplier", skip_end)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
-    weights = [layer for layer in branch if layer.kind == "weight"]
-    serial = sum(not layer.gating for layer in weights)
     mapped = ResidualBlock(
         name=name,
         branch_layers=branch,
@@ -166,7 +164,7 @@ def _block(
         identity_skip=block.identity_skip and not skip,
         ends_in_layer=ends_in_layer,
         sum=total,
-        chain=None if serial == len(weights) else serial,
+        chain=sum(layer.kind == "weight" and not layer.gating for layer in branch),
         ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
     )
     return mapped, end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from torch import nn
@@ -72,8 +72,9 @@ class Layers:
         for index, operation in enumerate(flow.operations):
             self._find_written_norm(index, operation)
         for index, operation in enumerate(flow.operations):
-            if index not in self.owner and index not in self._no_layers:
-                self._find_layer(index, operation)
+            is_open = index not in self.owner and index not in self._no_layers
+            if is_open and (layer := self._layer_of(operation)) is not None:
+                self._give(index, *layer, self._run_key(index, operation, layer[0]))
         for run in self.runs:
             run.operations.sort()
             run.layer = self._described(run)
@@ -83,6 +84,10 @@ class Layers:
         """The kind of the layer that an operation belongs to, None where it belongs to none."""
         run = self.owner.get(index)
         return None if run is None else run.layer.kind
+
+    def has_weight(self, path: Iterable[int]) -> bool:
+        """Whether an operation of a path belongs to a weight layer."""
+        return any(self.kind(index) == "weight" for index in path)
 
     def inputs(self, index: int) -> set[int]:
         """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""
@@ -154,19 +159,14 @@ class Layers:
         operations = enumerate(self.flow.operations)
         return {at for at, other in operations if (other.place, other.module, other.call) == key}
 
-    def _find_layer(self, index: int, operation: Operation) -> None:
-        layer = self._layer_of(operation)
-        if layer is None:
-            return
-        path, kind = layer
+    def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
+        """What is the same for all operations of one run of the layer at `path`."""
         if ":" not in path:
             # Export counts the calls of each name of a module; one of several names runs under each of them.
             aliases = [name for name in operation.modules if self.names.canonical(name) == path]
-            self._give(index, path, kind, (aliases[-1] if aliases else operation.module, operation.call))
-        else:
-            # A parameter that forward code uses directly is a layer anew at each use.
-            is_anew = operation.parameters and operation.name not in NORM
-            self._give(index, path, kind, index if is_anew else operation.call)
+            return (aliases or [operation.module])[-1], operation.call
+        # A parameter that forward code uses directly is a layer anew at each use.
+        return index if operation.parameters and operation.name not in NORM else operation.call
 
     def _layer_of(self, operation: Operation) -> tuple[str, Kind] | None:
         """The path and the kind of the layer that an operation belongs to."""
@@ -233,7 +233,7 @@ class Layers:
         kind = run.layer.kind
         operations = [self.flow[index] for index in run.operations]
         parameters = [self.names.parameter(name) for operation in operations for name in operation.parameters]
-        factors = {name for operation in operations for name in operation.parameters if name not in operation.added}
+        factors = {name for operation in operations for name in operation.factors}
         shifts = [name for operation in operations for name in operation.added if name not in factors]
         gamma = gamma_of(operations) if kind in ("norm", "scale") else None
         if kind == "weight":

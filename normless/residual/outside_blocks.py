@@ -33,9 +33,7 @@ class Outside:
         A layer belongs to the block in whose module it lies. Where that is both neighbours or none (all at the root),
         what reads the sum directly comes after it: an activation, or a norm that the branch does without (post-norm).
         """
-        stem: list[Layer] = []
-        trunk: list[Layer] = []
-        head: list[Layer] = []
+        stem, trunk, head = list[Layer](), list[Layer](), list[Layer]()
         blocks, sums, flow = self.blocks, self.sums, self.layers.flow
         fork = sums[0].fork if sums else len(flow.operations)
         for run in self.layers.runs:
@@ -84,14 +82,13 @@ class Outside:
     def _reads_sum(self, run: LayerRun, number: int) -> bool:
         """Whether a layer reads a block's sum itself, or what the block's own layers after the sum made of it."""
         flow = self.layers.flow
-        (at,) = flow[run.operations[0]].parents[:1]
-        while at != self.sums[number].at:
+        total, after = self.sums[number].at, self.blocks[number].after_sum
+
+        def passes(at: int) -> bool:
             owner = self.layers.owner.get(at)
-            owned = owner is not None and owner.layer in self.blocks[number].after_sum
-            if not (owned or leaves_unchanged(flow[at])) or not flow[at].parents:
-                return False
-            at = flow[at].parents[0]
-        return True
+            return at != total and (leaves_unchanged(flow[at]) or (owner is not None and owner.layer in after))
+
+        return flow.source(flow[run.operations[0]].parents[0], passes) == total
 
 
 def _module(block: ResidualBlock) -> str:
