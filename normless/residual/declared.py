@@ -206,16 +206,11 @@ def _walk(
 
 def expanded(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A module as the sequence of modules that run in its place."""
-    if isinstance(module, nn.Sequential):
-        for name, child in module.named_children():
+    is_sequence = isinstance(module, nn.Sequential)
+    for name, child in module.named_children():
+        if is_sequence or name == "before":
             yield from expanded(f"{path}.{name}", child)
-        return
-    if isinstance(module, ResidualSum):
+    if not is_sequence:
         yield path, module
-        if module.norm_total is not None:
-            yield f"{path}.norm_total", module.norm_total
-        return
-    before = getattr(module, "before", None)
-    if isinstance(before, nn.Module):
-        yield from expanded(f"{path}.before", before)
-    yield path, module
+    if isinstance(module, ResidualSum) and module.norm_total is not None:
+        yield f"{path}.norm_total", module.norm_total

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose, isnan, nan, prod
 
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT
+from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT, is_factor
 
 NORM_PARTS = ELEMENTWISE | REDUCTION | NORM | ROOT | {"expand", "expand_as", "split", "chunk", "slice"}
 _LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
@@ -132,7 +132,7 @@ def _continue(flow: Dataflow, formula: Formula) -> float:
             formula.passed[at] = before
             formula.operations += [*ahead, at]
             ahead = []
-        elif operation.name in {"mul", "div"} and len(operation.parents) == 1 and operation.numbers:
+        elif is_factor(operation):
             total *= operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0]
             ahead.append(at)
         elif operation.name in LAYOUT:

@@ -63,5 +63,4 @@ def leaves_unchanged(operation: Operation) -> bool:
 
 def is_factor(operation: Operation) -> bool:
     """Whether it multiplies its only input by a number, or divides by one."""
-    is_number = isinstance((*operation.arguments, None, None)[1], (int, float))
-    return operation.name in {"mul", "div"} and len(operation.parents) == 1 and is_number
+    return operation.name in {"mul", "div"} and len(operation.parents) == 1 and bool(operation.numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from normless.residual.blocks import Layer, ResidualBlock, Unresolved
+from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Unresolved
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import leaves_unchanged
@@ -25,10 +25,8 @@ class Outside:
     blocks: list[ResidualBlock]
     sums: list[Sum]
 
-    def place(
-        self, inside: set[LayerRun]
-    ) -> tuple[tuple[ResidualBlock, ...], tuple[Layer, ...], tuple[Layer, ...], tuple[Layer, ...]]:
-        """The blocks with their shared layers and those after their sums; the layers of stem, trunk and head.
+    def place(self, inside: set[LayerRun]) -> ResidualMap:
+        """The map of the blocks with their shared layers and those after their sums, and of stem, trunk and head.
 
         A layer belongs to the block in whose module it lies. Where that is both neighbours or none (all at the root),
         what reads the sum directly comes after it: an activation, or a norm that the branch does without (post-norm).
@@ -50,7 +48,7 @@ class Outside:
                 first = run.operations[0]
                 in_stem = before < 0 and not (first > fork and flow.depends(first, fork))
                 (stem if in_stem else head if following == len(sums) else trunk).append(run.layer)
-        return tuple(blocks), tuple(stem), tuple(trunk), tuple(head)
+        return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
 
     def _is_shared(self, run: LayerRun, before: int, following: int) -> bool:
         blocks = self.blocks

@@ -278,15 +278,9 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
     if operation.name in ATTENTION:
         return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
     if operation.name in {"matmul", "bmm", "einsum", "mul"} and len(operation.parents) == 2:
-        weights, values = operation.parents
-        if operation.name == "mul":
-            for value, factor in ((weights, values), (values, weights)):
-                if _gates(layers, value, factor):
-                    return (value,)
-        elif _comes_from_softmax(flow, weights):
-            return (values,)
-        elif _comes_from_softmax(flow, values):
-            return (weights,)
+        for factor, value in (operation.parents, operation.parents[::-1]):
+            if _gates(layers, value, factor) if operation.name == "mul" else _comes_from_softmax(flow, factor):
+                return (value,)
     return operation.parents
 
 

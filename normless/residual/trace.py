@@ -68,8 +68,8 @@ class _Tracer:
             before = (level for one, level in self._levels.items() if self.flow.depends(total.fork, one))
             self._levels[at] = 1 + max(before, default=0)
         mapped = [self._block(block, names) for block in outer]
-        parts = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
-        return ResidualMap(*parts, unresolved=find_unresolved(self.finder), flow=self.flow)
+        whole = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
+        return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow)
 
     def _paths(self, total: Sum) -> _Block:
         between = self.flow.between
