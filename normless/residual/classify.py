@@ -94,8 +94,5 @@ def computed_kind(operations: Sequence[Operation]) -> Kind | None:
 
 def gamma_of(operations: Sequence[Operation]) -> str | None:
     """The vector by which a norm's operations scale its channels, by its qualified name; None without one."""
-    for operation in reversed(operations):
-        factors = [name for name in operation.parameters if name not in operation.added]
-        if factors and (operation.name in NORM or operation.name in {"mul", "addcmul"}):
-            return factors[0]
-    return None
+    scaling = (one for one in reversed(operations) if one.name in NORM | {"mul", "addcmul"})
+    return next((name for operation in scaling for name in operation.factors), None)

@@ -155,8 +155,6 @@ def _block(
     skip, skip_end = _walk(model, [*block.skip, *skip_norm], prefix, fork)
     skip += _multiplier(sum_module, total, "skip_multiplier", skip_end)
     after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
-    weights = [layer for layer in branch if layer.kind == "weight"]
-    serial = sum(not layer.gating for layer in weights)
     mapped = ResidualBlock(
         name=name,
         branch_layers=branch,
@@ -166,7 +164,7 @@ def _block(
         identity_skip=block.identity_skip and not skip,
         ends_in_layer=ends_in_layer,
         sum=total,
-        chain=None if serial == len(weights) else serial,
+        chain=sum(layer.kind == "weight" and not layer.gating for layer in branch),
         ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
     )
     return mapped, end
@@ -208,16 +206,11 @@ def _walk(
 
 def expanded(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A module as the sequence of modules that run in its place."""
-    if isinstance(module, nn.Sequential):
-        for name, child in module.named_children():
+    is_sequence = isinstance(module, nn.Sequential)
+    for name, child in module.named_children():
+        if is_sequence or name == "before":
             yield from expanded(f"{path}.{name}", child)
-        return
-    if isinstance(module, ResidualSum):
+    if not is_sequence:
         yield path, module
-        if module.norm_total is not None:
-            yield f"{path}.norm_total", module.norm_total
-        return
-    before = getattr(module, "before", None)
-    if isinstance(before, nn.Module):
-        yield from expanded(f"{path}.before", before)
-    yield path, module
+    if isinstance(module, ResidualSum) and module.norm_total is not None:
+        yield f"{path}.norm_total", module.norm_total

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose, isnan, nan, prod
 
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT
+from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT, is_factor
 
 NORM_PARTS = ELEMENTWISE | REDUCTION | NORM | ROOT | {"expand", "expand_as", "split", "chunk", "slice"}
 _LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
@@ -56,7 +56,9 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
             factor = size if operation.name == "mul" else 1 / size
             formula = Formula([*inside, *chain], {**passed, quotient: value.index}, quotient, factor)
             has_scale = isclose(_continue(flow, formula), 1, rel_tol=1e-3)
-            is_layer = has_scale and _is_closed(flow, formula) and _has_weights(flow, x)
+            is_closed = flow.is_closed(formula.operations, formula.operations[-1])
+            has_weights = any(flow[at].parameters and flow.depends(x, at) for at in range(x + 1))
+            is_layer = has_scale and is_closed and has_weights
             formula.is_norm = not isnan(size) and (formula.gain is not None or is_layer)
             return formula
     return None
@@ -112,10 +114,9 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
     return chain, size
 
 
-def _gains(operation: Operation) -> list[str]:
+def _gains(operation: Operation) -> tuple[str, ...]:
     """The parameters that an operation multiplies one activation by."""
-    multiplies = operation.name in {"mul", "addcmul"} and len(operation.parents) == 1
-    return [name for name in operation.parameters if multiplies and name not in operation.added]
+    return operation.factors if operation.name in {"mul", "addcmul"} and len(operation.parents) == 1 else ()
 
 
 def _continue(flow: Dataflow, formula: Formula) -> float:
@@ -125,15 +126,14 @@ def _continue(flow: Dataflow, formula: Formula) -> float:
     while len(flow.consumers[at]) == 1 and at not in flow.outputs:
         before, (at,) = at, flow.consumers[at]
         operation = flow[at]
-        numbers = [one for one in operation.arguments[:2] if isinstance(one, (int, float))]
-        gain = [] if gains else _gains(operation)
+        gain = () if gains else _gains(operation)
         if gain or (operation.name == "add" and operation.added and len(operation.parents) == 1):
             gains += gain
             formula.passed[at] = before
             formula.operations += [*ahead, at]
             ahead = []
-        elif operation.name in {"mul", "div"} and len(operation.parents) == 1 and numbers:
-            total *= numbers[0] if operation.name == "mul" else 1 / numbers[0]
+        elif is_factor(operation):
+            total *= operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0]
             ahead.append(at)
         elif operation.name in LAYOUT:
             ahead.append(at)
@@ -144,13 +144,3 @@ def _continue(flow: Dataflow, formula: Formula) -> float:
     formula.gain = next(iter(gains), None)
     formula.operations = sorted({*formula.operations, *formula.passed})
     return total
-
-
-def _is_closed(flow: Dataflow, formula: Formula) -> bool:
-    """Whether all that it computes on the way is read by itself alone."""
-    *inner, _ = formula.operations
-    return all({*formula.operations}.issuperset(flow.consumers[one]) for one in inner)
-
-
-def _has_weights(flow: Dataflow, x: int) -> bool:
-    return any(operation.parameters for at, operation in enumerate(flow.operations[: x + 1]) if flow.depends(x, at))

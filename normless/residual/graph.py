@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import and_
@@ -67,6 +68,21 @@ class Operation:
     def fixed(self) -> tuple[Fixed, ...]:
         """Those of its arguments that are tensors and do not depend on the inputs."""
         return tuple(argument for argument in self.arguments if isinstance(argument, Fixed))
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Those of its parameters that it does not only add to its result."""
+        return tuple(name for name in self.parameters if name not in self.added)
+
+    @property
+    def numbers(self) -> list[float]:
+        """The numbers among its first two arguments."""
+        return [argument for argument in self.arguments[:2] if isinstance(argument, (int, float))]
+
+    @property
+    def operands(self) -> list[int]:
+        """The operations among its first two arguments."""
+        return [argument.index for argument in self.arguments[:2] if isinstance(argument, Operand)]
 
     @property
     def module(self) -> str:
@@ -135,3 +151,15 @@ class Dataflow:
         """The operations on paths from `start` (left out) to `end` (kept), in execution order."""
         inside = range(start + 1, end + 1)
         return [index for index in inside if self.depends(index, start) and self.depends(end, index)]
+
+    def is_closed(self, path: Iterable[int], at: int) -> bool:
+        """Whether everything on a path goes into the operation `at` and nowhere else."""
+        inside = {*path} - {at}
+        readers = {reader for index in inside for reader in self.consumers[index]}
+        return inside.isdisjoint(self.outputs) and readers <= inside | {at}
+
+    def source(self, index: int, passes: Callable[[int], bool]) -> int:
+        """The first operation, from one back along what each reads first, that does not pass its input on."""
+        while passes(index) and self[index].parents:
+            index = self[index].parents[0]
+        return index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from torch import nn
@@ -65,15 +65,17 @@ class Layers:
         self.owner: dict[int, LayerRun] = {}
         self._no_layers: set[int] = set()
         self._modules = self.names.modules
-        self._kinds: dict[str, Kind | None] = {path: kind_of(module) for path, module in self._modules.items()}
+        kinds = ((path, kind_of(module)) for path, module in self._modules.items())
+        self._kinds: dict[str, Kind] = {path: kind for path, kind in kinds if kind is not None}
         self._taken: Counter[tuple[str, str, int]] = Counter()
         self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
         self._classify_by_operations()
         for index, operation in enumerate(flow.operations):
             self._find_written_norm(index, operation)
         for index, operation in enumerate(flow.operations):
-            if index not in self.owner and index not in self._no_layers:
-                self._find_layer(index, operation)
+            is_open = index not in self.owner and index not in self._no_layers
+            if is_open and (layer := self._layer_of(operation)) is not None:
+                self._give(index, *layer, self._run_key(index, operation, layer[0]))
         for run in self.runs:
             run.operations.sort()
             run.layer = self._described(run)
@@ -83,6 +85,10 @@ class Layers:
         """The kind of the layer that an operation belongs to, None where it belongs to none."""
         run = self.owner.get(index)
         return None if run is None else run.layer.kind
+
+    def has_weight(self, path: Iterable[int]) -> bool:
+        """Whether an operation of a path belongs to a weight layer."""
+        return any(self.kind(index) == "weight" for index in path)
 
     def inputs(self, index: int) -> set[int]:
         """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""
@@ -104,12 +110,11 @@ class Layers:
             for path in operation.modules[:-1]:
                 children[path].add(operation.module)
         for path, operations in own.items():
-            if path and self._kinds[path] is None:
-                kind = computed_kind(operations)
-                inner = {self._kinds[child] for child in children[path]}
-                # A norm may contain an activation or a dropout, which stays a layer by itself.
-                if not inner or (kind == "norm" and inner <= {"activation", "dropout"}):
-                    self._kinds[path] = kind
+            kind = computed_kind(operations) if path and path not in self._kinds else None
+            inner = {self._kinds.get(child) for child in children[path]}
+            # A norm may contain an activation or a dropout, which stays a layer by itself.
+            if kind is not None and (not inner or (kind == "norm" and inner <= {"activation", "dropout"})):
+                self._kinds[path] = kind
 
     def _give(self, index: int, path: str, kind: Kind, key: Hashable) -> None:
         """Make an operation part of a run of the layer at `path`: the one of this key."""
@@ -137,36 +142,27 @@ class Layers:
     def _terms(self, formula: Formula) -> tuple[Term, ...]:
         """The operations that removing a norm takes out of forward code; none where a place holds others too."""
         terms: dict[Place, Term] = {}
+        others = [one for at, one in enumerate(self.flow.operations) if at not in formula.operations]
+        # No set, since the hash of a place costs more than to compare the modules.
+        taken = [(one.module, one.call, one.place) for one in others]
         for at, read in formula.passed.items():
-            place, name = self.flow[at].place, self.flow[at].name
-            if name not in LAYOUT:
-                if place is None or not self._at(at) <= {*formula.operations}:
+            one = self.flow[at]
+            if one.name not in LAYOUT:
+                if one.place is None or (one.module, one.call, one.place) in taken:
                     return ()
                 factor = formula.factor if at == formula.quotient else 1.0
-                known = terms.get(place, Term(place, self.flow[at].arguments.index(Operand(read))))
-                terms[place] = replace(known, factor=known.factor * factor)
+                known = terms.get(one.place, Term(one.place, one.arguments.index(Operand(read))))
+                terms[one.place] = replace(known, factor=known.factor * factor)
         return tuple(terms.values())
 
-    def _at(self, index: int) -> set[int]:
-        """The operations of the same run of a module at the same place in its code."""
-        one = self.flow[index]
-        key = (one.place, one.module, one.call)
-        operations = enumerate(self.flow.operations)
-        return {at for at, other in operations if (other.place, other.module, other.call) == key}
-
-    def _find_layer(self, index: int, operation: Operation) -> None:
-        layer = self._layer_of(operation)
-        if layer is None:
-            return
-        path, kind = layer
+    def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
+        """What is the same for all operations of one run of the layer at `path`."""
         if ":" not in path:
             # Export counts the calls of each name of a module; one of several names runs under each of them.
             aliases = [name for name in operation.modules if self.names.canonical(name) == path]
-            self._give(index, path, kind, (aliases[-1] if aliases else operation.module, operation.call))
-        else:
-            # A parameter that forward code uses directly is a layer anew at each use.
-            is_anew = operation.parameters and operation.name not in NORM
-            self._give(index, path, kind, index if is_anew else operation.call)
+            return (aliases or [operation.module])[-1], operation.call
+        # A parameter that forward code uses directly is a layer anew at each use.
+        return index if operation.parameters and operation.name not in NORM else operation.call
 
     def _layer_of(self, operation: Operation) -> tuple[str, Kind] | None:
         """The path and the kind of the layer that an operation belongs to."""
@@ -177,9 +173,7 @@ class Layers:
             return self._functional(operation, name), "dropout"
         path = self._enclosing(operation.modules)
         if path is not None:
-            kind = self._kinds[path]
-            assert kind is not None
-            return self.names.canonical(path), kind
+            return self.names.canonical(path), self._kinds[path]
         if name in NORM:
             return self._functional(operation, name), "norm"
         if name in ACTIVATION and not any(self.flow[parent].name in ROOT for parent in operation.parents):
@@ -191,7 +185,7 @@ class Layers:
 
     def _enclosing(self, stack: tuple[str, ...]) -> str | None:
         """The innermost module around an operation that is a layer; a shifted activation counts as a whole."""
-        paths = [path for path in reversed(stack) if self._kinds.get(path) is not None]
+        paths = [path for path in reversed(stack) if path in self._kinds]
         shifted = [path for path in paths[1:2] if isinstance(self._modules[path], ShiftedActivation)]
         return next(iter(shifted or paths), None)
 
@@ -209,12 +203,12 @@ class Layers:
 
     def _weight_owner(self, operation: Operation) -> str:
         """The module that runs and owns the weight, else the one that owns it; for a parameter alone, its name."""
-        if self._kinds[operation.module] == "weight":
+        if self._kinds.get(operation.module) == "weight":
             return self.names.canonical(operation.module)
         path, _, name = self.names.weight_of(operation.parameters).rpartition(".")
         if ".parametrizations." in f".{path}.":
             return f".{path}".partition(".parametrizations.")[0].removeprefix(".")
-        is_layer = self._kinds[path] == "weight" or isinstance(self._modules[path], nn.MultiheadAttention)
+        is_layer = self._kinds.get(path) == "weight" or isinstance(self._modules[path], nn.MultiheadAttention)
         return path if is_layer or "weight" in name else f"{path}:{name}"
 
     def _scale(self, operation: Operation) -> str:
@@ -233,7 +227,7 @@ class Layers:
         kind = run.layer.kind
         operations = [self.flow[index] for index in run.operations]
         parameters = [self.names.parameter(name) for operation in operations for name in operation.parameters]
-        factors = {name for operation in operations for name in operation.parameters if name not in operation.added}
+        factors = {name for operation in operations for name in operation.factors}
         shifts = [name for operation in operations for name in operation.added if name not in factors]
         gamma = gamma_of(operations) if kind in ("norm", "scale") else None
         if kind == "weight":

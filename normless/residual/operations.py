@@ -58,11 +58,9 @@ def leaves_unchanged(operation: Operation) -> bool:
     if operation.name in _DROPOUT:
         return not is_dropout(operation)
     neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}.get(operation.name)
-    numbers = [one for one in operation.arguments[:2] if isinstance(one, (int, float))]
-    return neutral is not None and len(operation.parents) == 1 and numbers == [neutral]
+    return neutral is not None and len(operation.parents) == 1 and operation.numbers == [neutral]
 
 
 def is_factor(operation: Operation) -> bool:
     """Whether it multiplies its only input by a number, or divides by one."""
-    is_number = isinstance((*operation.arguments, None, None)[1], (int, float))
-    return operation.name in {"mul", "div"} and len(operation.parents) == 1 and is_number
+    return operation.name in {"mul", "div"} and len(operation.parents) == 1 and bool(operation.numbers)

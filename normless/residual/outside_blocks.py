@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from normless.residual.blocks import Layer, ResidualBlock, Unresolved
+from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Unresolved
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import leaves_unchanged
@@ -25,17 +25,13 @@ class Outside:
     blocks: list[ResidualBlock]
     sums: list[Sum]
 
-    def place(
-        self, inside: set[LayerRun]
-    ) -> tuple[tuple[ResidualBlock, ...], tuple[Layer, ...], tuple[Layer, ...], tuple[Layer, ...]]:
-        """The blocks with their shared layers and those after their sums; the layers of stem, trunk and head.
+    def place(self, inside: set[LayerRun]) -> ResidualMap:
+        """The map of the blocks with their shared layers and those after their sums, and of stem, trunk and head.
 
         A layer belongs to the block in whose module it lies. Where that is both neighbours or none (all at the root),
         what reads the sum directly comes after it: an activation, or a norm that the branch does without (post-norm).
         """
-        stem: list[Layer] = []
-        trunk: list[Layer] = []
-        head: list[Layer] = []
+        stem, trunk, head = list[Layer](), list[Layer](), list[Layer]()
         blocks, sums, flow = self.blocks, self.sums, self.layers.flow
         fork = sums[0].fork if sums else len(flow.operations)
         for run in self.layers.runs:
@@ -52,7 +48,7 @@ class Outside:
                 first = run.operations[0]
                 in_stem = before < 0 and not (first > fork and flow.depends(first, fork))
                 (stem if in_stem else head if following == len(sums) else trunk).append(run.layer)
-        return tuple(blocks), tuple(stem), tuple(trunk), tuple(head)
+        return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
 
     def _is_shared(self, run: LayerRun, before: int, following: int) -> bool:
         blocks = self.blocks
@@ -84,14 +80,13 @@ class Outside:
     def _reads_sum(self, run: LayerRun, number: int) -> bool:
         """Whether a layer reads a block's sum itself, or what the block's own layers after the sum made of it."""
         flow = self.layers.flow
-        (at,) = flow[run.operations[0]].parents[:1]
-        while at != self.sums[number].at:
+        total, after = self.sums[number].at, self.blocks[number].after_sum
+
+        def passes(at: int) -> bool:
             owner = self.layers.owner.get(at)
-            owned = owner is not None and owner.layer in self.blocks[number].after_sum
-            if not (owned or leaves_unchanged(flow[at])) or not flow[at].parents:
-                return False
-            at = flow[at].parents[0]
-        return True
+            return at != total and (leaves_unchanged(flow[at]) or (owner is not None and owner.layer in after))
+
+        return flow.source(flow[run.operations[0]].parents[0], passes) == total
 
 
 def _module(block: ResidualBlock) -> str:

@@ -63,8 +63,7 @@ class SumFinder:
         """What an operation adds: two summands, or those stacked before a sum over the stack."""
         arguments = operation.arguments
         if operation.name in _ADDS:
-            terms = [argument.index for argument in arguments[:2] if isinstance(argument, Operand)]
-            terms = terms[::-1] if operation.name == "rsub" else terms
+            terms = operation.operands[:: -1 if operation.name == "rsub" else 1]
         elif operation.name in {"sum", "mean"} and isinstance(arguments[0], Operand):
             stack = self.flow[arguments[0].index]
             if stack.name != "stack" or not _reduces_stack(operation, stack):
@@ -105,7 +104,7 @@ class SumFinder:
             return False
         if inner is not None and start != fork and inner.skip == start:
             return False
-        return all(self.layers.kind(index) != "weight" for index in self.flow.between(fork, start))
+        return not self.layers.has_weight(self.flow.between(fork, start))
 
     def _residual(self, at: int, terms: list[int]) -> Sum | None:
         """The sum with its parts where these terms make it a residual one."""
@@ -142,18 +141,18 @@ class SumFinder:
     def _joined(self, at: int, terms: list[int]) -> list[tuple[int, int]]:
         """A fork for a skip path that a gate multiplies, as x · (1 - g(x)) + f(x) · g(x), or joined from several."""
         fork = self.flow.dominators[at]
-        if fork is None or not self.flow[fork].floating or not self._is_closed(self.flow.between(fork, at), at):
+        if fork is None or not self.flow[fork].floating or not self.flow.is_closed(self.flow.between(fork, at), at):
             return []
-        forks = []
         paths = {term: self.flow.between(fork, term) for term in terms}
-        if not any(self._has_weight([*main_path(self.layers, path, end)]) for end, path in paths.items()):
+        if not any(self.layers.has_weight(main_path(self.layers, path, end)) for end, path in paths.items()):
             # A sum of gated copies, x · g(x) + x · h(x), is a gate.
             return []
-        for term, path in paths.items():
-            joins = [self.flow[index] for index in path if len(self.layers.inputs(index)) > 1]
-            if all(join.name in _SKIP_JOINS for join in joins) and not any(index in self.sums for index in path):
-                forks.append((term, fork))
-        return forks
+
+        def skips(path: list[int]) -> bool:
+            joins = {self.flow[index].name for index in path if len(self.layers.inputs(index)) > 1}
+            return joins <= _SKIP_JOINS and self.sums.keys().isdisjoint(path)
+
+        return [(term, fork) for term, path in paths.items() if skips(path)]
 
     def _is_residual(self, candidate: Sum) -> bool:
         skip = self.flow.between(candidate.fork, candidate.skip)
@@ -164,7 +163,7 @@ class SumFinder:
             return False
         if self._feeds_softmax(candidate.at):
             return False
-        if not any(map(self._has_weight, paths)):
+        if not any(map(self.layers.has_weight, paths)):
             plain = all(leaves_unchanged(self.flow[index]) or self.layers.kind(index) == "scale" for index in skip)
             # Without weights a branch is a norm or a pooling, not an elementwise function.
             return plain and all(any(map(self._is_norm_or_pooling, path)) for path in paths)
@@ -173,7 +172,7 @@ class SumFinder:
     def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether the skip path only fits shapes: it is linear after its first weight layer, or read here alone."""
         kinds = [self.layers.kind(index) for index in skip]
-        if self._bends(skip) and not all(self._is_closed(path, candidate.at) for path in (skip, *paths)):
+        if self._bends(skip) and not all(self.flow.is_closed(path, candidate.at) for path in (skip, *paths)):
             return False
         gates = any(
             self.flow[one].name == "mul" and len(self.flow[one].parents) > 1 for path in paths for one in path
@@ -182,7 +181,7 @@ class SumFinder:
             self.merges.add(candidate.at)
         for path in paths:
             # A branch of whole blocks that is read elsewhere too, or no longer than the skip path, makes it a merge.
-            streams = any(index in self.sums for index in path) and not self._is_closed(path, candidate.at)
+            streams = any(index in self.sums for index in path) and not self.flow.is_closed(path, candidate.at)
             nonlinear = any(self.layers.kind(index) in ("norm", "activation") for index in path)
             more = not nonlinear or "activation" in kinds
             if streams or self.chain(path) < self.chain(skip) + more:
@@ -201,20 +200,17 @@ class SumFinder:
     def _is_parallel(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether all terms are linear and single layers, so that their sum is one layer too."""
         every = [skip, *paths]
-        if self.chain(skip) and all(self._has_weight(path) and self._is_linear(path, set()) for path in every):
+        if self.chain(skip) and all(self.layers.has_weight(path) and self._is_linear(path, set()) for path in every):
             return True
         if not all(self.chain(path) <= 1 and self._is_linear(path, BATCH_NORM | {"getitem"}) for path in every):
             return False
-        weights = sum(map(self._has_weight, every))
+        weights = sum(map(self.layers.has_weight, every))
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
         normalized = any(self.flow[index].name in BATCH_NORM for path in every for index in path)
         if all(leaves_unchanged(self.flow[index]) for index in skip):
             # Parts of one kernel; without norms x + W x is the simplest residual block.
             return convolutions >= 2 and normalized
         return weights >= 2 or (weights >= 1 and normalized)
-
-    def _has_weight(self, path: list[int]) -> bool:
-        return any(self.layers.kind(index) == "weight" for index in path)
 
     def _is_linear(self, path: list[int], names: set[str]) -> bool:
         """Whether a path has weight layers, sums of linear layers and operations of these names, and nothing else."""
@@ -236,12 +232,6 @@ class SumFinder:
             continues = any(self.layers.owner.get(parent) is run for parent in parents)
             depth[index] = max((depth[parent] for parent in parents), default=0) + (counts and not continues)
         return max(depth.values(), default=0)
-
-    def _is_closed(self, path: list[int], at: int) -> bool:
-        """Whether everything on a path goes into the sum and nowhere else."""
-        inside = {*path} - {at}
-        readers = {reader for index in inside for reader in self.flow.consumers[index]}
-        return inside.isdisjoint(self.flow.outputs) and readers <= inside | {at}
 
     def _feeds_softmax(self, at: int) -> bool:
         """Whether a sum only makes attention logits: every path from it reaches a softmax before the next weights."""
@@ -288,32 +278,22 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
     if operation.name in ATTENTION:
         return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
     if operation.name in {"matmul", "bmm", "einsum", "mul"} and len(operation.parents) == 2:
-        weights, values = operation.parents
-        if operation.name == "mul":
-            for value, factor in ((weights, values), (values, weights)):
-                if _gates(layers, value, factor):
-                    return (value,)
-        elif _comes_from_softmax(flow, weights):
-            return (values,)
-        elif _comes_from_softmax(flow, values):
-            return (weights,)
+        for factor, value in (operation.parents, operation.parents[::-1]):
+            if _gates(layers, value, factor) if operation.name == "mul" else _comes_from_softmax(flow, factor):
+                return (value,)
     return operation.parents
 
 
 def _gates(layers: Layers, value: int, factor: int) -> bool:
     """Whether a factor is computed by weights from the very value that it multiplies, an activation and no mask."""
     flow = layers.flow
-    while leaves_unchanged(flow[value]):
-        (value,) = flow[value].parents
-    if not any(layers.kind(index) == "weight" for index in flow.between(value, factor)):
-        return False
-    return any(layers.kind(index) == "weight" and flow.depends(value, index) for index in range(value + 1))
+    value = flow.source(value, lambda at: leaves_unchanged(flow[at]))
+    before = (index for index in range(value + 1) if flow.depends(value, index))
+    return layers.has_weight(flow.between(value, factor)) and layers.has_weight(before)
 
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
-    while flow[index].name not in SOFTMAX:
-        operation = flow[index]
-        if len(operation.parents) != 1 or not (leaves_unchanged(operation) or operation.name in _AFTER_SOFTMAX):
-            return False
-        (index,) = operation.parents
-    return True
+    def passes(at: int) -> bool:
+        return len(flow[at].parents) == 1 and (leaves_unchanged(flow[at]) or flow[at].name in _AFTER_SOFTMAX)
+
+    return flow[flow.source(index, passes)].name in SOFTMAX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,6 @@ from torch import nn
 
 from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
-from normless.residual.graph import Operand
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outside_blocks import Outside, find_unresolved
@@ -63,18 +62,14 @@ class _Tracer:
             for run in set(self.layers.along(block.branch)) - block.main:
                 run.layer = replace(run.layer, gating=True)
         inside = {run for block in outer for run in self.layers.along([*block.branch, *block.skip])}
-        self._levels = self._levels_of(one.sum for block in outer for one in block.walk())
+        # For every sum the number of sums in series up to it, itself included.
+        self._levels: dict[int, int] = {}
+        for at, total in sorted(self.finder.sums.items()):
+            before = (level for one, level in self._levels.items() if self.flow.depends(total.fork, one))
+            self._levels[at] = 1 + max(before, default=0)
         mapped = [self._block(block, names) for block in outer]
-        parts = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
-        return ResidualMap(*parts, unresolved=find_unresolved(self.finder), flow=self.flow)
-
-    def _levels_of(self, sums: Iterable[Sum]) -> dict[int, int]:
-        """For every sum the number of sums in series up to it, itself included."""
-        levels: dict[int, int] = {}
-        for total in sorted(sums, key=lambda one: one.at):
-            before = (level for at, level in levels.items() if self.flow.depends(total.fork, at))
-            levels[total.at] = 1 + max(before, default=0)
-        return levels
+        whole = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
+        return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow)
 
     def _paths(self, total: Sum) -> _Block:
         between = self.flow.between
@@ -107,14 +102,11 @@ class _Tracer:
             inputs -= shared
         # What the fork itself comes from is before the block.
         inputs = {index for index in inputs if not self.flow.depends(fork, index)}
-        weights = [index for index in inputs if self.layers.kind(index) == "weight"]
-        return {index for index in inputs if any(self.flow.depends(index, weight) for weight in weights)}
+        return {one for one in inputs if self.layers.has_weight(at for at in inputs if self.flow.depends(one, at))}
 
     def _block(self, block: _Block, names: dict[int, str]) -> ResidualBlock:
         branches = [self._layers_on(path) for path in block.branches]
         layers = self._layers_on(block.branch)
-        chain = max(self.finder.chain(path, block.main) for path in block.branches)
-        weights = sum(layer.kind == "weight" for layer in layers)
         return ResidualBlock(
             name=names[block.sum.at],
             branch_layers=layers,
@@ -124,7 +116,7 @@ class _Tracer:
             sum=self._sum_module(block.sum.at),
             parallel=tuple(branches) if len(branches) > 1 else (),
             inner=tuple(self._block(inner, names) for inner in block.inner),
-            chain=None if chain == weights else chain,
+            chain=max(self.finder.chain(path, block.main) for path in block.branches),
             sites=self._sites(block.sum),
             ends=tuple(map(self._linear_end, block.sum.branches, block.branches)),
             last_weights=tuple(map(self._last_weights, block.sum.branches, block.branches)),
@@ -136,16 +128,16 @@ class _Tracer:
 
     def _linear_end(self, end: int, path: list[int]) -> Layer | None:
         """The last layer of a branch where only factors and changes of layout lie between it and the sum."""
-        while end in path:
-            run = self.layers.owner.get(end)
-            if run is not None and run.layer.kind not in ("scale", "dropout"):
-                return run.layer
-            step = self.flow[end]
-            passes = run is not None or leaves_unchanged(step) or is_factor(step) or self._sum_module(end) is not None
-            if not passes or len(step.parents) != 1:
-                return None
-            (end,) = step.parents
-        return None
+
+        def passes(at: int) -> bool:
+            step, kind = self.flow[at], self.layers.kind(at)
+            if kind is None:
+                kind = "scale" if leaves_unchanged(step) or is_factor(step) or self._sum_module(at) else None
+            return at in path and kind in ("scale", "dropout") and len(step.parents) == 1
+
+        end = self.flow.source(end, passes)
+        run = self.layers.owner.get(end) if end in path else None
+        return run.layer if run is not None and run.layer.kind not in ("scale", "dropout") else None
 
     def _last_weights(self, end: int, path: list[int]) -> tuple[Layer, ...]:
         """The weight layers that a branch ends in: several where it concatenates or adds what they return."""
@@ -166,7 +158,7 @@ class _Tracer:
         at = total.at
         while at != total.skip:
             operation = self.flow[at]
-            terms = [argument.index for argument in operation.arguments[:2] if isinstance(argument, Operand)]
+            terms = operation.operands
             others = [term for term in terms if term not in total.branches]
             ahead = [total.skip] if total.skip in others else others
             if operation.name != "add" or len(terms) != 2 or len(ahead) != 1 or self._sum_module(at) is not None:
@@ -184,8 +176,7 @@ class _Tracer:
             (end,) = self.flow[end].parents
             layers = tuple(layer for layer in layers if layer.path != sum_module)
         run = self.layers.owner.get(end)
-        last = None if run is None else run.layer
-        return last in layers[-1:] and self.layers.kind(end) in ("weight", "norm", "activation")
+        return run is not None and run.layer in layers[-1:] and run.layer.kind in ("weight", "norm", "activation")
 
     def _sum_module(self, index: int) -> str | None:
         path = self.flow[index].module
