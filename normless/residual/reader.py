@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import is_dataclass
@@ -86,7 +87,12 @@ def _reads_number(node: Node) -> bool:
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Undo side effects of a traced forward pass: attributes it sets, random numbers it draws, fused attention."""
     attributes = {module: dict(vars(module)) for module in model.modules()}
-    holders = (value for own in attributes.values() for value in own.values() if type(value) in (dict, list, set))
+    holders = (
+        value
+        for own in attributes.values()
+        for value in own.values()
+        if type(value) in (dict, OrderedDict, list, set)
+    )
     contents = [(holder, holder.copy()) for holder in holders]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
     try:

@@ -306,3 +306,26 @@ def test_what_is_written_into_a_new_tensor_is_read_from_it() -> None:
     x = torch.stack([images[0], F.pad(images[1], (0, 3, 0, 2))])
     y = model.stem(x)
     torch.testing.assert_close(net(*images), y + model.f(y))
+
+
+class HooksItself(nn.Module):
+    """Installs a hook in its first forward pass, as transformers does to collect hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.is_hooked = nn.Linear(WIDTH, WIDTH), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        if not self.is_hooked:
+            self.f.register_forward_hook(lambda module, inputs, output: self.seen.append(output))
+            self.is_hooked = True
+        self.seen = seen
+        x = x + self.f(x)
+        return x * len(seen)
+
+
+def test_hooks_that_a_network_installs_itself_are_installed_once() -> None:
+    model, x = HooksItself(), torch.randn(2, WIDTH)
+    assert residual_map(model, x).depth == 1
+    torch.testing.assert_close(model(x), x + model.f(x))

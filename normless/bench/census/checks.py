@@ -112,8 +112,8 @@ def changed(model: nn.Module, names: set[str]) -> Iterator[int]:
                 one.copy_(before[key])
 
 
-def inert(closed: nn.Module, opened: nn.Module, given: Given, mapped: ResidualMap) -> str:
-    """With α = 0 the weights of branches must not matter, and with α = 1 they must.
+def inert(closed: nn.Module, opened: nn.Module, original: nn.Module, given: Given, mapped: ResidualMap) -> str:
+    """With α = 0 the weights of branches must not matter, and with α = 1 they must if they do in the original.
 
     Where something else reads what a branch has computed halfway, as in a WaveNet, only the layers at the ends of
     branches are asked.
@@ -127,7 +127,10 @@ def inert(closed: nn.Module, opened: nn.Module, given: Given, mapped: ResidualMa
         effect = _effect(closed, given, names)
     if effect is None or effect > 0:
         return f"with α = 0 branch weights change the output by {effect or float('nan'):.1e}"
-    return "" if _effect(opened, given, names) else "with α = 1 branch weights do not change the output"
+    # A classifier that starts at zero hides them.
+    if _effect(opened, given, names) or not _effect(original, given, names):
+        return ""
+    return "with α = 1 branch weights do not change the output"
 
 
 def _effect(model: nn.Module, given: Given, names: set[str]) -> float | None:

@@ -206,7 +206,8 @@ class _Examination:
         if closed is not None:
             inner = getattr(mapped, "without_global_skips", lambda: mapped)()
             zero = deepcopy(closed).to(self.dtype)
-            self._check("inert", lambda: checks.inert(zero, exact, self.exact, inner))
+            plain = deepcopy(self.model).to(self.dtype)
+            self._check("inert", lambda: checks.inert(zero, exact, plain, self.exact, inner))
         self._check("as_none", lambda: self._as_none(mapped))
 
     def _norms_left(self, opened: nn.Module) -> str:
