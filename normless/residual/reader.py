@@ -70,7 +70,7 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
                     # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
                     with functorch_config.patch(fake_tensor_propagate_real_tensors=True):
                         program = export(model, inputs, dict(kwargs), strict=False)
-                    if any(map(_reads_number, program.graph.nodes)):
+                    if _reads_activations(program):
                         raise
                     program.graph_module.meta[_FOLLOWS_VALUES] = True
                     return program
@@ -78,9 +78,17 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         raise UnresolvedStructureError(_explanation(model, error)) from error
 
 
-def _reads_number(node: Node) -> bool:
-    """Whether a node takes a floating-point number out of a tensor."""
-    return node.target in _READS and node.all_input_nodes[0].meta["val"].is_floating_point()
+def _reads_activations(program: ExportedProgram) -> bool:
+    """Whether a number or a truth value is taken out of a tensor that depends on floating-point inputs."""
+    depends: set[Node] = set()
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        is_input = node.name in program.graph_signature.user_inputs and isinstance(value, Tensor)
+        if (is_input and value.is_floating_point()) or not depends.isdisjoint(node.all_input_nodes):
+            depends.add(node)
+            if node.target in _READS:
+                return True
+    return False
 
 
 @contextmanager

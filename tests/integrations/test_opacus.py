@@ -122,7 +122,7 @@ def test_residual_sums(size: int, factors: tuple[float, float, float]) -> None:
 def test_a_norm_behind_a_multiplied_sum_is_refused() -> None:
     total = ResidualSum()
     total.multiplier, total.norm_total = nn.Parameter(torch.ones(1)), nn.GroupNorm(1, 4)
-    with pytest.raises(NotImplementedError, match="a norm after it"):
+    with pytest.raises(NotImplementedError, match="a norm inside"):
         assert_per_example(total, *torch.randn(2, 3, 4, 5, 5, dtype=torch.float64))
 
 

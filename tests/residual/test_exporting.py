@@ -96,12 +96,20 @@ class Branching(nn.Module):
         return x if float(x.sum()) > 0 else -x
 
 
-def test_a_network_that_cannot_be_exported_names_the_module_and_says_what_to_do() -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.ReLU(), Branching()))
+class BranchingOnTruth(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if (x.argmax(1) == 0).any() else -x
+
+
+@pytest.mark.parametrize("branching", [Branching, BranchingOnTruth])
+def test_a_network_that_cannot_be_exported_names_the_module_and_says_what_to_do(branching: type[nn.Module]) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.ReLU(), branching()))
     with pytest.raises(UnresolvedStructureError) as caught:
         residual_map(model, torch.ones(2, WIDTH))
     message = str(caught.value)
-    assert message.startswith("torch.export could not trace this Sequential: it stopped in 1.1, a Branching (line ")
+    assert message.startswith(
+        f"torch.export could not trace this Sequential: it stopped in 1.1, a {branching.__name__} (line "
+    )
     assert "test_exporting.py" in message
     assert "torch.where" in message
     assert len(message) < 1000
