@@ -79,15 +79,18 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _reads_activations(program: ExportedProgram) -> bool:
-    """Whether a number or a truth value is taken out of a tensor that depends on floating-point inputs."""
-    depends: set[Node] = set()
+    """Whether a number or a truth value is taken out of a tensor that descends from activations."""
+    inputs: set[Node] = set()
+    activations: set[Node] = set()
     for node in program.graph.nodes:
-        value = node.meta.get("val")
-        is_input = node.name in program.graph_signature.user_inputs and isinstance(value, Tensor)
-        if (is_input and value.is_floating_point()) or not depends.isdisjoint(node.all_input_nodes):
-            depends.add(node)
-            if node.target in _READS:
-                return True
+        if node.name in program.graph_signature.user_inputs or not inputs.isdisjoint(node.all_input_nodes):
+            inputs.add(node)
+            value = node.meta.get("val")
+            is_floating = isinstance(value, Tensor) and value.is_floating_point()
+            if is_floating or not activations.isdisjoint(node.all_input_nodes):
+                activations.add(node)
+                if node.target in _READS:
+                    return True
     return False
 
 

@@ -116,6 +116,12 @@ def test_a_network_that_cannot_be_exported_names_the_module_and_says_what_to_do(
     assert "forward" not in vars(model)
 
 
+def test_a_branch_on_activations_of_tokens_is_refused() -> None:
+    model = nn.Sequential(nn.Embedding(5, WIDTH), BranchingOnTruth())
+    with pytest.raises(UnresolvedStructureError, match="depends on the values of a tensor"):
+        residual_map(model, torch.tensor([1, 2, 3]))
+
+
 def test_inputs_that_do_not_fit_are_told_apart_from_networks_that_cannot_be_traced() -> None:
     with pytest.raises(UnresolvedStructureError, match=r"it stopped in conv1, a Conv2d .*Check that forward takes"):
         residual_map(torchvision.models.resnet18(), torch.zeros(1, 5, 64, 64))
