@@ -91,5 +91,5 @@ def test_an_update_that_overflows_is_larger_than_any_other() -> None:
 def test_bounds_that_say_nothing_decide_nothing() -> None:
     below = pd.DataFrame({"loss": [1.0], "entropy": [2.0], "inner_product": [-1.0], "input_norm": [1.0]})
     rows = below.assign(bound=-1.0, gradient_norm=0.0)
-    verdicts = [one.verdict for one in _theorem_1((rows, rows.assign(loss=1.0), 10))]
+    verdicts = [one.verdict for one in stated(_theorem_1((rows, rows.assign(loss=1.0), 10)))]
     assert verdicts[:2] == ["holds", "inconclusive"]
