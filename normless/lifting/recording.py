@@ -130,7 +130,6 @@ class _Recorder(TorchFunctionMode):
 
 def running_place(function: Any) -> Place | None:
     """The expression that runs now and calls a function, as seen from the innermost method of a module around it."""
-
     place = _seen_from(_place(None, sys._getframe(2))[0], lambda routine: routine.is_final)
     return place and replace(place, is_method=_is_method(function))
 

@@ -137,7 +137,7 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
 
 
 def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
-    """A block around it has a skip path of its own."""
+    """Whether paths that may each be a branch or the skip path meet outside every block; in one they are branches."""
     around = (finder.flow.between(total.fork, total.at) for total in finder.sums.values())
     return index in finder.merges - finder.sums.keys() and not any(index in inside for inside in around)
 

@@ -212,7 +212,6 @@ class _Reader:
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
         for node in program.graph.nodes:
             if node.op == "call_function":
-                self.flow.called.update(modules_around(node))
                 self._call(node)
             elif node.op == "output":
                 self.flow.outputs = frozenset(self.index[end] for end in node.all_input_nodes if end in self.index)
@@ -264,6 +263,7 @@ class _Reader:
         return True
 
     def _call(self, node: Node) -> None:
+        self.flow.called.update(modules_around(node))
         if self._region(node):
             return
         if node.target is getitem and node.args[0] in self.results:
