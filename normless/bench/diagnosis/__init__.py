@@ -1,0 +1,1 @@
+"""`normless bench diagnose`: diagnoses of networks whose fault is known."""
