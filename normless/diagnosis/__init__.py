@@ -4,6 +4,6 @@ from normless.diagnosis.diagnose import Diagnosis as Diagnosis
 from normless.diagnosis.diagnose import Treatment as Treatment
 from normless.diagnosis.diagnose import diagnose as diagnose
 from normless.diagnosis.diagnose import treat as treat
-from normless.diagnosis.examination import Check as Check
-from normless.diagnosis.examination import Cure as Cure
-from normless.diagnosis.examination import Finding as Finding
+from normless.diagnosis.findings import Check as Check
+from normless.diagnosis.findings import Cure as Cure
+from normless.diagnosis.findings import Finding as Finding

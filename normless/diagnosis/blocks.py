@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from math import log2, log10
+from math import log, log2, log10, nan
 
 import numpy as np
 import torch
 
-from normless.diagnosis.examination import Check, Examination
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Check, finding
 from normless.probes import probe
 
 SIGNAL, GRADIENT, BRANCHES = "signal along the skip path", "gradient along the skip path", "branches"
+CLASSES = "classes"
+# One class predicted for nine examples in ten, the target of half of them at most, at twice the loss of guessing.
+PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 # The signal of normalized networks grows with the number n of blocks; growth up to 16 n is no finding.
 SIGNAL_MARGIN = 16.0
 # With norms on the branches the gradient's norm changes with the root of the number of blocks.
@@ -32,7 +36,7 @@ def check_growth(e: Examination) -> Check:
         first = int(np.isfinite(moments).argmin())
         block, before = max(first, 1), float(moments[first - 1]) if first else float("nan")
         evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
-        return Check(SIGNAL, "not finite", (e.finding("overflow", 1.0, [names[block - 1]], evidence),))
+        return Check(SIGNAL, "not finite", (finding("overflow", 1.0, [names[block - 1]], evidence),))
     if not moments.all():
         return Check(SIGNAL, f"zero after {names[max(int(moments.astype(bool).argmin()) - 1, 0)]}")
     summary = (
@@ -57,7 +61,7 @@ def check_growth(e: Examination) -> Check:
             if np.isfinite(predicted):
                 evidence["predicted_behind"] = float(predicted)
         kind = "growing_variance" if grows else "fading_signal"
-        return Check(SIGNAL, summary, (e.finding(kind, severity, where, evidence),))
+        return Check(SIGNAL, summary, (finding(kind, severity, where, evidence),))
     return Check(SIGNAL, summary)
 
 
@@ -95,12 +99,43 @@ def check_backward(e: Examination) -> Check:
         "norm_behind_last": float(norms[-1]),
     }
     kind = "exploding_gradient" if explodes else "vanishing_gradient"
-    return Check(GRADIENT, summary, (e.finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence),))
+    return Check(GRADIENT, summary, (finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence),))
+
+
+def check_classes(e: Examination) -> Check:
+    """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
+    table, loss = e.measured.logits, e.measured.loss
+    if len(table) < 2 or not table["target_share"].notna().all():
+        return Check(CLASSES, "the targets are not indices of several classes", asked=False)
+    guessing = log(len(table))
+    favoured = table[table["favoured"]].iloc[0]
+    index = int(favoured["class"])
+    predicted, true = float(favoured["predicted_share"]), float(favoured["target_share"])
+    summary = (
+        f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class "
+        f"{index} is predicted for {predicted:.0%} of the examples"
+    )
+    if not (predicted >= PREDICTED and true <= TRUE and loss > TIMES_GUESSING * guessing):
+        return Check(CLASSES, summary)
+    energy = (table["bias_gradient"] ** 2).sum()
+    share = float(favoured["bias_gradient"] ** 2 / energy) if energy else nan
+    evidence = {
+        "class": index,
+        "predicted_share": predicted,
+        "target_share": true,
+        "share_of_squared_logit_gradient": share,
+        "agreement_of_its_gradients": float(favoured["agreement"]),
+        "loss": loss,
+        "loss_of_guessing": guessing,
+    }
+    severity, where = min(0.7, 0.4 + (loss - guessing) / (10 * guessing)), [*filter(None, [e.classifier])]
+    finding = finding("dominant_class", severity, where, evidence)
+    return Check(CLASSES, summary, (finding,))
 
 
 def check_branches(e: Examination) -> Check:
     """Look for branches without output and gradients, and for multipliers that stayed near zero in training."""
-    if not e.map.blocks:
+    if not e.blocks:
         return Check(BRANCHES, "there is no residual block", asked=False)
     names = _branch_parameters(e)
     table = e.measured.signal
@@ -114,16 +149,16 @@ def check_branches(e: Examination) -> Check:
     findings = []
     if dead:
         parameters = len(names[dead[0]])
-        evidence = {"dead": len(dead), "blocks": e.map.depth, "parameters_without_gradient": parameters}
+        evidence = {"dead": len(dead), "blocks": e.depth, "parameters_without_gradient": parameters}
         kind = "stuck_multiplier" if multipliers.get(dead[0]) == 0 else "dead_branch"
-        findings.append(e.finding(kind, 0.5 + 0.4 * len(dead) / e.map.depth, dead, evidence))
+        findings.append(finding(kind, 0.5 + 0.4 * len(dead) / e.depth, dead, evidence))
     trained = {block: value for block, value in multipliers.items() if block not in dead}
     median = sorted(trained.values())[len(trained) // 2] if trained else 0.0
     closed = tuple(block for block, value in trained.items() if value < UNUSED * median)
     if closed:
         severity, first = 0.2 + 0.3 * len(closed) / len(trained), trained[closed[0]]
         sizes = {"closed": len(closed), "multiplier": first, "median_multiplier": median}
-        findings.append(e.finding("branch_never_grew", severity, closed, sizes, multipliers=len(trained)))
+        findings.append(finding("branch_never_grew", severity, closed, sizes, multipliers=len(trained)))
     return Check(BRANCHES, f"{len(names)} blocks, {len(silent)} with a branch that is zero so far", tuple(findings))
 
 
@@ -131,7 +166,7 @@ def _branch_parameters(e: Examination) -> dict[str, list[str]]:
     """The trainable parameters of every block's branch, including a multiplier in its sum."""
     trainable = {name for name, parameter in e.model.named_parameters() if parameter.requires_grad}
     parameters = {}
-    for block in e.map.blocks:
+    for block in e.blocks:
         names = [name for layer in block.branch_layers for name in layer.parameters]
         if block.sum is not None:
             names += [f"{block.sum}.{name}" for name, _ in e.model.get_submodule(block.sum).named_parameters()]
@@ -143,9 +178,9 @@ def _gradients(e: Examination) -> dict[str, float]:
     """Norms of the parameters' gradients, with a random classifier where a zero one stops them all."""
     table = e.measured.gradients
     sums = e.measured.backward["gradient_norm"].dropna()
-    if e.map.classifier is not None and not sums.empty and sums.iloc[-1] == 0:
+    if e.classifier is not None and not sums.empty and sums.iloc[-1] == 0:
         copied = deepcopy(e.model)
-        weight = copied.get_submodule(e.map.classifier).get_parameter("weight")
+        weight = copied.get_submodule(e.classifier).get_parameter("weight")
         with torch.no_grad():
             weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
         table = probe(copied, (e.inputs, e.targets), ["gradients"], loss=e.loss, residual_map=e.map).gradients

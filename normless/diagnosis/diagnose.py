@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any
 
@@ -13,70 +14,131 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.conversion import convert
-from normless.diagnosis.batch import BatchNormSizes, check_classes, check_statistics
-from normless.diagnosis.blocks import check_backward, check_branches, check_growth
-from normless.diagnosis.examination import Check, Examination, Finding
-from normless.diagnosis.optimizer import check_first_steps, check_optimizer
+from normless.diagnosis.blocks import check_backward, check_branches, check_classes, check_growth
+from normless.diagnosis.cures import optimizer_like, with_tried_cures
+from normless.diagnosis.data import check_inputs, check_targets, tensors
+from normless.diagnosis.examination import Examination, pass_through
+from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.layers import (
+    check_first_layer,
+    check_layer_gradients,
+    check_layers,
+    check_nonlinearity,
+    check_units,
+)
+from normless.diagnosis.modes import check_examples, check_modes, check_norms, check_statistics
+from normless.diagnosis.optimizer import check_optimizer
+from normless.diagnosis.outputs import check_dependence, check_last_activation
+from normless.diagnosis.reach import check_reach
+from normless.diagnosis.trial import check_trial
+from normless.errors import NormlessError
 from normless.probes import Loss, probe, split_batch
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
 PROBES = ("signal", "backward", "logits", "gradients")
-CHECKS = (check_growth, check_backward, check_classes, check_statistics, check_branches, check_optimizer)
+# Of one recorded pass, and of the map.
+OF_PASS = (
+    check_reach,
+    check_last_activation,
+    check_dependence,
+    check_modes,
+    check_norms,
+    check_statistics,
+    check_examples,
+    check_layers,
+    check_layer_gradients,
+    check_units,
+    check_nonlinearity,
+    check_first_layer,
+)
+OF_MAP = (check_growth, check_backward, check_classes, check_branches)
 _WIDTH = 110
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Every check of a network with its measurement and findings, and the parts that could not be observed."""
+    """Every check of a network with its measurement and findings, and what could not be looked at."""
 
     checks: tuple[Check, ...]
     missed: tuple[Unresolved, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, the most severe first."""
-        findings = [finding for check in self.checks for finding in check.findings]
-        return tuple(sorted(findings, key=lambda finding: -finding.severity))
+        """What keeps the network from training, the most severe first."""
+        return tuple(one for one in self._ranked() if not one.advice)
+
+    @property
+    def advice(self) -> tuple[Finding, ...]:
+        """What would be better and keeps no network from training, as which γ to decay."""
+        return tuple(one for one in self._ranked() if one.advice)
+
+    def _ranked(self) -> list[Finding]:
+        return sorted((one for check in self.checks for one in check.findings), key=lambda one: -one.severity)
 
     @property
     def healthy(self) -> bool:
-        """Whether there are no findings."""
+        """Whether there are no findings; advice is none."""
         return not self.findings
 
     @property
     def scheme(self) -> str | None:
-        """The first scheme of the most severe finding that a scheme repairs; None if there is none."""
-        return next((finding.cure.schemes[0] for finding in self.findings if finding.cure.schemes), None)
+        """The best scheme of the most severe finding that a scheme repairs; None if there is none."""
+        return next((one.cure.schemes[0] for one in self.findings if one.cure.schemes), None)
+
+    @property
+    def verdict(self) -> str:
+        """One line: why it does not train and what to try, or what was looked at and is fine."""
+        if self.findings:
+            first = self.findings[0]
+            return f"{first.title} Try: {first.cure.words}."
+        asked = sum(check.asked for check in self.checks)
+        rest = [check.name for check in self.checks if not check.asked]
+        return f"Nothing was seen that keeps it from training: {asked} checks" + (
+            f"; not looked at: {', '.join(rest)}." if rest else "."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The diagnosis as data ready for JSON."""
         return {
             "healthy": self.healthy,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "checks": [{"name": check.name, "summary": check.summary, "asked": check.asked} for check in self.checks],
-            "missed": [{"path": item.path, "reason": item.reason} for item in self.missed],
+            "verdict": self.verdict,
+            "scheme": self.scheme,
+            "checks": [{"name": one.name, "summary": one.summary, "verdict": one.verdict} for one in self.checks],
+            "findings": [one.to_dict() for one in self.findings],
+            "advice": [one.to_dict() for one in self.advice],
+            "missed": [{"path": one.path, "reason": one.reason} for one in self.missed],
         }
 
     def __str__(self) -> str:
-        words = "nothing wrong was found" if self.healthy else f"{len(self.findings)} findings, the most severe first"
-        parts = [f"{words}; checked:", *(f"  {check.name}: {check.summary}" for check in self.checks)]
-        for number, finding in enumerate(self.findings, 1):
-            evidence = (
-                f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-                for name, value in finding.evidence.items()
-            )
-            schemes = f" [{', '.join(finding.cure.schemes)}]" if finding.cure.schemes else ""
-            lines = (
-                f"{number}. {finding.title}",
-                f"   evidence: {', '.join(evidence)}",
-                f"   theory: {finding.theory}",
-                f"   cure: {finding.cure.words}{schemes}",
-            )
-            parts += ["", *(fill(line, _WIDTH, subsequent_indent="   ") for line in lines)]
+        return self.report()
+
+    def report(self, *, why: bool = True) -> str:
+        """The verdict, the findings, with `why` the theory of each, and what was and was not looked at."""
+        parts = [fill(self.verdict, _WIDTH)]
+        for number, one in enumerate(self.findings, 1):
+            parts += ["", *_lines(f"{number}. ", one, why)]
+        if self.advice:
+            parts += ["", "advice (it trains without):"]
+            parts += [line for one in self.advice for line in _lines("- ", one, why)]
+        for title, asked in (("looked at:", True), ("not looked at:", False)):
+            checks = [check for check in self.checks if check.asked is asked]
+            parts += ["", title, *(f"  {check.name}: {check.summary}" for check in checks)] if checks else []
         if self.missed:
             parts += ["", f"not seen: {', '.join(map(str, self.missed[:3]))}{', …' * (len(self.missed) > 3)}"]
         return "\n".join(parts)
+
+
+def _lines(mark: str, one: Finding, why: bool) -> Iterator[str]:
+    """A finding, wrapped."""
+    evidence = (
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in one.evidence.items()
+    )
+    schemes = f" [{', '.join(one.cure.schemes)}]" if one.cure.schemes else ""
+    lines = [mark + one.title, f"   evidence: {', '.join(evidence)}"] if one.evidence else [mark + one.title]
+    lines += [f"   theory: {one.theory}"] if why else []
+    for line in (*lines, f"   cure: {one.cure.words}{schemes}"):
+        yield fill(line, _WIDTH, subsequent_indent="   ")
 
 
 def diagnose(
@@ -86,28 +148,69 @@ def diagnose(
     loss: Loss = F.cross_entropy,
     optimizer: Optimizer | None = None,
     residual_map: ResidualMap | None = None,
-    trial_steps: int = 5,
+    trial_steps: int = 20,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode.
 
-    The network and the optimizer are unchanged; trial steps are made on copies.
+    The network and the optimizer are unchanged; trial steps are made on copies. Schemes are cures only if a converted
+    copy lowers the loss in such steps, with the optimizer's class or SGD, at one of several rates.
 
     Args:
         batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
             arguments.
-        optimizer: to train it with; without one, weight decay and first steps are not checked.
-        residual_map: the network's map; computed if None.
+        optimizer: to train it with; without one, weight decay and learning rate are not checked.
+        residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
+        trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and cures are only proposed.
 
     Raises:
-        ValueError: the batch is no pair, or no gradient can be measured.
-        UnresolvedStructureError: the network must be traced and cannot be.
+        ValueError: the batch is no pair.
+        Exception: the network does not run on the inputs, or the loss fails for another reason than the targets.
     """
     inputs, targets = split_batch(batch)
-    residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
-    measured = probe(model, batch, (*PROBES, BatchNormSizes()), loss=loss, residual_map=residual_map)
-    examination = Examination(model, residual_map, inputs, targets, loss, optimizer, measured)
-    checks = [check(examination) for check in CHECKS]
-    return Diagnosis((*checks, check_first_steps(examination, trial_steps)), measured.missed)
+    examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
+    checks: list[Check] = []
+    for check in _checks(examination, trial_steps):
+        checks.append(check)
+        if check.blocks:
+            checks.append(Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False))
+            return Diagnosis(tuple(checks), ())
+    measured = examination._measured
+    if trial_steps:
+        cured = iter(with_tried_cures(examination, [one for check in checks for one in check.findings], trial_steps))
+        checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
+    return Diagnosis(tuple(checks), () if measured is None else measured.missed)
+
+
+def _checks(e: Examination, steps: int) -> Iterator[Check]:
+    """All checks, in the order of what they need: the batch, a pass, a map, steps."""
+    yield check_inputs(e)
+    try:
+        e._passed = pass_through(e.model, e.inputs, e.targets, e.loss)
+    except RuntimeError as error:
+        integers = [one for one in tensors(e.inputs) if not one.is_floating_point()]
+        if not integers or "type" not in str(error):
+            raise
+        evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": str(error).splitlines()[0]}
+        yield Check("types", "the network takes floats", (finding("integer_inputs", 1.0, (), evidence),), blocks=True)
+        return
+    yield check_targets(e)
+    try:
+        e.map = e.map or find_residual_map(e.model, example_inputs=e.inputs)
+    except NormlessError as error:
+        e.unmapped = str(error)
+    for check in OF_PASS:
+        yield check(e)
+    if e.map is None:
+        yield Check("residual blocks", f"the network has no residual map: {e.unmapped}", asked=False)
+    elif any(gradient is not None for gradient in e.passed.gradients.values()):
+        e._measured = probe(e.model, (e.inputs, e.targets), PROBES, loss=e.loss, residual_map=e.map)
+        for on_map in OF_MAP:
+            yield on_map(e)
+    else:
+        yield Check("residual blocks", "there is no gradient to measure", asked=False)
+    yield check_optimizer(e)
+    if any(gradient for gradient in e.passed.gradients.values()):
+        yield check_trial(e, steps)
 
 
 @dataclass(frozen=True)
@@ -139,11 +242,13 @@ def treat(
     scheme: str | None = None,
     original: nn.Module | None = None,
     loss: Loss = F.cross_entropy,
+    optimizer: Optimizer | None = None,
 ) -> Treatment | None:
     """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
 
     Args:
         model, batch, loss: as in `diagnose`.
+        optimizer: that of the first diagnosis; the result is diagnosed with one of its class, settings and rate.
         diagnosis: of the network; made here if None.
         scheme: replaces the proposed one.
         original: the network before its conversion if `model` carries a scheme; it is converted instead.
@@ -155,10 +260,11 @@ def treat(
         AlreadyConvertedError: the network carries a scheme and no original was given.
         UnsupportedEditError: the scheme does not fit the network.
     """
-    before = diagnose(model, batch, loss=loss) if diagnosis is None else diagnosis
+    before = diagnose(model, batch, loss=loss, optimizer=optimizer) if diagnosis is None else diagnosis
     chosen = before.scheme if scheme is None else scheme
     if chosen is None:
         return None
     positional, named = arguments_of(split_batch(batch)[0])
     network = convert(model if original is None else original, chosen, *positional, **named)
-    return Treatment(chosen, network, before, diagnose(network, batch, loss=loss))
+    again = None if optimizer is None else optimizer_like(optimizer, network)
+    return Treatment(chosen, network, before, diagnose(network, batch, loss=loss, optimizer=again))

@@ -1,137 +1,117 @@
-"""What the checks of a diagnosis read, and what they give: findings and their cures."""
+"""What the checks of a diagnosis read: the arguments, one recorded pass, and the measurements by the residual map."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import pandas as pd
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.arguments import arguments_of
-from normless.conversion import plan, scheme_of
-from normless.errors import NormlessError
-from normless.output import jsonable
-from normless.probes import Loss, Measurements
-from normless.residual import ResidualMap
-
-_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
-# Of a network with norms after its sums.
-_AFTER_NORMS = "schemes_after_norms"
+from normless.diagnosis.tape import Event, recorded
+from normless.probes import Loss, Measurements, compute_logits, preserve_state
+from normless.residual import ResidualBlock, ResidualMap
 
 
 @dataclass(frozen=True)
-class Cure:
-    """A repair of a finding.
+class Passed:
+    """A pass through a network in training mode, forward and back.
 
     Attributes:
-        words: what to do, with the call that does it.
-        schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
+        loss: NaN if it could not be computed.
+        error: that of the loss, which the targets do not fit.
+        joins: the number of concatenations.
+        gradients: the norm of each parameter's gradient, by name; None if none arrived.
     """
 
-    words: str
-    schemes: tuple[str, ...] = ()
+    events: list[Event]
+    logits: Tensor | None
+    loss: float
+    error: Exception | None = None
+    gradients: Mapping[str, float | None] = field(default_factory=dict)
+    joins: int = 0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A cause that keeps a network from training, now or later.
-
-    Attributes:
-        kind: an identifier, as `growing_variance`.
-        severity: from 0 to 1; findings are ranked by it.
-        title: one sentence with the most important number.
-        evidence: measured and predicted numbers by name.
-        where: qualified names of the blocks, layers or parameters concerned.
-        theory: why it is a problem, with the paper.
-        cure: the repair.
-    """
-
-    kind: str
-    severity: float
-    title: str
-    evidence: Mapping[str, float | int | str]
-    where: tuple[str, ...]
-    theory: str
-    cure: Cure
-
-    def to_dict(self) -> dict[str, Any]:
-        """The finding as data ready for JSON."""
-        data: dict[str, Any] = jsonable(asdict(self))
-        return data
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check of a network.
-
-    Attributes:
-        summary: the measurement in words and numbers, whether or not it is a finding.
-        findings: empty if nothing is wrong.
-        asked: False if the check does not apply or could not be made.
-    """
-
-    name: str
-    summary: str
-    findings: tuple[Finding, ...] = ()
-    asked: bool = True
-
-    @property
-    def verdict(self) -> str:
-        """`wrong`, `fine` or `not asked`."""
-        return "wrong" if self.findings else "fine" if self.asked else "not asked"
-
-
-@dataclass(frozen=True)
+@dataclass
 class Examination:
-    """The arguments of a diagnosis, and the measurements of one pass in training mode."""
+    """The arguments of a diagnosis, and what was measured.
+
+    Attributes:
+        passed: the recorded pass.
+        map: None where the network has no map, for the reason `unmapped`.
+        measured: by the probes at the blocks and layers of the map.
+    """
 
     model: nn.Module
-    map: ResidualMap
     inputs: Any
     targets: Any
     loss: Loss
     optimizer: Optimizer | None
-    measured: Measurements
+    map: ResidualMap | None = None
+    unmapped: str = ""
+    _passed: Passed | None = None
+    _measured: Measurements | None = None
+
+    @property
+    def passed(self) -> Passed:
+        """The recorded pass."""
+        assert self._passed is not None
+        return self._passed
+
+    @property
+    def measured(self) -> Measurements:
+        """The tables of the probes."""
+        assert self._measured is not None
+        return self._measured
+
+    @property
+    def depth(self) -> int:
+        """The number of outermost residual blocks."""
+        return 0 if self.map is None else self.map.depth
+
+    @property
+    def blocks(self) -> tuple[ResidualBlock, ...]:
+        """The outermost residual blocks."""
+        return () if self.map is None else self.map.blocks
+
+    @property
+    def classifier(self) -> str | None:
+        """The classifier by its qualified name."""
+        return None if self.map is None else self.map.classifier
+
+    @property
+    def is_post_norm(self) -> bool:
+        """Whether norms follow residual sums."""
+        return self.map is not None and any(layer.kind == "norm" for one in self.map.blocks for layer in one.after_sum)
 
     def observed(self, probe: str) -> pd.DataFrame:
         """The rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
         table = self.measured[probe]
         return table[~table["name"].isin([item.path for item in self.measured.missed])]
 
-    def finding(
-        self,
-        kind: str,
-        severity: float,
-        where: Sequence[str],
-        evidence: Mapping[str, float | int | str],
-        **words: Any,
-    ) -> Finding:
-        """A finding with the texts of its kind in `findings.toml`, which name evidence and further `words`."""
-        texts = _TEXTS[kind]
-        texts = _TEXTS.get(texts.get("like", ""), {}) | texts
-        post_norm = any(layer.kind == "norm" for block in self.map.blocks for layer in block.after_sum)
-        wanted = texts[_AFTER_NORMS] if post_norm and _AFTER_NORMS in texts else texts.get("schemes", [])
-        schemes = self._fitting(wanted)
-        words |= {**evidence, "where": where, "best": (*schemes, *wanted, "")[0]}
-        words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
-        cure = Cure(texts["cure"].format_map(words), schemes)
-        kind, title = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"]))
-        return Finding(kind, severity, title, evidence, tuple(where), texts["theory"], cure)
 
-    def _fitting(self, schemes: Sequence[str]) -> tuple[str, ...]:
-        """The schemes that fit the network; all if it carries a scheme already."""
-        if scheme_of(self.model) is not None:
-            return tuple(schemes)
-        positional, named = arguments_of(self.inputs)
-        fitting = []
-        for scheme in schemes:
-            with suppress(NormlessError):
-                plan(self.model, scheme, *positional, residual_map=self.map, **named)
-                fitting.append(scheme)
-        return tuple(fitting)
+def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss) -> Passed:
+    """Run a network forward and back on a batch in training mode; it is left as it was."""
+    with preserve_state(model, training=True), torch.enable_grad():
+        with recorded(model, inputs) as tape:
+            logits = compute_logits(model, inputs)
+        try:
+            # On the CPU, an index out of range is an error and not the end of the process.
+            loss(logits.detach().cpu(), targets.cpu() if isinstance(targets, Tensor) else targets)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            return Passed(tape.events, logits, nan, error)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = loss(logits, targets)
+        if value.requires_grad:
+            value.backward()  # type: ignore[no-untyped-call]
+        gradients = {
+            name: None if one.grad is None else float(one.grad.to_dense().double().norm())
+            for name, one in model.named_parameters()
+        }
+        return Passed(tape.events, logits, float(value.detach()), None, gradients, tape.joins)

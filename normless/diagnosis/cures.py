@@ -1,0 +1,79 @@
+"""Cures by schemes, tried before they are offered: converted copies that take the same trial steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from normless.arguments import arguments_of
+from normless.conversion import convert, scheme_of
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding
+from normless.diagnosis.trial import MUCH, Trial, stepped
+from normless.errors import NormlessError
+from normless.optim import param_groups
+
+RATE, MOMENTUM = 0.1, 0.9
+FACTORS = (1.0, 0.1, 0.01, 10.0)
+
+
+def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
+    """Findings whose schemes are those that lower the loss, ordered by the loss that they reach; none without steps."""
+    if scheme_of(e.model) is not None:
+        return findings
+    wanted = dict.fromkeys(scheme for one in findings for scheme in one.cure.schemes)
+    tried = {scheme: trial for scheme in wanted if (trial := try_scheme(e, scheme, steps)) is not None}
+    return [replace(one, cure=_ranked(one, tried)) if one.cure.schemes else one for one in findings]
+
+
+def _ranked(one: Finding, tried: dict[str, Trial]) -> Any:
+    known = {scheme: tried[scheme] for scheme in one.cure.schemes if scheme in tried}
+    best = sorted(known, key=lambda scheme: known[scheme].end)
+    losses = {scheme: known[scheme].end for scheme in best}
+    words = one.cure.words
+    if best:
+        first = known[best[0]]
+        words += (
+            f"; {len(first.losses) - 1} trial steps of {best[0]} at rate {first.rate:.3g} take the loss from "
+            f"{first.losses[0]:.3g} to {first.losses[-1]:.3g}"
+        )
+    else:
+        words = f"none of {', '.join(one.cure.schemes)} lowered the loss in the trial, or fits this network"
+    return replace(one.cure, words=words, schemes=tuple(best), losses=losses)
+
+
+def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
+    """The best trial of a converted copy over several rates; None if it does not fit or lowers the loss too little."""
+    positional, named = arguments_of(e.inputs)
+    with suppress(NormlessError):
+        network = convert(e.model, scheme, *positional, **named)
+        trials = [stepped(e, *one, steps) for one in _copies(e, network)]
+        best = min(trials, key=lambda trial: trial.end)
+        if isfinite(best.end) and best.progress > MUCH:
+            return best
+    return None
+
+
+def _copies(e: Examination, network: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
+    """Copies of a network, each with an optimizer of the given kind at another rate."""
+    for factor in FACTORS:
+        copied = deepcopy(network)
+        if e.optimizer is not None:
+            yield copied, optimizer_like(e.optimizer, copied, factor)
+        else:
+            yield copied, SGD(param_groups(copied, lr=RATE * factor), lr=RATE * factor, momentum=MOMENTUM)
+
+
+def optimizer_like(given: Optimizer, network: nn.Module, factor: float = 1.0) -> Optimizer:
+    """An optimizer of the class and settings of another one, for a network; the rates of its groups times `factor`."""
+    rate = factor * max(group["lr"] for group in given.param_groups)
+    defaults = dict(given.defaults)
+    groups = param_groups(network, lr=rate, weight_decay=defaults.get("weight_decay", 0.0))
+    return type(given)(groups, **defaults | {"lr": rate})  # type: ignore[call-arg]

@@ -1,0 +1,88 @@
+"""The batch, before and beside any pass: values that no network can learn from, labels that the loss cannot take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Check, Finding, finding
+
+INPUTS, TARGETS = "inputs", "targets"
+# Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
+LARGE = 10.0
+IGNORED = -100
+# One value for all of this many labels is no chance.
+SEVERAL = 8
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """The tensors of nested values."""
+    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+
+
+def check_inputs(e: Examination) -> Check:
+    """Look for inputs that are not finite, the same for all examples, or far from the scale of weights."""
+    read = tensors(e.inputs)
+    floats = [one.detach() for one in read if one.is_floating_point() and one.numel()]
+    for one in floats:
+        bad = ~one.isfinite()
+        if bad.any():
+            evidence = {"values": int(bad.sum()), "example": int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0}
+            return Check(INPUTS, "not finite", (finding("not_finite_inputs", 1.0, (), evidence),), blocks=True)
+    if read and all(len(one) > 1 and bool((one == one[:1]).all()) for one in read if one.dim()):
+        evidence = {"examples": len(read[0]), "smallest": float(read[0].min()), "largest": float(read[0].max())}
+        return Check(INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True)
+    if not floats:
+        return Check(INPUTS, f"{', '.join(str(tuple(one.shape)) for one in read)}, integers")
+    x = max(floats, key=torch.Tensor.numel).double()
+    size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
+    summary = f"{tuple(x.shape)}, mean {mean:.3g}, standard deviation {deviation:.3g}"
+    is_normalized = any(isinstance(module, _BatchNorm) or "Norm" in type(module).__name__ for module in e.model.modules())
+    if size <= LARGE or is_normalized:
+        return Check(INPUTS, summary)
+    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+    return Check(INPUTS, summary, (finding("unscaled_inputs", 0.96, (), evidence),))
+
+
+def check_targets(e: Examination) -> Check:
+    """Look for targets that the loss refuses, spreads over all pairs, or that are all the same."""
+    error, targets, logits = e.passed.error, e.targets, e.passed.logits
+    if isinstance(targets, Tensor) and logits is not None:
+        if error is not None:
+            return Check(TARGETS, "the loss refuses them", (_refused(targets, logits, error),), blocks=True)
+        if targets.is_floating_point() and targets.shape != logits.shape and targets.numel() != logits.numel():
+            shapes = {"targets": str(tuple(targets.shape)), "outputs": str(tuple(logits.shape))}
+            return Check(TARGETS, "broadcast", (finding("broadcast_targets", 0.98, (), shapes),))
+        values = targets[targets != IGNORED]
+        if values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
+            evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
+            return Check(TARGETS, "all the same", (finding("one_label", 0.98, (), evidence),))
+        return Check(TARGETS, f"{tuple(targets.shape)}, {values.unique().numel()} values")
+    if error is not None:
+        raise error
+    return Check(TARGETS, "they are no tensor", asked=False)
+
+
+def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
+    """Why the loss refuses the targets, by their type, shape and range."""
+    evidence = {
+        "targets": f"{tuple(targets.shape)} of {str(targets.dtype).removeprefix('torch.')}",
+        "outputs": str(tuple(logits.shape)),
+        "message": str(error).splitlines()[0],
+    }
+    classes = logits.shape[1] if logits.dim() > 1 else 1
+    is_index = targets.dtype in (torch.int64, torch.uint8)
+    if len(targets) != len(logits) or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
+        return finding("label_shape", 0.99, (), evidence)
+    if not is_index and targets.dim() == logits.dim() - 1:
+        return finding("label_type", 0.99, (), evidence)
+    kept = targets[targets != IGNORED]
+    if is_index and kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
+        evidence |= {"smallest": int(kept.min()), "largest": int(kept.max()), "classes": classes}
+        return finding("labels_out_of_range", 0.99, (), evidence)
+    return finding("loss_failed", 0.99, (), evidence)

@@ -1,0 +1,99 @@
+"""Findings of a diagnosis: a cause, its evidence and theory, and the cure; their texts are in `findings.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normless.output import jsonable
+
+_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
+
+Evidence = Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A repair of a finding.
+
+    Attributes:
+        words: what to do, with the call that does it.
+        schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
+        losses: by scheme, the loss that trial steps at its best rate reached; empty if none were made.
+    """
+
+    words: str
+    schemes: tuple[str, ...] = ()
+    losses: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that keeps a network from training, now or later.
+
+    Attributes:
+        kind: an identifier, as `growing_variance`.
+        severity: from 0 to 1; findings are ranked by it.
+        title: one sentence with the most important number.
+        evidence: measured and predicted numbers by name.
+        where: qualified names of the blocks, layers or parameters concerned.
+        theory: why it is a problem, with the paper.
+        cure: the repair.
+        advice: whether the network trains all the same.
+    """
+
+    kind: str
+    severity: float
+    title: str
+    evidence: Evidence
+    where: tuple[str, ...]
+    theory: str
+    cure: Cure
+    advice: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as data ready for JSON."""
+        data: dict[str, Any] = jsonable(asdict(self))
+        return data
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a network.
+
+    Attributes:
+        summary: the measurement in words and numbers, whether or not it is a finding; where it was not made, why.
+        findings: empty if nothing is wrong.
+        asked: False if the check does not apply or could not be made.
+        blocks: whether nothing else can be looked at before this is repaired.
+    """
+
+    name: str
+    summary: str
+    findings: tuple[Finding, ...] = ()
+    asked: bool = True
+    blocks: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`wrong`, `advice`, `fine` or `not asked`."""
+        if self.findings:
+            return "advice" if all(finding.advice for finding in self.findings) else "wrong"
+        return "fine" if self.asked else "not asked"
+
+
+def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: Any) -> Finding:
+    """A finding with the texts of its kind, which name evidence and further `words`."""
+    texts = _TEXTS[kind]
+    texts = _TEXTS.get(texts.get("like", ""), {}) | texts
+    schemes = tuple(texts.get("schemes_after_norms" if words.pop("post_norm", False) else "schemes", ()))
+    schemes = schemes or tuple(texts.get("schemes", ()))
+    words |= {**evidence, "where": where, "place": words.get("place", (*where, "")[0]), "best": (*schemes, "")[0]}
+    words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
+    kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
+    return Finding(
+        kind, severity, title, evidence, tuple(where), texts["theory"], Cure(cure, schemes), texts.get("advice", False)
+    )

@@ -1,0 +1,146 @@
+"""Modes and norms: evaluation left on, statistics that do not move, norms of single elements, mixed examples."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import inf, isfinite, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+
+from normless.arguments import arguments_of
+from normless.diagnosis.data import tensors
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Check, Finding, finding
+from normless.probes import compute_logits, mixes_examples, preserve_state
+
+MODES, NORMS, STATISTICS, EXAMPLES = "modes", "norms", "batch statistics", "examples"
+# A running average of a momentum below this has hardly moved after an epoch.
+SLOW = 1e-3
+DROPPED = 0.9
+# The loss in evaluation that statistics of the same data do not explain: times that in training, and nats more.
+TIMES, MORE = 2.0, 1.0
+# From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
+ENOUGH = 8
+
+
+def check_modes(e: Examination) -> Check:
+    """Look for norms left in evaluation before they saw data, dropout of nearly all, and modes that differ."""
+    norms = {name: module for name, module in e.model.named_modules() if isinstance(module, _BatchNorm)}
+    left = [
+        name
+        for name, norm in norms.items()
+        if not norm.training and norm.num_batches_tracked is not None and not int(norm.num_batches_tracked)
+    ]
+    found: list[Finding] = []
+    if left:
+        found.append(finding("evaluation_mode", 0.9, left, {"norms": len(left)}))
+    dropped = [event for event in e.passed.events if event.rate >= DROPPED]
+    if dropped:
+        rate = max(event.rate for event in dropped)
+        found.append(finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate}))
+    summary = f"{sum(module.training for module in e.model.modules())} modules in training"
+    tracked = [norm for norm in norms.values() if norm.num_batches_tracked is not None and int(norm.num_batches_tracked)]
+    if tracked and not left and not dropped and isfinite(e.passed.loss):
+        with preserve_state(e.model, training=False), torch.no_grad():
+            value = float(e.loss(compute_logits(e.model, e.inputs), e.targets))
+        summary += f"; loss {e.passed.loss:.3g}, in evaluation {value:.3g}"
+        if not value <= max(TIMES * e.passed.loss, e.passed.loss + MORE):
+            evidence = {"loss_in_training": e.passed.loss, "loss_in_evaluation": value}
+            found.append(finding("modes_differ", 0.83, (), evidence))
+    return Check(MODES, summary, tuple(found))
+
+
+def check_norms(e: Examination) -> Check:
+    """Look for norms of single elements, γ that are zero for ever, and running statistics that never move."""
+    events = [event for event in e.passed.events if event.kind == "norm"]
+    if not events:
+        return Check(NORMS, "none ran", asked=False)
+    found = []
+    single = [event for event in events if event.normalized == 1]
+    if single:
+        found.append(finding("single_element_norm", 0.95, (single[0].place,), {"norms": len(single)}))
+    zero = list(dict.fromkeys(event.place for event in events if _is_closed(event.parameters)))
+    if zero:
+        found.append(finding("zero_gamma", 0.95, zero, {"norms": len(zero)}))
+    slow = {
+        name: float(module.momentum)
+        for name, module in e.model.named_modules()
+        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+        if module.momentum is not None and module.momentum < SLOW
+    }
+    if slow:
+        evidence = {"norms": len(slow), "momentum": max(slow.values())}
+        found.append(finding("frozen_statistics", 0.82, list(slow), evidence))
+    return Check(NORMS, f"{len(events)} norms ran", tuple(found))
+
+
+def _is_closed(parameters: tuple[Tensor, ...]) -> bool:
+    return bool(parameters) and not parameters[0].requires_grad and not bool(parameters[0].any())
+
+
+def check_statistics(e: Examination) -> Check:
+    """Count the examples that the statistics of each batch norm are computed from."""
+    sizes = {}
+    for event in e.passed.events:
+        if event.name == "batch_norm" and event.normalized is not None:
+            module = e.model.get_submodule(event.path)
+            sizes[event.place] = min(getattr(module, "ghost_size", event.shape[0]), event.shape[0]), event.normalized
+    if not sizes:
+        return Check(STATISTICS, "no batch norm in training mode", asked=False)
+    examples = min(count for count, _ in sizes.values())
+    few = {name: size for name, size in sizes.items() if size[0] < ENOUGH}
+    summary = f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
+    if not few:
+        return Check(STATISTICS, summary)
+    smallest = min(few, key=lambda name: few[name][1])
+    evidence: dict[str, float | int | str] = {
+        "examples": examples,
+        "norms": len(few),
+        "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else inf,
+        "values_in_smallest": few[smallest][1],
+        "smallest": smallest,
+    }
+    severity, words = 0.85 if examples == 1 else 0.7 - 0.05 * examples, "examples" if examples > 1 else "example"
+    return Check(STATISTICS, summary, (finding("small_batch", severity, list(few), evidence, example_or_examples=words),))
+
+
+def check_examples(e: Examination) -> Check:
+    """Whether outputs of other examples change, in evaluation mode, if the first example is replaced by the second."""
+    read = [one for one in tensors(e.inputs) if one.dim()]
+    if not read or len(read[0]) < 3:
+        return Check(EXAMPLES, "there are fewer than three examples", asked=False)
+    count = len(read[0])
+
+    def replaced(one: Any) -> Any:
+        if not isinstance(one, Tensor) or not one.dim() or len(one) != count:
+            return one
+        return torch.cat([one[1:2], one[1:]])
+
+    with preserve_state(e.model, training=False), torch.no_grad():
+        before = compute_logits(e.model, e.inputs)
+        after = compute_logits(e.model, tree_map(replaced, e.inputs))
+    if len(before) != count or before.shape != after.shape:
+        return Check(EXAMPLES, "the outputs are not by example", asked=False)
+    size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
+    if not change > 1e-4 * size:
+        return Check(EXAMPLES, "none depends on another one in evaluation mode")
+    places = _mixing(e, count)
+    evidence = {"change": change, "outputs": size}
+    return Check(EXAMPLES, "they depend on each other", (finding("mixes_examples", 0.89, places, evidence),))
+
+
+def _mixing(e: Examination, count: int) -> list[str]:
+    """The modules through which examples influence each other."""
+
+    def few(one: Any) -> Any:
+        return one[:4] if isinstance(one, Tensor) and one.dim() and len(one) == count else one
+
+    positional, named = arguments_of(tree_map(few, e.inputs))
+    with suppress(ValueError, RuntimeError), preserve_state(e.model, training=False):
+        return [module.path or "forward" for module in mixes_examples(e.model, *positional, **named).modules]
+    return ["forward"]
+

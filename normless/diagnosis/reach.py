@@ -1,0 +1,68 @@
+"""What the gradient reaches: parameters that are frozen, unknown to the optimizer, or cut off from the loss."""
+
+from __future__ import annotations
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.tape import Event
+
+REACH = "reach of the gradient"
+
+
+def check_reach(e: Examination) -> Check:
+    """Look for parameters that no gradient reaches, and name the first place that cuts them off."""
+    trainable = {name: one for name, one in e.model.named_parameters() if one.requires_grad}
+    if not trainable:
+        frozen = {"parameters": sum(1 for _ in e.model.parameters())}
+        return Check(REACH, "nothing is trainable", (finding("frozen", 0.97, (), frozen),))
+    reached = [name for name in trainable if e.passed.gradients.get(name) is not None]
+    summary = f"{len(reached)} of {len(trainable)} trainable parameters"
+    own = {id(one) for one in e.model.parameters()}
+    found = [*_unregistered(e, own), *_head(e), *_cut(e, own)]
+    if not found and not reached:
+        # Nothing on the way was seen to cut it: the output itself has no gradient.
+        found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
+    elif not found and len(reached) < len(trainable):
+        found = _unused(e, [name for name in trainable if name not in reached])
+    return Check(REACH, summary, tuple(found[:1]))
+
+
+def _unregistered(e: Examination, own: set[int]) -> list[Finding]:
+    """Parameters that the pass read and that the network does not have."""
+    foreign = [(event, one) for event in e.passed.events for one in event.parameters if id(one) not in own]
+    if not foreign:
+        return []
+    count = len({id(one) for _, one in foreign})
+    return [finding("unregistered_modules", 0.97, (), {"parameters": count}, place=foreign[0][0].place)]
+
+
+def _head(e: Examination) -> list[Finding]:
+    """A last layer that does not train, after others that do."""
+    layers = [event for event in e.passed.events if event.kind == "weight" and event.parameters]
+    trains = [any(one.requires_grad for one in event.parameters) for event in layers]
+    if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in e.model.parameters()):
+        return []
+    frozen = sum(parameter.numel() for parameter in e.model.parameters() if not parameter.requires_grad)
+    share = frozen / sum(parameter.numel() for parameter in e.model.parameters())
+    return [finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})]
+
+
+def _cut(e: Examination, own: set[int]) -> list[Finding]:
+    """The first place after trained layers at which no gradient is recorded, or a tensor without one goes on."""
+    trained: Event | None = None
+    for event in e.passed.events:
+        trains = any(one.requires_grad and id(one) in own for one in event.parameters)
+        if trains and not event.recording:
+            return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
+        if event.detached and trained is not None:
+            return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
+        if trains and event.gradient is None:
+            trained = event
+    return []
+
+
+def _unused(e: Examination, without: list[str]) -> list[Finding]:
+    """Layers that run and whose result nothing uses; parameters that nothing reads are none of them."""
+    read: dict[int, str] = {id(one): event.place for event in e.passed.events for one in event.parameters}
+    places = dict.fromkeys(read[id(one)] for name in without if id(one := e.model.get_parameter(name)) in read)
+    return [finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})] if places else []

@@ -1,0 +1,238 @@
+"""One pass through a network, function by function: what each layer, activation and attention read and returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, nan, prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from normless.lifting import followed
+
+_KINDS = {
+    "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding lstm "
+    "gru rnn_tanh rnn_relu multi_head_attention_forward embedding_bag addmm",
+    "norm": "layer_norm group_norm instance_norm batch_norm rms_norm",
+    "activation": "relu relu_ leaky_relu leaky_relu_ elu selu gelu silu mish softplus tanh sigmoid hardtanh relu6 "
+    "hardsigmoid hardswish prelu rrelu celu logsigmoid softsign sigmoid_ tanh_ clamp clamp_min",
+    "softmax": "softmax log_softmax",
+    "attention": "scaled_dot_product_attention",
+    "dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
+}  # fmt: skip
+KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+# An attention row counts as certain above this weight on one position.
+CERTAIN = 0.99
+# Where the slopes of tanh and σ are below 4 and 8 % of their largest.
+_FLAT: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": lambda y: y.abs() > 0.98,
+    "sigmoid": lambda y: (y - 0.5).abs() > 0.48,
+}
+
+
+@dataclass
+class Event:
+    """A function that a network called.
+
+    Attributes:
+        kind: `weight`, `norm`, `activation`, `softmax`, `attention` or `dropout`.
+        name: of the function.
+        path: qualified name of the module whose code called it, empty for the network's own.
+        parameters: those that it read.
+        recording: whether gradients were recorded.
+        detached: whether what it read needs no gradient and is no data.
+        shape: of what it read.
+        second_moment: E[y²] of its output.
+        spread_in, spread: the share of the variance of what it read and returned that is between examples, axis 0;
+            NaN where that axis is not the examples'.
+        deviation: standard deviation over examples of its output, NaN likewise.
+        off, saturated: shares of units that are never positive, of values where the activation is flat.
+        peaked: the share of an attention's rows with more than 99 % of the weight on one of several positions.
+        normalized: values that each statistic of a norm is computed from.
+        rate: of dropout.
+        output: the tensor.
+        gradient: root mean square of the gradient of the loss with respect to it; None if none arrived.
+    """
+
+    kind: str
+    name: str
+    path: str
+    parameters: tuple[Tensor, ...]
+    recording: bool
+    detached: bool
+    shape: tuple[int, ...]
+    output: Tensor = field(repr=False)
+    second_moment: float = nan
+    spread_in: float = nan
+    spread: float = nan
+    deviation: float = nan
+    off: float = nan
+    saturated: float = nan
+    peaked: float = nan
+    normalized: int | None = None
+    rate: float = 0.0
+    gradient: float | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for a person."""
+        return self.path or "forward"
+
+
+class Tape(TorchFunctionMode):
+    """Records the events of a pass and counts its concatenations; `data` are the addresses of the inputs' storages."""
+
+    def __init__(self, examples: int, data: set[int]) -> None:
+        super().__init__()
+        self.examples, self.data = examples, data
+        self.events: list[Event] = []
+        self.running: list[str] = [""]
+        self.joins = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        self.joins += name in ("cat", "concat", "concatenate")
+        if name in KINDS:
+            recording = torch.is_grad_enabled()
+            with torch.no_grad():
+                self._record(name, list(args), kwargs or {}, result, recording)
+        return result
+
+    def _record(self, name: str, args: list[Any], kwargs: dict[str, Any], result: Any, recording: bool) -> None:
+        read = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        y = next((one for one in tree_leaves(result) if isinstance(one, Tensor) and one.is_floating_point()), None)
+        if y is None or not y.numel() or not read:
+            return
+        parameters = tuple(owner for one in read if isinstance(owner := one._base if one._is_view() else one, nn.Parameter))
+        x = read[0]
+        is_signal = x.is_floating_point() and not isinstance(x, nn.Parameter)
+        is_data = not is_signal or x.untyped_storage().data_ptr() in self.data
+        detached = not is_data and not x.requires_grad
+        event = Event(KINDS[name], name, self.running[-1], parameters, recording, detached, tuple(x.shape), y)
+        plain = y.detach().double()
+        event.second_moment = float(plain.square().mean())
+        event.spread, event.deviation = self._between(plain)
+        if is_signal:
+            event.spread_in, _ = self._between(x.detach().double())
+        _describe(event, args, kwargs)
+        self.events.append(event)
+        if y.requires_grad:
+            y.register_hook(partial(_note, event))  # type: ignore[no-untyped-call]
+
+    def _between(self, x: Tensor) -> tuple[float, float]:
+        """The share of the variance that is between examples, and its root, NaN where axis 0 is not the examples'."""
+        if x.dim() < 2 or len(x) != self.examples or self.examples < 2:
+            return nan, nan
+        whole, between = float(x.var(correction=0)), float(x.var(0, correction=0).mean())
+        return (between / whole if whole > 0 else 0.0), between**0.5
+
+
+def _note(event: Event, gradient: Tensor) -> None:
+    event.gradient = float(gradient.detach().double().square().mean().sqrt())
+
+
+def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Fill in what only some kinds have."""
+    y = event.output.detach()
+    if event.kind == "activation" and y.dim() > 1:
+        units = y.movedim(1, -1) if y.dim() == 4 else y
+        event.off = float((units.flatten(0, -2) <= 0).all(0).double().mean())
+        flat = _FLAT.get(event.name.rstrip("_"))
+        event.saturated = float(flat(y).double().mean()) if flat else nan
+    elif event.name == "lstm":
+        event.saturated = _saturated_gates(args, y)
+    elif event.name == "softmax" and y.dim() > 2:
+        event.peaked = _peaked(y)
+    elif event.kind == "attention":
+        event.peaked = _peaked(_attention(*args[:2], *args[3:4], **kwargs))
+    elif event.name == "multi_head_attention_forward":
+        event.peaked = _peaked(_of_heads(args))
+    elif event.kind == "norm":
+        event.normalized = _normalized(event, args, kwargs)
+    elif event.kind == "dropout":
+        running = kwargs.get("training", args[2] if len(args) > 2 else True)
+        event.rate = float(kwargs.get("p", args[1] if len(args) > 1 else 0.5)) if running else 0.0
+
+
+def _peaked(weights: Tensor) -> float:
+    """The share of rows (…, positions) of several positions that have nearly all of the weight on one."""
+    several = (weights > 0).sum(-1) > 1
+    certain = weights.amax(-1) > CERTAIN
+    return float((certain | ~several)[weights.shape[-1] * torch.ones_like(several) > 1].double().mean())
+
+
+def _attention(query: Tensor, key: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+    """The weights (…, queries, keys) of scaled dot-product attention."""
+    scale = kwargs.get("scale") or query.shape[-1] ** -0.5
+    logits = scale * query.double() @ key.double().transpose(-2, -1)
+    mask = kwargs.get("attn_mask", mask)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -inf) if mask.dtype == torch.bool else logits + mask
+    if kwargs.get("is_causal"):
+        logits = logits.masked_fill(torch.ones_like(logits[0], dtype=torch.bool).triu(1), -inf)
+    return logits.softmax(-1)
+
+
+def _of_heads(args: list[Any]) -> Tensor:
+    """The weights (N, heads, queries, keys) of torch's own attention with one packed projection; uniform otherwise."""
+    query, key, _, width, heads, weight, bias = args[:7]
+    if weight is None:
+        return torch.full((1, 2), 0.5)
+    parts = weight.chunk(3), (bias.chunk(3) if bias is not None else (None,) * 3)
+    query, key = (F.linear(one, parts[0][at], parts[1][at]) for at, one in enumerate((query, key)))
+    return _attention(*(one.transpose(0, 1).unflatten(-1, (heads, width // heads)).transpose(1, 2) for one in (query, key)))
+
+
+def _saturated_gates(args: list[Any], y: Tensor) -> float:
+    """The share of saturated gates of an LSTM's first layer, from its own outputs; NaN for packed sequences."""
+    if not isinstance(args[1], (tuple, list)) or y.dim() != 3:
+        return nan
+    x, (hidden, _), weights, has_biases = args[:4]
+    width = hidden.shape[-1]
+    time = 1 if args[8] else 0
+    before = torch.cat([torch.zeros_like(y.narrow(time, 0, 1)), y.narrow(time, 0, y.shape[time] - 1)], time)
+    if weights[1].shape[1] != before.shape[-1] or len(weights) > 4:
+        # The outputs are those of a later layer or of two directions.
+        before = torch.zeros(*y.shape[:2], weights[1].shape[1], dtype=y.dtype, device=y.device)
+    gates = F.linear(x, weights[0], weights[2] if has_biases else None)
+    gates = gates + F.linear(before, weights[1], weights[3] if has_biases else None)
+    gates = torch.cat([gates[..., : 2 * width], gates[..., 3 * width :]], -1).sigmoid()
+    return float(_FLAT["sigmoid"](gates).double().mean())
+
+
+def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | None:
+    """The number of values that each statistic of a norm is computed from; None for stored statistics."""
+    examples, channels, *positions = (*event.shape, 1)
+    if event.name in ("layer_norm", "rms_norm"):
+        return prod(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ()))
+    if event.name == "group_norm":
+        return channels // int(kwargs.get("num_groups", args[1] if len(args) > 1 else 1)) * prod(positions)
+    if event.name == "instance_norm":
+        return prod(positions)
+    training = kwargs.get("training", args[5] if len(args) > 5 else False)
+    return examples * prod(positions) if training else None
+
+
+@contextmanager
+def recorded(model: nn.Module, inputs: Any) -> Iterator[Tape]:
+    """Record the passes that the body makes through a network on these inputs."""
+    tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
+    examples = next((len(one) for one in tensors if one.dim()), 0)
+    tape = Tape(examples, {one.untyped_storage().data_ptr() for one in tensors})
+
+    def enter(path: str, *_: Any) -> None:
+        tape.running.append(path)
+
+    def leave(*_: Any) -> None:
+        tape.running.pop()
+
+    with followed(model, enter, leave), tape:
+        yield tape

@@ -1,0 +1,175 @@
+"""Steps on copies: whether the optimizer lowers the loss of the one batch, at its rate or at another."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import repeat
+from math import inf, nan
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from normless.conversion import scheme_of
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Check, Finding, finding
+from normless.divergence import has_diverged
+from normless.probes import Signal, descend, observe, preserve_state
+from normless.residual import residual_map
+
+STEPS = "trial steps"
+# A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
+LITTLE, MUCH = 0.01, 0.2
+# Per step, a decay above this share of the weights is no regularization.
+DECAY = 0.02
+MOMENTUM = 0.99
+SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
+# Sums after which a norm follows, from which on a post-norm network needs warm-up.
+POST_NORM = 24
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Losses before each step and after the last, at a learning rate.
+
+    Attributes:
+        closed: blocks whose branch is still zero in the end.
+        moved: the norm of the first update.
+        rounded: the share of low-precision parameters that it did not change.
+    """
+
+    rate: float
+    losses: tuple[float, ...]
+    closed: tuple[str, ...] = ()
+    moved: float = nan
+    rounded: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """The loss in the end, the mean of the last three; infinite if it diverged."""
+        if any(map(has_diverged, self.losses[1:])):
+            return inf
+        return sum(self.losses[-3:]) / len(self.losses[-3:])
+
+    @property
+    def progress(self) -> float:
+        """The share of the loss by which it was lowered; below zero where it rose."""
+        return (self.losses[0] - self.end) / abs(self.losses[0]) if self.losses[0] else 0.0
+
+
+def check_trial(e: Examination, steps: int) -> Check:
+    """Take `steps` steps of the optimizer on the one batch, with copies of network and optimizer, and judge them."""
+    if e.optimizer is None or steps < 1:
+        reason = "no optimizer was given" if e.optimizer is None else "0 steps were requested"
+        return Check(STEPS, f"not tried: {reason}", asked=False)
+    trial = tried(e, e.optimizer, steps)
+    summary = (
+        f"{len(trial.losses) - 1} steps at rate {trial.rate:.3g} take the loss from {trial.losses[0]:.3g} "
+        f"to {trial.losses[-1]:.3g}"
+    )
+    found = [*_settings(e, trial, steps), *_rates(e, trial, steps)]
+    if trial.closed:
+        evidence = {"shut": len(trial.closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
+        found.append(finding("branch_never_grows", 0.3 + 0.5 * len(trial.closed) / e.depth, trial.closed, evidence))
+    return Check(STEPS, summary, tuple(found))
+
+
+def _settings(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+    """Decay, clipping and rounding, which no other rate repairs."""
+    assert e.optimizer is not None
+    groups = e.optimizer.param_groups
+    decay = max(group["lr"] * group.get("weight_decay", 0.0) for group in groups)
+    is_coupled = not isinstance(e.optimizer, (SGD, torch.optim.AdamW))
+    if decay > DECAY and not is_coupled:
+        evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
+        yield finding("excessive_decay", 0.94, (), evidence)
+    gradient = sum(norm**2 for norm in e.passed.gradients.values() if norm) ** 0.5
+    if isinstance(e.optimizer, SGD) and trial.moved < 1e-2 * trial.rate * gradient:
+        evidence = {"moved": trial.moved, "expected": trial.rate * gradient}
+        yield finding("clipped_to_nothing", 0.93, (), evidence)
+    if trial.rounded > 0.5 and trial.progress < LITTLE:
+        yield finding("lost_in_rounding", 0.93, (), {"share": trial.rounded, "rate": trial.rate})
+
+
+def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+    """Other rates, where this one does not lower the loss."""
+    assert e.optimizer is not None
+    momentum = max(_momentum(group) for group in e.optimizer.param_groups)
+    evidence = {"rate": trial.rate, "steps": len(trial.losses) - 1, "loss_before": trial.losses[0]}
+    evidence["loss_after"] = trial.losses[-1]
+    sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.map.blocks) if e.map else 0
+    if trial.progress < -LITTLE or (sums >= POST_NORM and trial.progress < MUCH):
+        for factor in SMALLER:
+            other = tried(e, e.optimizer, steps, factor)
+            if other.progress > LITTLE and other.end < trial.end:
+                evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
+                if sums >= POST_NORM:
+                    yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
+                elif momentum >= MOMENTUM:
+                    evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
+                    yield finding("effective_rate", 0.81, (), evidence)
+                else:
+                    yield finding("rate_too_large", 0.8, (), evidence)
+                return
+    elif trial.progress < LITTLE and momentum >= MOMENTUM:
+        evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
+        yield finding("effective_rate", 0.81, (), evidence)
+    elif abs(trial.progress) < LITTLE:
+        for factor in LARGER:
+            other = tried(e, e.optimizer, steps, factor)
+            if other.progress > MUCH:
+                evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
+                yield finding("rate_too_small", 0.8, (), evidence)
+                return
+            if other.end > trial.losses[0]:
+                return
+
+
+def _momentum(group: dict[str, object]) -> float:
+    betas = group.get("betas", (group.get("momentum", 0.0),))
+    assert isinstance(betas, (tuple, list))
+    return float(betas[0])
+
+
+def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> Trial:
+    """Steps of a copied optimizer with all its rates multiplied, on a copied network."""
+    # Copied together, so that the copied optimizer holds the copied parameters.
+    model, optimizer = deepcopy((e.model, given))
+    # A copy has no hooks, and those may be what clips.
+    optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+    return stepped(e, model, optimizer, steps)
+
+
+def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int) -> Trial:
+    """Train a network in place on the batch of an examination."""
+    rate = float(max(group["lr"] for group in optimizer.param_groups))
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    moved, rounded, losses = nan, 0.0, []
+    with preserve_state(model, training=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, value in enumerate(descend(model, repeat((e.inputs, e.targets), steps), optimizer, loss=e.loss)):
+            losses.append(value)
+            if not number and not has_diverged(value):
+                moved, rounded = _first_step(model, before)
+        if has_diverged(losses[-1]) or e.map is None:
+            return Trial(rate, tuple(losses), (), moved, rounded)
+        signal = Signal()
+        mapped = e.map if model is e.model or scheme_of(model) is None else residual_map(model, example_inputs=e.inputs)
+        losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=mapped))
+    table = signal.table()
+    closed = () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])
+    return Trial(rate, tuple(losses), closed, moved, rounded)
+
+
+def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, float]:
+    """The norm of an update, and of low-precision elements with a gradient the share that it left as they were."""
+    steps = [(one, one.detach() - before[name]) for name, one in model.named_parameters() if one.grad is not None]
+    moved = sum(float(step.double().square().sum()) for _, step in steps) ** 0.5
+    small = [(step, one.grad != 0) for one, step in steps if one.element_size() < 4 and one.grad is not None]
+    concerned = sum(int(has.sum()) for _, has in small)
+    return moved, sum(int(((step == 0) & has).sum()) for step, has in small) / concerned if concerned else 0.0
