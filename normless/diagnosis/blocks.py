@@ -47,6 +47,9 @@ def check_growth(e: Examination) -> Check:
         where, blocks = (names[first - 1], names[last - 1]), last - first + 1
         if factor <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
             continue
+        if len(moments) > 3 and _largest_rise(np.log2(moments[1:]) * (1 if grows else -1))[2] <= SIGNAL_MARGIN * blocks:
+            # The first branch alone is larger or smaller than what enters the first block, as after an embedding.
+            continue
         evidence = {
             "factor": factor,
             "factor_per_block": float(factor ** (1 / blocks)),
@@ -129,8 +132,8 @@ def check_classes(e: Examination) -> Check:
         "loss_of_guessing": guessing,
     }
     severity, where = min(0.7, 0.4 + (loss - guessing) / (10 * guessing)), [*filter(None, [e.classifier])]
-    finding = finding("dominant_class", severity, where, evidence)
-    return Check(CLASSES, summary, (finding,))
+    dominant = finding("dominant_class", severity, where, evidence)
+    return Check(CLASSES, summary, (dominant,))
 
 
 def check_branches(e: Examination) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -22,6 +23,8 @@ from normless.optim import param_groups
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
+# A trial that lowers the loss by this share needs no other rate.
+WELL = 0.5
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
@@ -54,7 +57,11 @@ def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
     positional, named = arguments_of(e.inputs)
     with suppress(NormlessError):
         network = convert(e.model, scheme, *positional, **named)
-        trials = [stepped(e, *one, steps) for one in _copies(e, network)]
+        trials: list[Trial] = []
+        for copied, optimizer in _copies(e, network):
+            trials.append(stepped(e, copied, optimizer, steps))
+            if trials[-1].progress > WELL:
+                break
         best = min(trials, key=lambda trial: trial.end)
         if isfinite(best.end) and best.progress > MUCH:
             return best
@@ -68,12 +75,13 @@ def _copies(e: Examination, network: nn.Module) -> Iterator[tuple[nn.Module, Opt
         if e.optimizer is not None:
             yield copied, optimizer_like(e.optimizer, copied, factor)
         else:
-            yield copied, SGD(param_groups(copied, lr=RATE * factor), lr=RATE * factor, momentum=MOMENTUM)
+            yield copied, SGD(param_groups(copied, lr=RATE * factor, weight_decay=0.0), lr=RATE * factor, momentum=MOMENTUM)
 
 
 def optimizer_like(given: Optimizer, network: nn.Module, factor: float = 1.0) -> Optimizer:
     """An optimizer of the class and settings of another one, for a network; the rates of its groups times `factor`."""
     rate = factor * max(group["lr"] for group in given.param_groups)
-    defaults = dict(given.defaults)
+    takes = inspect.signature(type(given)).parameters
+    defaults = {name: value for name, value in given.defaults.items() if name in takes}
     groups = param_groups(network, lr=rate, weight_decay=defaults.get("weight_decay", 0.0))
     return type(given)(groups, **defaults | {"lr": rate})  # type: ignore[call-arg]

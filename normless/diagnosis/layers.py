@@ -46,7 +46,7 @@ def check_layers(e: Examination) -> Check:
     apart = [one for one in apart if isfinite(one)]
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
         evidence = {"layers": len(layers), "first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
-        return Check(SIGNAL, summary, (finding("vanishing_signal", 0.9, (first.place, last.place), evidence),))
+        return Check(SIGNAL, summary, (finding("vanishing_signal", 0.91, (first.place, last.place), evidence),))
     return Check(SIGNAL, summary, tuple(_missing_skips(e, layers)))
 
 
@@ -94,7 +94,7 @@ def check_units(e: Examination) -> Check:
         if over:
             worst[kind] = over[0][0], max(value for _, value in over)
     zeros = _zeros(e)
-    found = [finding(kind, 0.87, (event.place,), {"share": share}) for kind, (event, share) in worst.items()]
+    found = [finding(kind, 0.91 if kind == "dead_units" else 0.87, (event.place,), {"share": share}) for kind, (event, share) in worst.items()]
     if zeros:
         found.insert(0, finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)}))
     off = [event.off for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]

@@ -21,8 +21,8 @@ MODES, NORMS, STATISTICS, EXAMPLES = "modes", "norms", "batch statistics", "exam
 # A running average of a momentum below this has hardly moved after an epoch.
 SLOW = 1e-3
 DROPPED = 0.9
-# The loss in evaluation that statistics of the same data do not explain: times that in training, and nats more.
-TIMES, MORE = 2.0, 1.0
+# Outputs of both modes that differ by more than the examples do, after statistics have seen so many times 1/momentum.
+APART, SEEN = 1.0, 3.0
 # From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 
@@ -43,15 +43,23 @@ def check_modes(e: Examination) -> Check:
         rate = max(event.rate for event in dropped)
         found.append(finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate}))
     summary = f"{sum(module.training for module in e.model.modules())} modules in training"
-    tracked = [norm for norm in norms.values() if norm.num_batches_tracked is not None and int(norm.num_batches_tracked)]
-    if tracked and not left and not dropped and isfinite(e.passed.loss):
+    moved = [norm for norm in norms.values() if norm.num_batches_tracked is not None and _has_moved(norm)]
+    if moved and not left and not any(event.rate for event in e.passed.events) and isfinite(e.passed.loss):
         with preserve_state(e.model, training=False), torch.no_grad():
-            value = float(e.loss(compute_logits(e.model, e.inputs), e.targets))
-        summary += f"; loss {e.passed.loss:.3g}, in evaluation {value:.3g}"
-        if not value <= max(TIMES * e.passed.loss, e.passed.loss + MORE):
-            evidence = {"loss_in_training": e.passed.loss, "loss_in_evaluation": value}
+            outputs = compute_logits(e.model, e.inputs).double()
+        before = e.passed.logits.detach().double()  # type: ignore[union-attr]
+        apart, size = float((outputs - before).norm()), float((before - before.mean(0)).norm())
+        summary += f"; outputs differ from those in evaluation by {apart / size if size else 0.0:.2f} of their deviation"
+        if apart > APART * size:
+            evidence = {"difference": apart / size if size else inf, "norms": len(moved)}
             found.append(finding("modes_differ", 0.83, (), evidence))
     return Check(MODES, summary, tuple(found))
+
+
+def _has_moved(norm: _BatchNorm) -> bool:
+    """Whether the running statistics have forgotten their initial values."""
+    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+    return batches * (norm.momentum or 1.0 / max(batches, 1)) >= SEEN or (norm.momentum is None and batches > 0)
 
 
 def check_norms(e: Examination) -> Check:

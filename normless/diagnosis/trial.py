@@ -101,14 +101,15 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     evidence = {"rate": trial.rate, "steps": len(trial.losses) - 1, "loss_before": trial.losses[0]}
     evidence["loss_after"] = trial.losses[-1]
     sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.map.blocks) if e.map else 0
-    if trial.progress < -LITTLE or (sums >= POST_NORM and trial.progress < MUCH):
+    if sums >= POST_NORM and trial.progress < MUCH:
+        yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
+        return
+    if trial.progress < -LITTLE:
         for factor in SMALLER:
             other = tried(e, e.optimizer, steps, factor)
-            if other.progress > LITTLE and other.end < trial.end:
+            if other.progress > LITTLE:
                 evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
-                if sums >= POST_NORM:
-                    yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
-                elif momentum >= MOMENTUM:
+                if momentum >= MOMENTUM:
                     evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
                     yield finding("effective_rate", 0.81, (), evidence)
                 else:
@@ -124,7 +125,7 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
                 evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
                 yield finding("rate_too_small", 0.8, (), evidence)
                 return
-            if other.end > trial.losses[0]:
+            if other.progress < -LITTLE:
                 return
 
 
