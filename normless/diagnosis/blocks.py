@@ -42,6 +42,8 @@ def check_growth(e: Examination) -> Check:
     summary = (
         f"E[x²] from {moments[0]:.3g} before the first of {len(names)} blocks to {moments[-1]:.3g} after the last"
     )
+    if e.is_post_norm:
+        return Check(SIGNAL, f"{summary}; norms follow the sums")
     for grows in (True, False):
         first, last, factor = _largest_rise(np.log2(moments) if grows else -np.log2(moments))
         where, blocks = (names[first - 1], names[last - 1]), last - first + 1

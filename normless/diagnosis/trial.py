@@ -101,7 +101,7 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     evidence = {"rate": trial.rate, "steps": len(trial.losses) - 1, "loss_before": trial.losses[0]}
     evidence["loss_after"] = trial.losses[-1]
     sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.map.blocks) if e.map else 0
-    if sums >= POST_NORM and trial.progress < MUCH:
+    if sums >= POST_NORM and trial.progress < 0.5:
         yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
         return
     if trial.progress < -LITTLE:
@@ -136,13 +136,16 @@ def _momentum(group: dict[str, object]) -> float:
 
 
 def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> Trial:
-    """Steps of a copied optimizer with all its rates multiplied, on a copied network."""
+    """Steps of a copied optimizer with all its rates multiplied by `factor`, on a copied network."""
     # Copied together, so that the copied optimizer holds the copied parameters.
     model, optimizer = deepcopy((e.model, given))
     # A copy has no hooks, and those may be what clips.
     optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * factor
+        if factor > 1 and group.get("weight_decay"):
+            # The decay of a step stays as it is.
+            group["weight_decay"] = group["weight_decay"] / factor
     return stepped(e, model, optimizer, steps)
 
 
