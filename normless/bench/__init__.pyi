@@ -1,5 +1,7 @@
 from .census.measure import CensusBench as CensusBench
 from .census.measure import measure_census as measure_census
+from .diagnosis.measure import DiagnosisBench as DiagnosisBench
+from .diagnosis.measure import measure_diagnosis as measure_diagnosis
 from .map import MapBench as MapBench
 from .map import measure_map as measure_map
 from .probes import ProbeBench as ProbeBench
