@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from normless.cli.batch import Subject
     from normless.diagnosis import Treatment
 
-_MARKS = {"fine": "✓", "wrong": "✗", "not asked": "–"}
+_MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -33,11 +33,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="convert by the scheme of the most severe finding and measure again"
     )
+    parser.add_argument("--why", action="store_true", help="print the theory of every finding")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 if anything keeps the network from training"
+    )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Diagnose the network; findings are no failure of the command."""
+    """Diagnose the network; with `--strict`, findings are a failure of the command."""
     from normless.diagnosis import diagnose, treat
 
     with only_json(namespace):
@@ -49,15 +53,21 @@ def run(namespace: Namespace) -> int:
         treatment = None
         if namespace.apply and diagnosis.scheme is not None:
             treatment = treat(
-                subject.network, subject.batch, diagnosis, original=subject.original, loss=cross_entropy
+                subject.network,
+                subject.batch,
+                diagnosis,
+                original=subject.original,
+                loss=cross_entropy,
+                optimizer=optimizer,
             )
     facts = subject.facts(namespace) | diagnosis.to_dict()
-    text = f"{subject.heading(namespace)}\n{diagnosis}"
+    text = f"{subject.heading(namespace)}\n{diagnosis.report(why=namespace.why)}"
     if namespace.apply:
         facts["treatment"] = None if treatment is None else treatment.to_dict()
         what = "nothing to apply: no scheme repairs a finding" if treatment is None else _side_by_side(treatment)
         text += f"\n\n{what}"
-    return answer(namespace, facts, text)
+    status = answer(namespace, facts, text)
+    return status or int(namespace.strict and not diagnosis.healthy)
 
 
 def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
@@ -84,5 +94,4 @@ def _side_by_side(treatment: Treatment) -> str:
         for row in treatment.table.to_dict(orient="records")
     ]
     text = as_text(table(("check", "before", f"after {treatment.scheme}"), rows))
-    after = " nothing wrong was found" if treatment.after.healthy else f": {treatment.after}"
-    return f"{text}\n\nafter {treatment.scheme}{after}"
+    return f"{text}\n\nafter {treatment.scheme}: {treatment.after.verdict}"

@@ -49,7 +49,10 @@ def check_growth(e: Examination) -> Check:
         where, blocks = (names[first - 1], names[last - 1]), last - first + 1
         if factor <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
             continue
-        if len(moments) > 3 and _largest_rise(np.log2(moments[1:]) * (1 if grows else -1))[2] <= SIGNAL_MARGIN * blocks:
+        if (
+            len(moments) > 3
+            and _largest_rise(np.log2(moments[1:]) * (1 if grows else -1))[2] <= SIGNAL_MARGIN * blocks
+        ):
             # The first branch alone is larger or smaller than what enters the first block, as after an embedding.
             continue
         evidence = {

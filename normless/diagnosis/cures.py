@@ -28,7 +28,7 @@ WELL = 0.5
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Findings whose schemes are those that lower the loss, ordered by the loss that they reach; none without steps."""
+    """Findings whose schemes are those that lower the loss, ordered by the loss they reach."""
     if scheme_of(e.model) is not None:
         return findings
     wanted = dict.fromkeys(scheme for one in findings for scheme in one.cure.schemes)
@@ -53,7 +53,7 @@ def _ranked(one: Finding, tried: dict[str, Trial]) -> Any:
 
 
 def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
-    """The best trial of a converted copy over several rates; None if it does not fit or lowers the loss too little."""
+    """The best trial of a converted copy over several rates; None if it does not fit or hardly lowers the loss."""
     positional, named = arguments_of(e.inputs)
     with suppress(NormlessError):
         network = convert(e.model, scheme, *positional, **named)
@@ -75,13 +75,16 @@ def _copies(e: Examination, network: nn.Module) -> Iterator[tuple[nn.Module, Opt
         if e.optimizer is not None:
             yield copied, optimizer_like(e.optimizer, copied, factor)
         else:
-            yield copied, SGD(param_groups(copied, lr=RATE * factor, weight_decay=0.0), lr=RATE * factor, momentum=MOMENTUM)
+            yield (
+                copied,
+                SGD(param_groups(copied, lr=RATE * factor, weight_decay=0.0), lr=RATE * factor, momentum=MOMENTUM),
+            )
 
 
 def optimizer_like(given: Optimizer, network: nn.Module, factor: float = 1.0) -> Optimizer:
-    """An optimizer of the class and settings of another one, for a network; the rates of its groups times `factor`."""
+    """An optimizer of the class and settings of another one for a network, at its largest rate times `factor`."""
     rate = factor * max(group["lr"] for group in given.param_groups)
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}
     groups = param_groups(network, lr=rate, weight_decay=defaults.get("weight_decay", 0.0))
-    return type(given)(groups, **defaults | {"lr": rate})  # type: ignore[call-arg]
+    return type(given)(groups, **defaults | {"lr": rate})

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.findings import Check, Evidence, Finding, finding
 
 INPUTS, TARGETS = "inputs", "targets"
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
@@ -27,22 +27,30 @@ def tensors(values: Any) -> list[Tensor]:
 
 def check_inputs(e: Examination) -> Check:
     """Look for inputs that are not finite, the same for all examples, or far from the scale of weights."""
+    evidence: Evidence
     read = tensors(e.inputs)
     floats = [one.detach() for one in read if one.is_floating_point() and one.numel()]
     for one in floats:
         bad = ~one.isfinite()
         if bad.any():
-            evidence = {"values": int(bad.sum()), "example": int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0}
+            evidence = {
+                "values": int(bad.sum()),
+                "example": int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0,
+            }
             return Check(INPUTS, "not finite", (finding("not_finite_inputs", 1.0, (), evidence),), blocks=True)
     if read and all(len(one) > 1 and bool((one == one[:1]).all()) for one in read if one.dim()):
         evidence = {"examples": len(read[0]), "smallest": float(read[0].min()), "largest": float(read[0].max())}
-        return Check(INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True)
+        return Check(
+            INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True
+        )
     if not floats:
         return Check(INPUTS, f"{', '.join(str(tuple(one.shape)) for one in read)}, integers")
     x = max(floats, key=torch.Tensor.numel).double()
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
     summary = f"{tuple(x.shape)}, mean {mean:.3g}, standard deviation {deviation:.3g}"
-    is_normalized = any(isinstance(module, _BatchNorm) or "Norm" in type(module).__name__ for module in e.model.modules())
+    is_normalized = any(
+        isinstance(module, _BatchNorm) or "Norm" in type(module).__name__ for module in e.model.modules()
+    )
     if size <= LARGE or is_normalized:
         return Check(INPUTS, summary)
     evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
@@ -62,7 +70,7 @@ def check_targets(e: Examination) -> Check:
         if values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
             evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
             return Check(TARGETS, "all the same", (finding("one_label", 0.98, (), evidence),))
-        return Check(TARGETS, f"{tuple(targets.shape)}, {values.unique().numel()} values")
+        return Check(TARGETS, f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} values")
     if error is not None:
         raise error
     return Check(TARGETS, "they are no tensor", asked=False)
@@ -70,7 +78,7 @@ def check_targets(e: Examination) -> Check:
 
 def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     """Why the loss refuses the targets, by their type, shape and range."""
-    evidence = {
+    evidence: dict[str, float | int | str] = {
         "targets": f"{tuple(targets.shape)} of {str(targets.dtype).removeprefix('torch.')}",
         "outputs": str(tuple(logits.shape)),
         "message": str(error).splitlines()[0],

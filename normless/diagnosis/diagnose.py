@@ -132,7 +132,8 @@ class Diagnosis:
 def _lines(mark: str, one: Finding, why: bool) -> Iterator[str]:
     """A finding, wrapped."""
     evidence = (
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in one.evidence.items()
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in one.evidence.items()
     )
     schemes = f" [{', '.join(one.cure.schemes)}]" if one.cure.schemes else ""
     lines = [mark + one.title, f"   evidence: {', '.join(evidence)}"] if one.evidence else [mark + one.title]
@@ -163,16 +164,20 @@ def diagnose(
         trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and cures are only proposed.
 
     Raises:
-        ValueError: the batch is no pair.
+        ValueError: the batch is no pair, or has no targets.
         Exception: the network does not run on the inputs, or the loss fails for another reason than the targets.
     """
     inputs, targets = split_batch(batch)
+    if targets is None:
+        raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).")
     examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
         checks.append(check)
         if check.blocks:
-            checks.append(Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False))
+            checks.append(
+                Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False)
+            )
             return Diagnosis(tuple(checks), ())
     measured = examination._measured
     if trial_steps:

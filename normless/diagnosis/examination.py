@@ -87,7 +87,9 @@ class Examination:
     @property
     def is_post_norm(self) -> bool:
         """Whether norms follow residual sums."""
-        return self.map is not None and any(layer.kind == "norm" for one in self.map.blocks for layer in one.after_sum)
+        return self.map is not None and any(
+            layer.kind == "norm" for one in self.map.blocks for layer in one.after_sum
+        )
 
     def observed(self, probe: str) -> pd.DataFrame:
         """The rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""

@@ -95,5 +95,12 @@ def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence
     words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
     return Finding(
-        kind, severity, title, evidence, tuple(where), texts["theory"], Cure(cure, schemes), texts.get("advice", False)
+        kind,
+        severity,
+        title,
+        evidence,
+        tuple(where),
+        texts["theory"],
+        Cure(cure, schemes),
+        texts.get("advice", False),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite, nan, sqrt
 
 import torch
@@ -37,8 +38,10 @@ def check_layers(e: Examination) -> Check:
     wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
     if e.depth:
         return Check(SIGNAL, summary)
-    read = max((float(one.detach().double().std()) for one in tensors(e.inputs) if one.is_floating_point()), default=nan)
-    if wrong is not None or sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10:
+    read = max(
+        (float(one.detach().double().std()) for one in tensors(e.inputs) if one.is_floating_point()), default=nan
+    )
+    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
         evidence = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
         place = (wrong or last).place
         return Check(SIGNAL, summary, (finding("exploding_weights", 0.91, (first.place, place), evidence),))
@@ -56,7 +59,9 @@ def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
         return []
     norms = [size for event in layers if (size := _gradient_norm(event))]
     ratio = max(norms) / min(norms) if norms else nan
-    return [finding("missing_skip", 0.7, (layers[0].place, layers[-1].place), {"layers": len(layers), "ratio": ratio})]
+    return [
+        finding("missing_skip", 0.7, (layers[0].place, layers[-1].place), {"layers": len(layers), "ratio": ratio})
+    ]
 
 
 def check_layer_gradients(e: Examination) -> Check:
@@ -83,7 +88,7 @@ def check_units(e: Examination) -> Check:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
     inner = [event for event in e.passed.events if event.output is not e.passed.logits]
     worst: dict[str, tuple[Event, float]] = {}
-    kinds = {
+    kinds: dict[str, tuple[float, Callable[[Event], float]]] = {
         "dead_units": (DEAD, lambda event: event.off if event.name in _RECTIFIERS else nan),
         "saturated_units": (FLAT, lambda event: event.saturated),
         "saturated_attention": (CERTAIN, lambda event: event.peaked),
@@ -94,7 +99,10 @@ def check_units(e: Examination) -> Check:
         if over:
             worst[kind] = over[0][0], max(value for _, value in over)
     zeros = _zeros(e)
-    found = [finding(kind, 0.91 if kind == "dead_units" else 0.87, (event.place,), {"share": share}) for kind, (event, share) in worst.items()]
+    found = [
+        finding(kind, 0.91 if kind == "dead_units" else 0.87, (event.place,), {"share": share})
+        for kind, (event, share) in worst.items()
+    ]
     if zeros:
         found.insert(0, finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)}))
     off = [event.off for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
@@ -103,7 +111,9 @@ def check_units(e: Examination) -> Check:
 
 def _zeros(e: Examination) -> list[str]:
     """Weights of zeros that get no gradient, outside the branches of residual blocks."""
-    inside = {name for block in (e.map.walk() if e.map else ()) for layer in block.layers for name in layer.parameters}
+    inside = {
+        name for block in (e.map.walk() if e.map else ()) for layer in block.layers for name in layer.parameters
+    }
     return [
         name
         for name, one in e.model.named_parameters()
@@ -155,4 +165,3 @@ def _gradient_norm(event: Event) -> float:
 def _is_zero(event: Event) -> bool:
     """Whether a layer's weights are all zero, as those of a classifier may be."""
     return not any(bool(one.any()) for one in event.parameters if one.dim() > 1)
-

@@ -49,7 +49,9 @@ def check_modes(e: Examination) -> Check:
             outputs = compute_logits(e.model, e.inputs).double()
         before = e.passed.logits.detach().double()  # type: ignore[union-attr]
         apart, size = float((outputs - before).norm()), float((before - before.mean(0)).norm())
-        summary += f"; outputs differ from those in evaluation by {apart / size if size else 0.0:.2f} of their deviation"
+        summary += (
+            f"; outputs differ from those in evaluation by {apart / size if size else 0.0:.2f} of their deviation"
+        )
         if apart > APART * size:
             evidence = {"difference": apart / size if size else inf, "norms": len(moved)}
             found.append(finding("modes_differ", 0.83, (), evidence))
@@ -113,11 +115,13 @@ def check_statistics(e: Examination) -> Check:
         "smallest": smallest,
     }
     severity, words = 0.85 if examples == 1 else 0.7 - 0.05 * examples, "examples" if examples > 1 else "example"
-    return Check(STATISTICS, summary, (finding("small_batch", severity, list(few), evidence, example_or_examples=words),))
+    return Check(
+        STATISTICS, summary, (finding("small_batch", severity, list(few), evidence, example_or_examples=words),)
+    )
 
 
 def check_examples(e: Examination) -> Check:
-    """Whether outputs of other examples change, in evaluation mode, if the first example is replaced by the second."""
+    """Whether outputs of other examples change, in evaluation, when the first is replaced by the second."""
     read = [one for one in tensors(e.inputs) if one.dim()]
     if not read or len(read[0]) < 3:
         return Check(EXAMPLES, "there are fewer than three examples", asked=False)
@@ -151,4 +155,3 @@ def _mixing(e: Examination, count: int) -> list[str]:
     with suppress(ValueError, RuntimeError), preserve_state(e.model, training=False):
         return [module.path or "forward" for module in mixes_examples(e.model, *positional, **named).modules]
     return ["forward"]
-

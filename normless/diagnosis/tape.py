@@ -18,17 +18,17 @@ from torch.utils._pytree import tree_leaves
 from normless.lifting import followed
 
 _KINDS = {
-    "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding lstm "
-    "gru rnn_tanh rnn_relu multi_head_attention_forward embedding_bag addmm",
+    "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding "
+    "embedding_bag lstm gru rnn_tanh rnn_relu multi_head_attention_forward addmm",
     "norm": "layer_norm group_norm instance_norm batch_norm rms_norm",
-    "activation": "relu relu_ leaky_relu leaky_relu_ elu selu gelu silu mish softplus tanh sigmoid hardtanh relu6 "
-    "hardsigmoid hardswish prelu rrelu celu logsigmoid softsign sigmoid_ tanh_ clamp clamp_min",
+    "activation": "relu relu_ leaky_relu leaky_relu_ elu selu gelu silu mish softplus tanh tanh_ sigmoid sigmoid_ "
+    "hardtanh relu6 hardsigmoid hardswish prelu rrelu celu logsigmoid softsign clamp clamp_min",
     "softmax": "softmax log_softmax",
     "attention": "scaled_dot_product_attention",
     "dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
-}  # fmt: skip
+}
 KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-# An attention row counts as certain above this weight on one position.
+# A row of an attention's weights counts as certain above this one.
 CERTAIN = 0.99
 # Where the slopes of tanh and σ are below 4 and 8 % of their largest.
 _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
@@ -87,7 +87,7 @@ class Event:
 
 
 class Tape(TorchFunctionMode):
-    """Records the events of a pass and counts its concatenations; `data` are the addresses of the inputs' storages."""
+    """Records the events of a pass and counts its concatenations; `data` are the addresses of the inputs."""
 
     def __init__(self, examples: int, data: set[int]) -> None:
         super().__init__()
@@ -111,7 +111,9 @@ class Tape(TorchFunctionMode):
         y = next((one for one in tree_leaves(result) if isinstance(one, Tensor) and one.is_floating_point()), None)
         if y is None or not y.numel() or not read:
             return
-        parameters = tuple(owner for one in read if isinstance(owner := one._base if one._is_view() else one, nn.Parameter))
+        parameters = tuple(
+            owner for one in read if isinstance(owner := one._base if one._is_view() else one, nn.Parameter)
+        )
         x = read[0]
         is_signal = x.is_floating_point() and not isinstance(x, nn.Parameter)
         is_data = not is_signal or x.untyped_storage().data_ptr() in self.data
@@ -163,10 +165,8 @@ def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 def _peaked(weights: Tensor) -> float:
-    """The share of rows (…, positions) of several positions that have nearly all of the weight on one."""
-    several = (weights > 0).sum(-1) > 1
-    certain = weights.amax(-1) > CERTAIN
-    return float((certain | ~several)[weights.shape[-1] * torch.ones_like(several) > 1].double().mean())
+    """The share of rows (…, positions) that have nearly all of the weight on one; NaN for a single position."""
+    return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
 def _attention(query: Tensor, key: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Tensor:
@@ -178,17 +178,18 @@ def _attention(query: Tensor, key: Tensor, mask: Tensor | None = None, **kwargs:
         logits = logits.masked_fill(~mask, -inf) if mask.dtype == torch.bool else logits + mask
     if kwargs.get("is_causal"):
         logits = logits.masked_fill(torch.ones_like(logits[0], dtype=torch.bool).triu(1), -inf)
-    return logits.softmax(-1)
+    weights: Tensor = logits.softmax(-1)
+    return weights
 
 
 def _of_heads(args: list[Any]) -> Tensor:
-    """The weights (N, heads, queries, keys) of torch's own attention with one packed projection; uniform otherwise."""
+    """The weights (N, heads, queries, keys) of torch's own attention with a packed projection; else uniform."""
     query, key, _, width, heads, weight, bias = args[:7]
     if weight is None:
         return torch.full((1, 2), 0.5)
-    parts = weight.chunk(3), (bias.chunk(3) if bias is not None else (None,) * 3)
-    query, key = (F.linear(one, parts[0][at], parts[1][at]) for at, one in enumerate((query, key)))
-    return _attention(*(one.transpose(0, 1).unflatten(-1, (heads, width // heads)).transpose(1, 2) for one in (query, key)))
+    biases = bias.chunk(3) if bias is not None else (None,) * 3
+    parts = (F.linear(one, weight.chunk(3)[at], biases[at]).transpose(0, 1) for at, one in enumerate((query, key)))
+    return _attention(*(one.reshape(*one.shape[:2], heads, width // heads).transpose(1, 2) for one in parts))
 
 
 def _saturated_gates(args: list[Any], y: Tensor) -> float:
@@ -212,9 +213,10 @@ def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | 
     """The number of values that each statistic of a norm is computed from; None for stored statistics."""
     examples, channels, *positions = (*event.shape, 1)
     if event.name in ("layer_norm", "rms_norm"):
-        return prod(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ()))
+        shape: tuple[int, ...] = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
+        return prod(shape)
     if event.name == "group_norm":
-        return channels // int(kwargs.get("num_groups", args[1] if len(args) > 1 else 1)) * prod(positions)
+        return int(channels) // int(kwargs.get("num_groups", args[1] if len(args) > 1 else 1)) * prod(positions)
     if event.name == "instance_norm":
         return prod(positions)
     training = kwargs.get("training", args[5] if len(args) > 5 else False)

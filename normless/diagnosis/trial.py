@@ -26,7 +26,8 @@ LITTLE, MUCH = 0.01, 0.2
 # Per step, a decay above this share of the weights is no regularization.
 DECAY = 0.02
 MOMENTUM = 0.99
-SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
+# Rates that may work where a rate does not; one that is too small by less than a thousand is a choice.
+SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (1e3, 1e4, 1e5, 1e6, 1e7)
 # Sums after which a norm follows, from which on a post-norm network needs warm-up.
 POST_NORM = 24
 
@@ -163,7 +164,9 @@ def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int) 
         if has_diverged(losses[-1]) or e.map is None:
             return Trial(rate, tuple(losses), (), moved, rounded)
         signal = Signal()
-        mapped = e.map if model is e.model or scheme_of(model) is None else residual_map(model, example_inputs=e.inputs)
+        mapped = (
+            e.map if model is e.model or scheme_of(model) is None else residual_map(model, example_inputs=e.inputs)
+        )
         losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=mapped))
     table = signal.table()
     closed = () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])

@@ -232,12 +232,15 @@ def sharp_module_attention() -> Patient:
     """torch's own attention with projections that a checkpoint scaled by 30."""
 
     class Net(SentenceNet):
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+
         def forward(self, tokens: Tensor) -> Tensor:
             logits: Tensor = self.head(self.encoder(self.embed(tokens) * 50).mean(1))
             return logits
 
-    net = Net(0)
-    net.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+    net = Net()
     with torch.no_grad():
         net.encoder.self_attn.in_proj_weight[:64].mul_(30)
     return Patient(net, sentences(), adamw(net))
@@ -268,5 +271,5 @@ def tiny_stem() -> Patient:
     """A plain network of ten convolutions after a stem that is scaled by 1e-6 and without norms."""
     net = initialized(convolutions(10, norm=False), he)
     with torch.no_grad():
-        net.get_submodule("0").weight.mul_(1e-6)  # type: ignore[operator, union-attr]
+        net.get_parameter("0.weight").mul_(1e-6)
     return Patient(net, images(), sgd(net))

@@ -265,7 +265,7 @@ def dead_convolutions() -> Patient:
         for layer in net:
             if isinstance(layer, nn.Conv2d):
                 layer.weight.copy_(-layer.weight.abs())
-                layer.bias.fill_(-1.0)
+                layer.get_parameter("bias").fill_(-1.0)
     return Patient(net, images(), sgd(net))
 
 

@@ -293,7 +293,7 @@ def statistics_of_a_checkpoint() -> Patient:
     net = convolutions(4)
     for layer in net:
         if isinstance(layer, nn.BatchNorm2d):
-            layer.num_batches_tracked.fill_(100)  # type: ignore[operator, union-attr]
+            layer.num_batches_tracked.fill_(100)  # type: ignore[union-attr]
             layer.running_var.fill_(1e6)  # type: ignore[union-attr]
     return Patient(net, images())
 

@@ -1,4 +1,4 @@
-"""`normless bench diagnose`: whether diagnoses name the cause of networks whose fault is known, and their cures train."""
+"""`normless bench diagnose`: whether diagnoses name the known fault of networks, and their cures train."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def measure_diagnosis(bench: DiagnosisBench) -> pd.DataFrame:
     """A row for the cases that were seen while the checks were written, one for those kept aside, one for all.
 
     Columns: `broken` networks; those with the `right` cause first, with it `named` further down, with `another` cause
-    only, and `missed`; `healthy` networks and `false_alarms`; schemes offered as first `cures`, and those that `train`;
-    median `seconds`. What was not right is written to standard error.
+    only, and `missed`; `healthy` networks and `false_alarms`; schemes offered as first `cures`, and those that
+    `train`; median `seconds`. What was not right is written to standard error.
     """
     results = list(_results(bench))
     rows = [("seen", False), ("kept aside", True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +55,13 @@ def per_token(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def mlp(
-    widths: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU, norm: Callable[[int], nn.Module] | None = None
+    widths: Sequence[int],
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    norm: Callable[[int], nn.Module] | None = None,
 ) -> nn.Sequential:
     """Linear layers of these widths with a norm, where one is given, and an activation between them."""
     layers: list[nn.Module] = [nn.Flatten()]
-    for number, (width, following_width) in enumerate(zip(widths, widths[1:], strict=False), 1):
+    for number, (width, following_width) in enumerate(pairwise(widths), 1):
         layers.append(nn.Linear(width, following_width))
         if number < len(widths) - 1:
             layers += [*([norm(following_width)] if norm else []), activation()]
@@ -135,8 +138,8 @@ class Layer(nn.Module):
 
     def attention(self, x: Tensor, causal: bool) -> Tensor:
         """Multi-head attention of (N, S, width)."""
-        parts = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*parts, is_causal=causal, scale=self.scale)
+        query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=self.scale)
         attended: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return attended
 
@@ -144,9 +147,10 @@ class Layer(nn.Module):
         """Activations (N, S, width) to activations of that shape."""
         if self.pre_norm:
             x = x + self.attention(self.norm1(x), causal)
-            return x + self.mlp(self.norm2(x))
-        x = self.norm1(x + self.attention(x, causal))
-        y: Tensor = self.norm2(x + self.mlp(x))
+            y: Tensor = x + self.mlp(self.norm2(x))
+        else:
+            x = self.norm1(x + self.attention(x, causal))
+            y = self.norm2(x + self.mlp(x))
         return y
 
 
