@@ -207,6 +207,8 @@ class _Reader:
         # Tensors that were constants before activations were written into them.
         self.built: set[Node] = set()
         self.results: dict[Node, tuple[Any, ...]] = {}
+        # The first concatenation of the same parts.
+        self.joined: dict[Any, Node] = {}
         self.flow = Dataflow(follows_values=_FOLLOWS_VALUES in program.graph_module.meta)
         signature = program.graph_signature
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
@@ -264,7 +266,8 @@ class _Reader:
 
     def _call(self, node: Node) -> None:
         self.flow.called.update(modules_around(node))
-        if self._region(node):
+        # Of several results, as an LSTM's, those that nothing reads are left out.
+        if self._region(node) or (node.target is getitem and not node.users):
             return
         if node.target is getitem and node.args[0] in self.results:
             region, place = cast(tuple[Node, int], node.args)
@@ -275,6 +278,13 @@ class _Reader:
         name = name.rstrip("_")
         if name == "cat":
             self._tokens(node)
+            given = self._plain(node.args)
+            # Activations joined anew are the same activation.
+            if all(isinstance(part, Operand) for part in given[0]):
+                repeated = self.joined.setdefault(given, node)
+                if repeated is not node:
+                    self._same(node, repeated)
+                    return
         sources = [] if name in _SHAPE_ONLY else node.all_input_nodes
         parents = tuple(self.index[source] for source in sources if source in self.index)
         fixed = [self.fixed[source] for source in sources if source in self.fixed]
@@ -331,8 +341,19 @@ class _Reader:
         """Make operations of the learned tensors that a concatenation joins to activations."""
         if any(source in self.index for source in node.all_input_nodes):
             for source in node.all_input_nodes:
-                if source in self.fixed and self.fixed[source].parameters:
-                    self._append(source, "parameter", parameters=self.fixed.pop(source).parameters)
+                self._activate(source)
+
+    def _activate(self, node: Node) -> None:
+        """Make operations of a learned tensor and of what makes a node of it, as the norm of a class token."""
+        if node in self.fixed and self.fixed[node].parameters:
+            parameters = self.fixed.pop(node).parameters
+            source = node.args[0] if node.op == "call_function" else None
+            if isinstance(source, Node):
+                self._activate(source)
+            if source in self.index:
+                self._call(node)
+            else:
+                self._append(node, "parameter", parameters=parameters)
 
     def _plain(self, value: Any) -> Any:
         """An argument as data: nodes as `Operand` or `Fixed`, sequences as tuples; None for what is not plain."""

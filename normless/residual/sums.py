@@ -21,6 +21,7 @@ from normless.residual.operations import (
     POOLING,
     SOFTMAX,
     leaves_unchanged,
+    stacked,
 )
 
 _ADDS = {"add", "sub", "rsub"}
@@ -131,12 +132,22 @@ class SumFinder:
         at = skip
         while at not in others:
             if all(self.flow.depends(other, at) for other in others):
-                return at if self.flow[at].floating else None
+                return self._unchanged(at, others) if self.flow[at].floating else None
             parents = self.layers.inputs(at)
             if len(parents) != 1:
                 return None
             (at,) = parents
         return None
+
+    def _unchanged(self, fork: int, others: list[int]) -> int:
+        """The activation itself where a fork is a view of it and other terms read another one too."""
+        at = fork
+        while leaves_unchanged(self.flow[at]):
+            before, at = at, self.flow[at].parents[0]
+            readers = set(self.flow.consumers[at]) - {before}
+            if any(self.flow.depends(other, reader) for other in others for reader in readers):
+                fork = at
+        return fork
 
     def _joined(self, at: int, terms: list[int]) -> list[tuple[int, int]]:
         """A fork for a skip path that a gate multiplies, as x · (1 - g(x)) + f(x) · g(x), or joined from several."""
@@ -230,7 +241,8 @@ class SumFinder:
             run = self.layers.owner.get(index)
             counts = run is not None and run.layer.kind == "weight" and (counted is None or run in counted)
             continues = any(self.layers.owner.get(parent) is run for parent in parents)
-            depth[index] = max((depth[parent] for parent in parents), default=0) + (counts and not continues)
+            more = stacked(self.flow[index]) if counts and not continues else 0
+            depth[index] = max((depth[parent] for parent in parents), default=0) + more
         return max(depth.values(), default=0)
 
     def _feeds_softmax(self, at: int) -> bool:
