@@ -16,6 +16,7 @@ from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
 from normless.errors import UnsupportedEditError
+from normless.lifting import reads
 from normless.nn import Pointwise, batch_norms
 from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
@@ -252,9 +253,23 @@ def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
         if is_function:
             surgery.remove_function(layer)
         else:
-            _replace_norm(surgery, layer, nn.Identity())
+            _replace_norm(surgery, layer, _identity(surgery, layer))
         surgery.record(layer.path, f"{what} removed")
         surgery.removed.add(layer.path)
+
+
+def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
+    """What stays of a norm; where forward code reads its parameters, as for their dtype, with γ = 1 and β = 0."""
+    identity = nn.Identity()
+    *around, name = layer.path.split(".")
+    kinds = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
+    for parameter in layer.parameters:
+        owner, _, attribute = parameter.rpartition(".")
+        if owner == layer.path and any(reads(kind, name, attribute) for kind in kinds):
+            neutral = 1 - layer.offset if parameter == layer.gamma else 0.0
+            value = torch.full_like(surgery.model.get_parameter(parameter).detach(), neutral)
+            identity.register_buffer(attribute, value, persistent=False)
+    return identity
 
 
 def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch.export import ExportedProgram, export
 from torch.fx import Node
+from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
@@ -68,7 +69,8 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
                     return export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode:
                     # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
-                    with functorch_config.patch(fake_tensor_propagate_real_tensors=True):
+                    soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)
+                    with functorch_config.patch(fake_tensor_propagate_real_tensors=True), soft:
                         program = export(model, inputs, dict(kwargs), strict=False)
                     if _reads_activations(program):
                         raise
@@ -276,6 +278,10 @@ class _Reader:
         name = operation_name(node)
         in_place = name.endswith("_") and not name.startswith("__")
         name = name.rstrip("_")
+        if name == "add" and node.args[1:] == (0,) and not in_place:
+            # The start of Python's sum of a list.
+            self._same(node, node.args[0])
+            return
         if name == "cat":
             self._tokens(node)
             given = self._plain(node.args)

@@ -78,7 +78,8 @@ class SumFinder:
     def _judge(self, at: int, terms: list[int]) -> None:
         parts = self._parts(terms, at)
         joined = set(terms) - set(parts)
-        whole = self._residual(at, parts) if joined else None
+        # (x + f(x)) + (x + g(x)) stays a sum of two.
+        whole = self._residual(at, parts) if joined and len({*parts}) == len(parts) else None
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
             for term in joined:
                 self.sums.pop(term, None)
