@@ -25,7 +25,7 @@ ACTIVATION = {
 LAYOUT = {
     "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "view", "_unsafe_view", "reshape", "permute",
     "transpose", "t", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "to", "_to_copy", "type_as",
-    "movedim", "channel_shuffle", "float", "half", "bfloat16",
+    "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "numpy_T", "channel_shuffle", "float", "half", "bfloat16",
 }  # fmt: skip
 ELEMENTWISE = ACTIVATION | LAYOUT | {
     "add", "sub", "rsub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "exp", "log",

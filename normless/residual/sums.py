@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normless.residual.blocks import Kind
 from normless.residual.graph import Dataflow, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import (
@@ -19,6 +20,7 @@ from normless.residual.operations import (
     CONVOLUTION,
     LAYOUT,
     POOLING,
+    RECURRENT,
     SOFTMAX,
     leaves_unchanged,
     stacked,
@@ -183,7 +185,7 @@ class SumFinder:
 
     def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether the skip path only fits shapes: it is linear after its first weight layer, or read here alone."""
-        kinds = [self.layers.kind(index) for index in skip]
+        kinds = self._kinds(skip)
         if self._bends(skip) and not all(self.flow.is_closed(path, candidate.at) for path in (skip, *paths)):
             return False
         gates = any(
@@ -194,7 +196,7 @@ class SumFinder:
         for path in paths:
             # A branch of whole blocks that is read elsewhere too, or no longer than the skip path, makes it a merge.
             streams = any(index in self.sums for index in path) and not self.flow.is_closed(path, candidate.at)
-            nonlinear = any(self.layers.kind(index) in ("norm", "activation") for index in path)
+            nonlinear = not {"norm", "activation"}.isdisjoint(self._kinds(path))
             more = not nonlinear or "activation" in kinds
             if streams or self.chain(path) < self.chain(skip) + more:
                 return False
@@ -202,8 +204,13 @@ class SumFinder:
 
     def _bends(self, path: list[int]) -> bool:
         """Whether an activation follows the first weight layer of a path."""
-        kinds = [self.layers.kind(index) for index in path]
+        kinds = self._kinds(path)
         return "weight" in kinds and "activation" in kinds[kinds.index("weight") :]
+
+    def _kinds(self, path: list[int]) -> list[Kind | None]:
+        """The kinds of the layers on a path, operation by operation; a recurrent layer ends in an activation."""
+        kinds = [self.layers.kind(index) for index in path]
+        return [*kinds, *("activation" for index in path if self.flow[index].name in RECURRENT)]
 
     def _is_norm_or_pooling(self, index: int) -> bool:
         pools = self.flow[index].name in POOLING and index not in self.layers.owner

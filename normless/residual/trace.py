@@ -105,10 +105,11 @@ class _Tracer:
             inputs -= shared
         # What the fork itself comes from is before the block.
         inputs = {index for index in inputs if not self.flow.depends(total.fork, index)}
-        # What another stream's block makes of its own fork for a joint attention is on that block's branch.
-        for other in self._branches.values():
-            if not any(total.at in beside for beside in other):
-                inputs = inputs.difference(*other)
+        # What another stream makes of its own fork for a joint attention is on the branch of that stream's block.
+        for at, branches in self._branches.items():
+            fork = self.finder.sums[at].fork
+            if not self.flow.depends(total.fork, fork) and not any(total.at in path for path in branches):
+                inputs = inputs.difference(*branches)
         return {one for one in inputs if self.layers.has_weight(at for at in inputs if self.flow.depends(one, at))}
 
     def _block(self, block: _Block, names: dict[int, str]) -> ResidualBlock:
