@@ -262,7 +262,7 @@ def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
     """What stays of a norm; where forward code reads its parameters, as for their dtype, with γ = 1 and β = 0."""
     identity = nn.Identity()
     *around, name = layer.path.split(".")
-    kinds = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
+    kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
     for parameter in layer.parameters:
         owner, _, attribute = parameter.rpartition(".")
         if owner == layer.path and any(reads(kind, name, attribute) for kind in kinds):

@@ -69,7 +69,7 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
                     return export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode:
                     # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
-                    soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)
+                    soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)  # type: ignore[attr-defined]
                     with functorch_config.patch(fake_tensor_propagate_real_tensors=True), soft:
                         program = export(model, inputs, dict(kwargs), strict=False)
                     if _reads_activations(program):
@@ -236,8 +236,8 @@ class _Reader:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             # A size that depends on values is no number, or 0 where the example inputs have none of something.
-            known = all(isinstance(size, int) and size for size in value.shape)
-            shape = tuple(value.shape) if known else None
+            sizes = [size if isinstance(size, int) else size.node.maybe_as_int() for size in value.shape]
+            shape = tuple(sizes) if all(sizes) else None
             properties |= {"shape": shape, "floating": value.is_floating_point()}
         self.index[node] = len(self.flow.operations)
         self.flow.operations.append(Operation(name, **properties))

@@ -210,7 +210,7 @@ class SumFinder:
     def _kinds(self, path: list[int]) -> list[Kind | None]:
         """The kinds of the layers on a path, operation by operation; a recurrent layer ends in an activation."""
         kinds = [self.layers.kind(index) for index in path]
-        return [*kinds, *("activation" for index in path if self.flow[index].name in RECURRENT)]
+        return [*kinds, "activation"] if any(self.flow[index].name in RECURRENT for index in path) else kinds
 
     def _is_norm_or_pooling(self, index: int) -> bool:
         pools = self.flow[index].name in POOLING and index not in self.layers.owner
@@ -242,15 +242,15 @@ class SumFinder:
         )
 
     def chain(self, path: list[int], counted: set[LayerRun] | None = None) -> int:
-        """The number of weight layers in series on a path, or of those among `counted`."""
+        """The weight layers in series on a path, each level of a recurrent one; or the modules among `counted`."""
         depth: dict[int, int] = {}
         for index in path:
             parents = [parent for parent in self.flow[index].parents if parent in depth]
             run = self.layers.owner.get(index)
             counts = run is not None and run.layer.kind == "weight" and (counted is None or run in counted)
             continues = any(self.layers.owner.get(parent) is run for parent in parents)
-            more = stacked(self.flow[index]) if counts and not continues else 0
-            depth[index] = max((depth[parent] for parent in parents), default=0) + more
+            levels = stacked(self.flow[index]) if counted is None else 1
+            depth[index] = max((depth[parent] for parent in parents), default=0) + levels * (counts and not continues)
         return max(depth.values(), default=0)
 
     def _feeds_softmax(self, at: int) -> bool:

@@ -158,9 +158,9 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_the_levels_of_a_recurrent_layer_are_layers_in_series(kind: type[nn.RNNBase]) -> None:
+def test_a_recurrent_layer_of_several_levels_is_longer_than_a_projection(kind: type[nn.RNNBase]) -> None:
     (block,) = residual_map(Recurrent(kind, 3), torch.randn(2, 4, WIDTH)).blocks
-    assert (block.branch, block.skip, block.m) == (("recurrent",), ("shortcut.0",), 3)
+    assert (block.branch, block.skip, block.m) == (("recurrent",), ("shortcut.0",), 1)
     found = residual_map(Recurrent(kind, 1), torch.randn(2, 4, WIDTH))
     assert found.blocks == ()
     assert len(found.unresolved) == 1, "of two paths of one layer none is the skip path"
