@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.nn import ResidualSum
+from normless.residual.classify import window_size
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
+from normless.residual.steps import Kind, Step, Steps
 from normless.residual.sums import Sum, SumFinder, passed_on
-from normless.signal.moments import window_size
-from normless.signal.steps import Kind, Step, Steps
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
 # The arguments of a pooling after the tensor and the kernel's size.

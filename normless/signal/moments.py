@@ -292,10 +292,3 @@ def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
         if shape[axis] == values.numel():
             return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
     return None
-
-
-def window_size(pool: nn.Module) -> int:
-    """The number of elements in a window of a max or average pooling."""
-    kernel: Any = pool.kernel_size
-    axes = next(n for n in (1, 2, 3) if isinstance(pool, (getattr(nn, f"MaxPool{n}d"), getattr(nn, f"AvgPool{n}d"))))
-    return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes
