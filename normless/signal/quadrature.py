@@ -33,7 +33,7 @@ _REACH, _INTERVALS, _HALVINGS = 32.0, 512, 27
 # A distribution that is not normal is stored as this many equally likely values.
 _VALUES = 2**16
 # For each of them a quantile of the standard normal distribution, by multiples of the golden ratio.
-_NOISE = ndtri((torch.arange(_VALUES, dtype=torch.float64) * (sqrt(5) - 1) / 2 + 0.5) % 1).numpy()
+_NOISE: Values = ndtri((torch.arange(_VALUES, dtype=torch.float64) * (sqrt(5) - 1) / 2 + 0.5) % 1).numpy()
 # A nonnegative part is spread over this many equally likely values, those at zero aside.
 _LEVELS = 24
 # The integral over the greatest of several variables, up to _END deviations.
@@ -270,21 +270,17 @@ class Stream:
 
     def through(self, activation: nn.Module) -> Stream:
         """After an elementwise activation."""
-        outputs = applied(activation, self._samples())
-        return Stream(_quantiles(outputs.ravel()), 0.0)
+        return self._of(applied(activation, self._samples()).ravel())
 
     def padded(self, share: float) -> Stream:
         """With channels of zeros, such that the others are this share of all (option A of ResNet-V1)."""
-        zeros = np.zeros(round(_VALUES * (1 / share - 1)))
-        return Stream(_quantiles(np.append(self._samples(), zeros)), 0.0)
+        return self._of(np.append(self._samples(), np.zeros(round(_VALUES * (1 / share - 1)))))
 
     def _samples(self) -> Values:
         """Equally likely values, noise included: the quantiles of both meet as the axes of a Kronecker sequence."""
         return self.values + sqrt(self.normal_variance) * _NOISE
 
-
-def _quantiles(samples: Values) -> Values:
-    """Values in ascending order that represent more of them."""
-    places = (np.arange(_VALUES) + 0.5) * len(samples) / _VALUES
-    ordered: Values = np.sort(samples)[places.astype(int)]
-    return ordered
+    @classmethod
+    def _of(cls, samples: Values) -> Stream:
+        places = (np.arange(_VALUES) + 0.5) * len(samples) / _VALUES
+        return cls(np.sort(samples)[places.astype(int)], 0.0)
