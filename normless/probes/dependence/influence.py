@@ -122,7 +122,7 @@ class ExampleSlice:
     def mask(self, tensor: Tensor, batch: int) -> Tensor:
         """True at the examples, in a shape that broadcasts to the tensor's."""
         mask = torch.zeros(self.size, *[1] * (tensor.dim() - self.axis - 1), dtype=torch.bool, device=tensor.device)
-        mask.unflatten(0, (-1, batch, self.inner))[:, list(self.examples)] = True
+        mask.view(-1, batch, self.inner)[:, list(self.examples)] = True
         return mask
 
 
@@ -179,15 +179,16 @@ class Tracker:
     the slice of others.
 
     Attributes:
-        mixing: by the name of a mixing module, whether the change it propagated was ever larger than rounding.
+        mixing: by the name of a mixing module, whether the change it propagated was ever larger than rounding; given,
+            and completed by the pass.
         moving: the innermost modules that move examples.
     """
 
-    def __init__(self, record: Pass, batch: int, group: frozenset[int]) -> None:
+    def __init__(self, record: Pass, batch: int, group: frozenset[int], mixing: dict[str, bool]) -> None:
         self._record, self._batch, self._group = record, batch, group
         # The running calls, each with the slice of the changed examples in its inputs, None if unknown.
         self._running: list[tuple[str, ExampleSlice | None]] = [("", None)]
-        self.mixing: dict[str, bool] = {}
+        self.mixing = mixing
         self.moving: list[str] = []
 
     def __call__(self, key: Key, value: Any) -> Any:

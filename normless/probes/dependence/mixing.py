@@ -28,7 +28,6 @@ Changes = dict[frozenset[int], Arguments]
 _SEED = 0
 _REPEATABLE = 1e-3
 _ROUNDING = 1e-12
-_CLEARLY = ""
 _FAINTLY = ", by so little that it may be rounding"
 _MOVING = "puts examples in the places of others"
 
@@ -150,22 +149,20 @@ def _traced(
                 f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
                 f"numpy and Python, differ by {difference:.2g}. Make it draw its random numbers from one of these."
             )
-    how: dict[str, str] = {}
-    state: set[str] = set()
-    faintly = _CLEARLY if rounding else _FAINTLY
+    mixing, moving, state = dict[str, bool](), set[str](), set[str]()
     for group, others in changes.items():
         output, changed_copy = _run_copy(model, others)
         state |= _different_buffers(after, changed_copy)
         if not _reaches_others(expected, output, batch, group):
             continue
-        tracker = Tracker(record, batch, group)
+        tracker = Tracker(record, batch, group, mixing)
         output, _ = _run_copy(model, others, tracker)
         if _reaches_others(expected, output, batch, group):
-            for path in tracker.moving or [""]:
-                how.setdefault(path, _MOVING if tracker.moving else faintly)
-        for path, clearly in tracker.mixing.items():
-            if clearly or how.get(path) != _CLEARLY:
-                how[path] = _CLEARLY if clearly else faintly
+            moving.update(tracker.moving)
+            if not tracker.moving:
+                mixing.setdefault("", False)
+    remarks = {path: "" if clearly or rounding else _FAINTLY for path, clearly in mixing.items()}
+    how = dict.fromkeys(moving, _MOVING) | remarks
     return {path: how[path] for path, _, _ in record if path in how}, state - _different_buffers(after, again)
 
 
