@@ -16,6 +16,7 @@ from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours
 from normless.folding.report import FoldReport, NormFate, Side
+from normless.lifting import in_mode
 from normless.nn import FrozenAffine
 from normless.residual.classify import NORMS
 from normless.residual.reader import exported
@@ -53,11 +54,10 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         )
     # Frozen first: then train mode shows what dropout hides in eval mode, and whether a batch statistic is left.
     frozen = freeze(model)
-    modes = {module: module.training for module in frozen.modules()}
-    programs = [exported(frozen.train(training), inputs, kwargs) for training in (False, True)]
-    for module, training in modes.items():
-        module.training = training
-    neighbours = [Neighbours(frozen, program) for program in programs]
+    neighbours = []
+    for training in (False, True):
+        with in_mode(frozen, training):
+            neighbours.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
     kept = _kept(frozen, neighbours)
     affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
     # The original's own numbers, where the frozen norm has rounded them to its dtype.
