@@ -93,11 +93,10 @@ def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
     settings: Hashable = activation
     if isinstance(activation, nn.Module):
         own = {name: value for name, value in vars(activation).items() if not name.startswith("_")}
-        plain = all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values())
+        if not all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values()):
+            return kinks(in_double(activation), channels)
         tensors = [(name, *value.flatten().tolist()) for name, value in activation.state_dict().items()]
-        settings = (type(activation), *sorted(own.items()), *tensors) if plain else None
-    if settings is None:
-        return kinks(in_double(activation), channels)
+        settings = (type(activation), *sorted(own.items()), *tensors)
     if settings not in _known:
         _known[settings] = kinks(in_double(activation), channels)
     return _known[settings]
