@@ -22,7 +22,8 @@ class Operand:
 class Fixed:
     """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is computed from.
 
-    `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added.
+    `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added;
+    `is_parameter` that it is a parameter as it is.
     """
 
     parameters: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Fixed:
     random: bool = False
     rooted: bool = False
     offset: float = 0.0
+    is_parameter: bool = False
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ class _Reader:
                 if isinstance(node.meta.get("val"), Tensor):
                     self._append(node, "input")
             elif node.name in signature.inputs_to_parameters:
-                self.fixed[node] = Fixed(parameters=(signature.inputs_to_parameters[node.name],))
+                self.fixed[node] = Fixed((signature.inputs_to_parameters[node.name],), is_parameter=True)
             elif node.name in signature.inputs_to_buffers:
                 self.fixed[node] = Fixed(buffers=(signature.inputs_to_buffers[node.name],))
             else:

@@ -131,8 +131,7 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
-    biases = [one for one in named if one in step.shifts and named[one].numel() == len(rows)]
-    bias = biases[0] if biases else None
+    bias = next((one for one in named if one in step.shifts and named[one].numel() == len(rows)), None)
     return Rows(
         weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,

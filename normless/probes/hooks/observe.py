@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
+from normless.lifting import in_mode
 from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -118,18 +119,14 @@ def preserve_state(model: nn.Module, *, training: bool) -> Iterator[None]:
 
     Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
     """
-    modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    with preserve_random_state(model):
+    with preserve_random_state(model), in_mode(model, training):
         try:
-            model.train(training)
             for parameter, _ in gradients:
                 parameter.grad = None
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
             for parameter, gradient in gradients:
                 parameter.grad = gradient
             with torch.no_grad():
