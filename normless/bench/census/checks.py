@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from normless.bench.census.operators import count_operators
+from normless.conversion import copied
 from normless.residual import ResidualBlock, ResidualMap
 
 
@@ -206,10 +206,10 @@ def _signature(block: ResidualBlock, free: set[str]) -> tuple[Any, ...]:
 
 def in_use(model: nn.Module) -> nn.Module:
     """A copy whose batch norms have seen data: other statistics, γ and β than the initial ones."""
-    copied = deepcopy(model)
+    used = copied(model)
     torch.manual_seed(2)
     with torch.no_grad():
-        for module in copied.modules():
+        for module in used.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 if module.running_mean is not None and module.running_var is not None:
                     module.running_mean.normal_(0, 0.1)
@@ -217,4 +217,4 @@ def in_use(model: nn.Module) -> nn.Module:
                 if module.weight is not None:
                     module.weight.uniform_(0.5, 1.5)
                     module.bias.normal_(0, 0.1)
-    return copied
+    return used
