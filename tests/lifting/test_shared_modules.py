@@ -164,3 +164,33 @@ def test_layers_that_read_one_activation_have_their_own_biases() -> None:
     names = {name for name, _ in net.named_parameters()}
     assert {"1.act.output_bias", "1.right.input_bias"} <= names
     torch.testing.assert_close(net(X), net[0](X))
+
+
+class PixelNorm(nn.Module):
+    """As the U-Net of Karras et al. (2024) normalizes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x of unit second moment."""
+        return nn.functional.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+
+
+class NormsQueriesAndKeys(nn.Module):
+    """Attention whose queries, keys and values pass one norm, by `map`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.packed, self.out = PixelNorm(), nn.Linear(4, 12), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = map(self.norm, self.packed(x).chunk(3, -1))
+        y: Tensor = x + self.out((q @ k.mT).softmax(-1) @ v)
+        return y
+
+
+def test_a_norm_that_runs_several_times_is_removed() -> None:
+    model = NormsQueriesAndKeys()
+    mapped = nl.residual_map(model, X)
+    assert list(mapped.norms) == ["norm"]
+    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False)", X, residual_map=mapped)
+    q, k, v = model.packed(X).chunk(3, -1)
+    torch.testing.assert_close(net(X), X + 0.5 * model.out((q @ k.T).softmax(-1) @ v))
