@@ -249,7 +249,7 @@ def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
         for reader in surgery.map.readers.get(layer.path, ()):
             surgery.not_in_place(reader)
         is_function = ":" in layer.path
-        what = layer.description if is_function else describe(surgery.single(layer.path))
+        what = layer.description if is_function else describe(surgery.get(layer.path))
         if is_function:
             surgery.remove_function(layer)
         else:

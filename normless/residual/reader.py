@@ -22,7 +22,7 @@ from torch._functorch import config as functorch_config
 from torch.export import ExportedProgram, export
 from torch.fx import Node
 from torch.fx.experimental import _config as symbolic_config
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
 from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -169,7 +169,7 @@ def _explanation(model: nn.Module, error: Exception) -> str:
         reason = f"{reason[:LONGEST_REASON]}…"
     advice = "Check that forward takes these inputs"
     reason = f"{type(error).__name__}: {reason}"
-    if isinstance(error, GuardOnDataDependentSymNode):
+    if isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)):
         reason = "what it does there depends on the values of a tensor."
         advice = "Decide it by torch.where or torch.cond"
     return (
