@@ -27,6 +27,8 @@ _PACKAGES = {
     "normless.lab": "normless.sweeps",
     "normless.lab.laboratory": "normless.sweeps",
     "normless.lab.sweep": "normless.sweeps",
+    "normless.machine": "normless.process",
+    "normless.output": "normless.process",
     "normless.papers": "normless_papers",
     "normless.report": "normless.plots",
     "normless.training": "normless.train",

@@ -116,9 +116,9 @@ class RemoveBranches(Edit):
 
 @edit
 class ScaleSums(Edit):
-    """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
+    """Every residual sum divided by √2, or times another constant (Fixup, section 4.1; De & Smith, tables 3, 4).
 
-    With 1/√2 the variance stays constant over depth, but branch and skip path contribute equally.
+    At (x + f(x)) / √2 the variance stays constant over depth, but branch and skip path contribute equally.
     """
 
     factor: float = 1 / sqrt(2)

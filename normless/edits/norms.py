@@ -37,7 +37,7 @@ class RemoveNorms(Edit):
 
 @edit
 class KeepLayerNorms(Edit):
-    """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
+    """A transformer as it is written, with layer norms (Vaswani et al. 2017, 3.1); batch norms are refused."""
 
     def apply(self, surgery: Surgery) -> None:
         for path in surgery.map.norms:
@@ -186,7 +186,7 @@ class LayerNormScaling(StackEdit):
 
 @edit
 class BranchEndNorms(Edit):
-    """A norm at the end of every branch, as the one ahead of it: x + N(f(N(x))) (Kim et al. 2025; Ding et al. 2021).
+    """A norm at the end of every branch, as ahead of it: x + N(f(N(x))) (Kim et al. 2025, Peri-LN; Ding et al. 2021).
 
     Dropout and layer scale that are modules after the branch's last layer come after the norm. γ starts at `gamma`.
     """
