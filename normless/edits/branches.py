@@ -99,7 +99,8 @@ class RemoveBranches(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
-            if len(surgery.sums(block)) > 1 or block.inner:
+            path, *others = surgery.sum_paths(block)
+            if others or block.inner:
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
@@ -110,7 +111,7 @@ class RemoveBranches(Edit):
                     raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
                 surgery.replace(layer.path, nn.Identity())
                 surgery.removed.add(layer.path)
-            surgery.replace_sum(block, SkipOnlySum())
+            surgery.replace(path, SkipOnlySum())
             surgery.record(block.name, "branch removed")
 
 

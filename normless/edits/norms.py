@@ -278,11 +278,10 @@ def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    linear = (nn.Linear, nn.Conv1d)
-    for kinds, norm in ((linear, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d), (nn.Conv3d, nn.BatchNorm3d)):
-        if isinstance(layer, kinds):
-            return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
-    raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    norm = _TORCH_FAMILY[max(layer.weight.dim() - 3, 0)]
+    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
 
 
 @edit
