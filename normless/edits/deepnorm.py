@@ -12,8 +12,6 @@ from normless.edits.surgery import Surgery, embedding_weights
 from normless.edits.transformer import Matrix, StackEdit, matrices
 from normless.residual import ResidualBlock
 
-MatricesOf = dict[ResidualBlock, list[Matrix]]
-
 
 @edit
 class DeepNorm(StackEdit):
@@ -33,7 +31,7 @@ class DeepNorm(StackEdit):
     def apply(self, surgery: Surgery) -> None:
         encoder, decoder = self.stacks(surgery)
         _check_post_norm(surgery, encoder + decoder)
-        uses = _matrices_of(surgery, encoder + decoder)
+        uses = matrices(surgery, encoder + decoder)
         n, m = len(encoder) // 2, len(decoder) // 3
         stacks = [(encoder, len(encoder) ** 0.25, (4 * len(encoder)) ** -0.25)]
         if decoder:
@@ -92,7 +90,7 @@ class TFixup(StackEdit):
     def apply(self, surgery: Surgery) -> None:
         surgery.need_no_norms()
         encoder, decoder = self.stacks(surgery)
-        uses = _matrices_of(surgery, encoder + decoder)
+        uses = matrices(surgery, encoder + decoder)
         n, m = len(encoder) / 2, len(decoder) // 3
         on_branches = {matrix.parameter for matrix in chain(*uses.values())}
         tables = embedding_weights(surgery.model)
@@ -128,19 +126,10 @@ def _check_post_norm(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> Non
             raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 
 
-def _matrices_of(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> MatricesOf:
-    """The weight matrices on every branch; a network without queries and keys is refused."""
-    uses = {block: matrices(surgery, block) for block in blocks}
-    if not any(matrix.use == "query" for matrix in chain(*uses.values())):
-        reason = "it is for transformers, and no branch has layers that are named as queries and keys"
-        raise surgery.unsupported("", reason)
-    return uses
-
-
 @torch.no_grad()
-def _draw(surgery: Surgery, matrices: list[Matrix], gain: float) -> None:
+def _draw(surgery: Surgery, drawn: list[Matrix], gain: float) -> None:
     """Draw matrices with Xavier's variance 2·gain² / (fan-in + fan-out), queries and keys with gain 1."""
-    for matrix in matrices:
+    for matrix in drawn:
         own = 1.0 if matrix.use in ("query", "key") else gain
         nn.init.xavier_normal_(matrix.rows, gain=own)
         what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"

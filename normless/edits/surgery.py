@@ -15,8 +15,7 @@ from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
-from normless.nn.affine import TakesParts, takes_scalars, with_scalars
-from normless.nn.attention import is_attention, with_input_bias
+from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 Module = TypeVar("Module", bound=nn.Module)
