@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -143,35 +142,27 @@ class LSUV(Edit):
                 raise surgery.unsupported(layer.path, "it is no layer with one weight and one output, to be scaled")
         Reinitialize("orthogonal").apply(surgery)
         pending = {layer.path for layer in layers}
+
+        def calibrate(path: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+            """The output of a layer, its weight scaled at the first call."""
+            if path not in pending:
+                return None
+            pending.discard(path)
+            for _ in range(self.most_steps):
+                variance = float(output.var(correction=0))
+                if abs(variance - 1) <= self.tolerance:
+                    surgery.record(path, f"output variance {variance:.3f}")
+                    return output
+                if not variance > 0 or variance == float("inf"):
+                    break
+                layer.weight.div_(variance**0.5)
+                output = layer.forward(*inputs)
+            raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")
+
         # Dropout must not disturb the variances, nor batch norm move its statistics.
-        surgery.profile(sorted(pending), partial(self._calibrate, surgery, pending))
+        surgery.profile(sorted(pending), calibrate)
         if pending:
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
-
-    def _calibrate(
-        self,
-        surgery: Surgery,
-        pending: set[str],
-        path: str,
-        layer: nn.Module,
-        inputs: tuple[Any, ...],
-        output: Tensor,
-    ) -> Tensor | None:
-        """The output of a layer, its weight scaled at the first call."""
-        if path not in pending:
-            return None
-        pending.discard(path)
-        assert isinstance(layer.weight, Tensor)
-        for _ in range(self.most_steps):
-            variance = float(output.var(correction=0))
-            if abs(variance - 1) <= self.tolerance:
-                surgery.record(path, f"output variance {variance:.3f}")
-                return output
-            if not variance > 0 or variance == float("inf"):
-                break
-            layer.weight.div_(variance**0.5)
-            output = layer.forward(*inputs)
-        raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")
 
 
 @edit
