@@ -155,6 +155,21 @@ class ScalarOutside(ScalarAffine):
         return _restored_outside, (type(self).__bases__[-1],), self.__dict__.copy()
 
 
+_OUTSIDE: dict[type[nn.Module], type[ScalarAffine]] = {}
+
+
+def _outside(kind: type[nn.Module]) -> type[ScalarAffine]:
+    """The class of a layer with scalar parts around it."""
+    if kind not in _OUTSIDE:
+        _OUTSIDE[kind] = type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
+    return _OUTSIDE[kind]
+
+
+def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
+    made = _outside(kind)
+    return made.__new__(made)
+
+
 class BiasedProjection(TakesParts, NonDynamicallyQuantizableLinear):
     """An attention's output projection with a scalar bias b before it, for code that reads its weight and bias.
 
@@ -183,21 +198,6 @@ class ScalarMultiheadAttention(TakesParts, nn.MultiheadAttention):
         keys = moved if key is query else key + bias
         values = moved if value is query else keys if value is key else value + bias
         return super().forward(moved, keys, values, *args, **kwargs)
-
-
-_OUTSIDE: dict[type[nn.Module], type[ScalarAffine]] = {}
-
-
-def _outside(kind: type[nn.Module]) -> type[ScalarAffine]:
-    """The class of a layer with scalar parts around it."""
-    if kind not in _OUTSIDE:
-        _OUTSIDE[kind] = type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
-    return _OUTSIDE[kind]
-
-
-def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
-    made = _outside(kind)
-    return made.__new__(made)
 
 
 # By the layer of torch, the last base of each.
