@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,8 @@ _PACKAGES = {
     "normless.lab": "normless.sweeps",
     "normless.lab.laboratory": "normless.sweeps",
     "normless.lab.sweep": "normless.sweeps",
+    "normless.machine": "normless.process",
+    "normless.output": "normless.process",
     "normless.papers": "normless_papers",
     "normless.report": "normless.plots",
     "normless.training": "normless.train",
@@ -82,16 +85,12 @@ def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
     return table
 
 
-class FormerPackages:
+class FormerPackages(MetaPathFinder, Loader):
     """Finder and loader of modules with a former name, whose attributes are those of the package that replaces it."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         """The specification of a module with a former name."""
-        loader: Any = self
-        return ModuleSpec(fullname, loader, is_package=True) if fullname in _PACKAGES else None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """The default module."""
+        return ModuleSpec(fullname, self, is_package=True) if fullname in _PACKAGES else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module the attributes of the package that replaces it."""

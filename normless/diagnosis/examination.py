@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from normless.arguments import arguments_of
 from normless.conversion import plan, scheme_of
 from normless.errors import NormlessError
-from normless.output import jsonable
 from normless.probes import Loss, Measurements
 from normless.residual import ResidualMap
+from normless.spec import jsonable
 
 _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
 # Of a network with norms after its sums.

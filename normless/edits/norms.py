@@ -38,7 +38,7 @@ class RemoveNorms(Edit):
 
 @edit
 class KeepLayerNorms(Edit):
-    """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
+    """A transformer as it is written, with layer norms (Vaswani et al. 2017, 3.1); batch norms are refused."""
 
     def apply(self, surgery: Surgery) -> None:
         for path in surgery.map.norms:
@@ -187,7 +187,7 @@ class LayerNormScaling(StackEdit):
 
 @edit
 class BranchEndNorms(Edit):
-    """A norm at the end of every branch, as the one ahead of it: x + N(f(N(x))) (Kim et al. 2025; Ding et al. 2021).
+    """A norm at the end of every branch, as ahead of it: x + N(f(N(x))) (Kim et al. 2025, Peri-LN; Ding et al. 2021).
 
     Dropout and layer scale that are modules after the branch's last layer come after the norm. γ starts at `gamma`.
     """
@@ -293,11 +293,10 @@ def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    linear = (nn.Linear, nn.Conv1d)
-    for kinds, norm in ((linear, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d), (nn.Conv3d, nn.BatchNorm3d)):
-        if isinstance(layer, kinds):
-            return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
-    raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    norm = _TORCH_FAMILY[max(layer.weight.dim() - 3, 0)]
+    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
 
 
 @edit
