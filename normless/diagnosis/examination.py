@@ -21,8 +21,6 @@ from normless.probes import Loss, Measurements
 from normless.residual import ResidualMap
 
 _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
-# Of a network with norms after its sums.
-_AFTER_NORMS = "schemes_after_norms"
 
 
 @dataclass(frozen=True)
@@ -115,14 +113,21 @@ class Examination:
         """A finding with the texts of its kind in `findings.toml`, which name evidence and further `words`."""
         texts = _TEXTS[kind]
         texts = _TEXTS.get(texts.get("like", ""), {}) | texts
-        post_norm = any(layer.kind == "norm" for block in self.map.blocks for layer in block.after_sum)
-        wanted = texts[_AFTER_NORMS] if post_norm and _AFTER_NORMS in texts else texts.get("schemes", [])
+        wanted = texts.get(f"schemes_{self._norms}", texts.get("schemes", []))
         schemes = self._fitting(wanted)
         words |= {**evidence, "where": where, "best": (*schemes, *wanted, "")[0]}
         words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
         cure = Cure(texts["cure"].format_map(words), schemes)
         kind, title = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"]))
         return Finding(kind, severity, title, evidence, tuple(where), texts["theory"], cure)
+
+    @property
+    def _norms(self) -> str:
+        """Where the network has norms: after sums, `post`, first on branches, `pre`, or `elsewhere`."""
+        after = [layer for block in self.map.blocks for layer in block.after_sum]
+        first = [layer for block in self.map.blocks for layer in block.branch_layers[:1]]
+        places = {"post": after, "pre": first}
+        return next((name for name in places if any(one.kind == "norm" for one in places[name])), "elsewhere")
 
     def _fitting(self, schemes: Sequence[str]) -> tuple[str, ...]:
         """The schemes that fit the network; all if it carries a scheme already."""
