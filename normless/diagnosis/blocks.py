@@ -30,43 +30,36 @@ _UNSEEN = "not seen: no residual sum could be measured"
 
 @dataclass
 class Correlations(Watcher):
-    """The mean cosine of two examples in what each weight layer reads."""
+    """The mean cosine of two examples in what each weight layer reads, by its path."""
 
     rows: dict[str, float] = field(default_factory=dict, init=False)
 
-    def wants(self, layer: Layer) -> bool:
-        """Weight layers."""
-        return layer.kind == "weight"
-
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Measure what the layer reads; numbers of tokens have no cosine."""
-        if len(x) > 1 and x.is_floating_point():
+        if layer.kind == "weight" and len(x) > 1 and x.is_floating_point():
             total = F.normalize(x.flatten(1).double(), dim=1).sum(0).square().sum()
             self.rows[layer.path] = float(total / len(x) - 1) / (len(x) - 1)
 
     def table(self) -> pd.DataFrame:
-        """A row per layer in execution order: its path as index, `correlation`."""
-        return pd.DataFrame.from_dict(self.rows, orient="index", columns=["correlation"])
+        """A row per layer in execution order."""
+        return pd.DataFrame(self.rows.items(), columns=["layer", "correlation"])
 
 
 def check_plain(e: Examination) -> Check:
-    """Compare what is left of the difference between two examples at the end of a network without skip paths."""
-    values = e.measured.Correlations["correlation"]
-    if len(values) < 2:
+    """Look for examples that a network without skip paths makes alike."""
+    table = e.measured.Correlations
+    if len(table) < 2:
         return Check(SIGNAL, _UNSEEN, asked=False)
-    before, behind = float(values.iloc[0]), float(values.iloc[-1])
-    summary = (
-        f"no skip path; the correlation of two examples is {before:.3g} before the first of {len(values)} layers "
-        f"and {behind:.3g} before the last"
-    )
+    before, behind = (float(table["correlation"].iloc[place]) for place in (0, -1))
+    summary = f"no skip path; correlation of two examples from {before:.3g} to {behind:.3g} after {len(table)} layers"
     if not 1 - behind < LEFT * (1 - before):
         return Check(SIGNAL, summary)
-    evidence = {"correlation_before": before, "correlation_behind": behind, "layers": len(values)}
-    return Check(SIGNAL, summary, (e.finding("alike_examples", 0.6, [str(values.index[-1])], evidence),))
+    evidence = {"correlation_before": before, "correlation_behind": behind, "layers": len(table)}
+    return Check(SIGNAL, summary, (e.finding("alike_examples", 0.6, [table["layer"].iloc[-1]], evidence),))
 
 
 def check_growth(e: Examination) -> Check:
-    """Look for growth or decay of E[x²] that is exponential in depth; without skip paths for examples made alike."""
+    """Look for growth or decay of E[x²] that is exponential in depth."""
     if not e.map.blocks:
         return check_plain(e)
     table = e.observed("signal")

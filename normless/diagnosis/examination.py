@@ -113,21 +113,18 @@ class Examination:
         """A finding with the texts of its kind in `findings.toml`, which name evidence and further `words`."""
         texts = _TEXTS[kind]
         texts = _TEXTS.get(texts.get("like", ""), {}) | texts
-        wanted = texts.get(f"schemes_{self._norms}", texts.get("schemes", []))
+        # Norms after sums, or first on branches.
+        placed = {"schemes_post": [block.after_sum for block in self.map.blocks]}
+        placed["schemes_pre"] = [block.branch_layers[:1] for block in self.map.blocks]
+        kinds = {name: {layer.kind for layers in placed[name] for layer in layers} for name in placed}
+        key = next((name for name in placed if name in texts and "norm" in kinds[name]), "schemes")
+        wanted = texts.get(key, [])
         schemes = self._fitting(wanted)
         words |= {**evidence, "where": where, "best": (*schemes, *wanted, "")[0]}
         words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
         cure = Cure(texts["cure"].format_map(words), schemes)
         kind, title = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"]))
         return Finding(kind, severity, title, evidence, tuple(where), texts["theory"], cure)
-
-    @property
-    def _norms(self) -> str:
-        """Where the network has norms: after sums, `post`, first on branches, `pre`, or `elsewhere`."""
-        after = [layer for block in self.map.blocks for layer in block.after_sum]
-        first = [layer for block in self.map.blocks for layer in block.branch_layers[:1]]
-        places = {"post": after, "pre": first}
-        return next((name for name in places if any(one.kind == "norm" for one in places[name])), "elsewhere")
 
     def _fitting(self, schemes: Sequence[str]) -> tuple[str, ...]:
         """The schemes that fit the network; all if it carries a scheme already."""
