@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -61,6 +62,9 @@ def moved(package: str, name: str, stacklevel: int = 2) -> Any:
         warnings.warn(f"{former} moved to {home}; import it from there.", DeprecationWarning, stacklevel)
         module, _, name = home.rpartition(".")
         return getattr(import_module(module), name)
+    if former == "normless.probes.measured_tables":
+        warnings.warn(f"{former} is replaced by normless.probe.", DeprecationWarning, stacklevel)
+        return _measured_tables
     if former in _TABLES:
         probe, positional = _TABLES[former]
         message = f"{former} is replaced by normless.probe(model, (inputs, targets), [{probe}])."
@@ -83,6 +87,14 @@ def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
         return next(iter(measured.tables.values()))
 
     return table
+
+
+def _measured_tables(
+    model: Any, watchers: Mapping[str, Any], inputs: Any, targets: Any = None, **options: Any
+) -> tuple[float, dict[str, Any]]:
+    """The loss of a batch, and the table of each watcher; several may be of one class."""
+    measure = partial(import_module("normless.probes").probe, model, (inputs, targets), **options)
+    return measure([]).loss, {name: next(iter(measure([one]).tables.values())) for name, one in watchers.items()}
 
 
 class FormerPackages(MetaPathFinder, Loader):

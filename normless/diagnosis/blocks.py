@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import dataclass, field
 from math import log2, log10
 
 import numpy as np
+import pandas as pd
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from normless.diagnosis.examination import Check, Examination
-from normless.probes import probe
+from normless.probes import Watcher, probe
+from normless.residual import Layer
 
 SIGNAL, GRADIENT, BRANCHES = "signal along the skip path", "gradient along the skip path", "branches"
 # The signal of normalized networks grows with the number n of blocks; growth up to 16 n is no finding.
@@ -18,11 +23,45 @@ SIGNAL_MARGIN = 16.0
 GRADIENT_MARGIN = 32.0
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
+# Of ReLUs alone about forty leave this share of the difference between two uncorrelated examples.
+LEFT = 0.02
 _UNSEEN = "not seen: no residual sum could be measured"
+
+
+@dataclass
+class Correlations(Watcher):
+    """The mean cosine of two examples in what each weight layer reads, by its path."""
+
+    rows: dict[str, float] = field(default_factory=dict, init=False)
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Measure what the layer reads; numbers of tokens have no cosine."""
+        if layer.kind == "weight" and len(x) > 1 and x.is_floating_point():
+            total = F.normalize(x.flatten(1).double(), dim=1).sum(0).square().sum()
+            self.rows[layer.path] = float(total / len(x) - 1) / (len(x) - 1)
+
+    def table(self) -> pd.DataFrame:
+        """A row per layer in execution order."""
+        return pd.DataFrame(self.rows.items(), columns=["layer", "correlation"])
+
+
+def check_plain(e: Examination) -> Check:
+    """Look for examples that a network without skip paths makes alike."""
+    table = e.measured.Correlations
+    if len(table) < 2:
+        return Check(SIGNAL, _UNSEEN, asked=False)
+    before, behind = (float(table["correlation"].iloc[place]) for place in (0, -1))
+    summary = f"no skip path; correlation of two examples from {before:.3g} to {behind:.3g} after {len(table)} layers"
+    if not 1 - behind < LEFT * (1 - before):
+        return Check(SIGNAL, summary)
+    evidence = {"correlation_before": before, "correlation_behind": behind, "layers": len(table)}
+    return Check(SIGNAL, summary, (e.finding("alike_examples", 0.6, [table["layer"].iloc[-1]], evidence),))
 
 
 def check_growth(e: Examination) -> Check:
     """Look for growth or decay of E[x²] that is exponential in depth."""
+    if not e.map.blocks:
+        return check_plain(e)
     table = e.observed("signal")
     if table.empty:
         return Check(SIGNAL, _UNSEEN, asked=False)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from normless.arguments import arguments_of
 from normless.conversion import convert
 from normless.diagnosis.batch import BatchNormSizes, check_classes, check_statistics
-from normless.diagnosis.blocks import check_backward, check_branches, check_growth
+from normless.diagnosis.blocks import Correlations, check_backward, check_branches, check_growth
 from normless.diagnosis.examination import Check, Examination, Finding
 from normless.diagnosis.optimizer import check_first_steps, check_optimizer
 from normless.probes import Loss, probe, split_batch
@@ -104,7 +104,8 @@ def diagnose(
     """
     inputs, targets = split_batch(batch)
     residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
-    measured = probe(model, batch, (*PROBES, BatchNormSizes()), loss=loss, residual_map=residual_map)
+    watchers = (*PROBES, BatchNormSizes()) if residual_map.blocks else (*PROBES, BatchNormSizes(), Correlations())
+    measured = probe(model, batch, watchers, loss=loss, residual_map=residual_map)
     examination = Examination(model, residual_map, inputs, targets, loss, optimizer, measured)
     checks = [check(examination) for check in CHECKS]
     return Diagnosis((*checks, check_first_steps(examination, trial_steps)), measured.missed)

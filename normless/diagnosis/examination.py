@@ -21,8 +21,6 @@ from normless.residual import ResidualMap
 from normless.spec import jsonable
 
 _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
-# Of a network with norms after its sums.
-_AFTER_NORMS = "schemes_after_norms"
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,12 @@ class Examination:
         """A finding with the texts of its kind in `findings.toml`, which name evidence and further `words`."""
         texts = _TEXTS[kind]
         texts = _TEXTS.get(texts.get("like", ""), {}) | texts
-        post_norm = any(layer.kind == "norm" for block in self.map.blocks for layer in block.after_sum)
-        wanted = texts[_AFTER_NORMS] if post_norm and _AFTER_NORMS in texts else texts.get("schemes", [])
+        # Norms after sums, or first on branches.
+        placed = {"schemes_post": [block.after_sum for block in self.map.blocks]}
+        placed["schemes_pre"] = [block.branch_layers[:1] for block in self.map.blocks]
+        kinds = {name: {layer.kind for layers in placed[name] for layer in layers} for name in placed}
+        key = next((name for name in placed if name in texts and "norm" in kinds[name]), "schemes")
+        wanted = texts.get(key, [])
         schemes = self._fitting(wanted)
         words |= {**evidence, "where": where, "best": (*schemes, *wanted, "")[0]}
         words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
