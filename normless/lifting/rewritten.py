@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial, update_wrapper
 from hashlib import sha256
-from types import CellType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -247,8 +247,12 @@ def _position(node: Any) -> Position:
 
 
 def _definition(function: Any) -> ast.FunctionDef:
-    """The syntax tree of a function, with the positions of its file; a copy, since the tree of a file is shared."""
-    code = function.__code__
+    """The syntax tree of a function, with the positions of its file; a copy, since blocks of one class share it."""
+    return deepcopy(_shared_definition(function.__code__, function.__qualname__))
+
+
+@cache
+def _shared_definition(code: CodeType, name: str) -> ast.FunctionDef:
     try:
         tree = _parsed("".join(inspect.findsource(code)[0]))
     except (OSError, SyntaxError) as error:
@@ -257,7 +261,7 @@ def _definition(function: Any) -> ast.FunctionDef:
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first == code.co_firstlineno:
-                return _bare(deepcopy(node), function.__qualname__)
+                return _bare(deepcopy(node), name)
     raise LiftError(f"the source of its {code.co_name} is not there")
 
 
