@@ -243,9 +243,7 @@ _TAKEN = {
     scheme: [network for network in SMALLEST if (scheme, network) in PAIRS and scheme != "remove_branches"]
     for scheme in SCHEME_TEXTS
 }
-ONE_OF_EACH = [
-    (scheme, taken[number % len(taken)]) for number, (scheme, taken) in enumerate(_TAKEN.items()) if taken
-]
+ONE_OF_EACH = [(scheme, taken[number % len(taken)]) for number, (scheme, taken) in enumerate(_TAKEN.items()) if taken]
 
 
 def converted(scheme: str, network: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
