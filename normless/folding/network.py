@@ -19,7 +19,7 @@ from normless.folding.report import FoldReport, NormFate, Side
 from normless.lifting import in_mode
 from normless.nn import FrozenAffine
 from normless.residual.classify import NORMS
-from normless.residual.reader import exported
+from normless.residual.exporting import exported
 
 Model = TypeVar("Model", bound=nn.Module)
 

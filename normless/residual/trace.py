@@ -12,10 +12,11 @@ from torch import nn
 
 from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
+from normless.residual.exporting import exported
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outside_blocks import Outside, find_unresolved
-from normless.residual.reader import exported, read_dataflow
+from normless.residual.reader import read_dataflow
 from normless.residual.sums import Sum, SumFinder, main_path, passed_on
 
 
