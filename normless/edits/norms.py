@@ -243,9 +243,14 @@ def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> No
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
+    places = {
+        layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
+    }
     for layer in surgery.norms():
         if layer.path == kept:
             continue
+        if not places[layer.path].isdisjoint(places.get(kept or "", ())):
+            raise surgery.unsupported(layer.path, f"the same code computes {kept}, which stays")
         for reader in surgery.map.readers.get(layer.path, ()):
             surgery.not_in_place(reader)
         is_function = ":" in layer.path

@@ -269,3 +269,29 @@ def test_a_place_of_norms_and_of_others_is_not_changed() -> None:
     model = nn.Sequential(nn.Linear(4, 4), OneAsWeights())
     with pytest.raises(UnsupportedEditError, match="no formula that does nothing else"):
         nl.convert(model, "skipinit", X)
+
+
+class NormAtTop(nn.Module):
+    """The same line normalizes what the branch reads and, in its second turn, what the classifier reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch, self.head = (nn.Linear(4, 4) for _ in range(3))
+        self.inner, self.top = (nn.Parameter(torch.rand(4) + 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for scale in (self.inner, self.top):
+            normed = unit_length(x) * scale
+            if scale is self.inner:
+                x = x + self.branch(normed).relu()
+        y: Tensor = self.head(normed)
+        return y
+
+
+def test_a_norm_that_stays_keeps_its_code() -> None:
+    """Bjorck et al.'s norm at the top, which the code of the others computes too, is not silently lost."""
+    model = NormAtTop()
+    assert list(nl.residual_map(model, X).norms) == [":inner", ":top"]
+    with pytest.raises(UnsupportedEditError, match="the same code computes :top, which stays"):
+        nl.convert(model, "only_top_norm", X)
