@@ -22,7 +22,7 @@ from typing import Any
 
 from empty_run import EmptyConfig
 
-from normless.machine import available_cores
+from normless.process import available_cores
 from normless.sweeps import (
     ExecutorFactory,
     Laboratory,

@@ -16,7 +16,7 @@ import timm
 import torch
 
 from normless import residual_map
-from normless.machine import available_cores
+from normless.process import available_cores
 from normless.residual import ResidualMap
 
 ROOT = Path(__file__).resolve().parent.parent

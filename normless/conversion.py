@@ -54,7 +54,7 @@ def convert(
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
-    surgery = _operate(Surgery(_copied(model), mapped, inputs, kwargs), chosen)
+    surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs), chosen)
     if inputs or kwargs:
         if chosen.edits:
             verify(surgery, allow_partial)
@@ -88,7 +88,7 @@ def plan(
         # torch names the device where an operation needs the values of a tensor on it.
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
-        surgery = _operate(Surgery(_copied(model), mapped, inputs, kwargs), chosen)
+        surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs), chosen)
     return tuple(surgery.changes)
 
 
@@ -141,7 +141,7 @@ class _Unread(tuple[Any, ...]):
     __len__ = __iter__ = __getitem__ = _refuse
 
 
-def _copied(model: Model) -> Model:
+def copied(model: Model) -> Model:
     """A deep copy, also of a module that keeps tensors computed from parameters, as `weight_norm` and `prune` do."""
     memo: dict[int, Any] = {
         id(value): value.detach().clone()

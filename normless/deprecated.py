@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -27,6 +29,8 @@ _PACKAGES = {
     "normless.lab": "normless.sweeps",
     "normless.lab.laboratory": "normless.sweeps",
     "normless.lab.sweep": "normless.sweeps",
+    "normless.machine": "normless.process",
+    "normless.output": "normless.process",
     "normless.papers": "normless_papers",
     "normless.report": "normless.plots",
     "normless.training": "normless.train",
@@ -58,6 +62,9 @@ def moved(package: str, name: str, stacklevel: int = 2) -> Any:
         warnings.warn(f"{former} moved to {home}; import it from there.", DeprecationWarning, stacklevel)
         module, _, name = home.rpartition(".")
         return getattr(import_module(module), name)
+    if former == "normless.probes.measured_tables":
+        warnings.warn(f"{former} is replaced by normless.probe.", DeprecationWarning, stacklevel)
+        return _measured_tables
     if former in _TABLES:
         probe, positional = _TABLES[former]
         message = f"{former} is replaced by normless.probe(model, (inputs, targets), [{probe}])."
@@ -82,16 +89,20 @@ def _table_of(probe: Any, positional: list[str]) -> Callable[..., Any]:
     return table
 
 
-class FormerPackages:
+def _measured_tables(
+    model: Any, watchers: Mapping[str, Any], inputs: Any, targets: Any = None, **options: Any
+) -> tuple[float, dict[str, Any]]:
+    """The loss of a batch, and the table of each watcher; several may be of one class."""
+    measure = partial(import_module("normless.probes").probe, model, (inputs, targets), **options)
+    return measure([]).loss, {name: next(iter(measure([one]).tables.values())) for name, one in watchers.items()}
+
+
+class FormerPackages(MetaPathFinder, Loader):
     """Finder and loader of modules with a former name, whose attributes are those of the package that replaces it."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         """The specification of a module with a former name."""
-        loader: Any = self
-        return ModuleSpec(fullname, loader, is_package=True) if fullname in _PACKAGES else None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """The default module."""
+        return ModuleSpec(fullname, self, is_package=True) if fullname in _PACKAGES else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module the attributes of the package that replaces it."""

@@ -1,4 +1,4 @@
-"""Schemes: every method of the papers as a function that returns a tuple of edits, in one open table.
+"""Schemes: every method of the papers as a function that returns a tuple of edits or as one edit, in one open table.
 
 Ablations are arguments: `fixup(biases=False, gain=0.1)` is Fixup without the biases of its third rule at a tenth of
 the suggested scale. Another method is one function with the decorator `SCHEMES.register()`, here or in a file of
@@ -22,8 +22,8 @@ Edits = tuple[Edit, ...]
 KeepingScale = bool | Literal["all"]
 Level = Literal["inner", "outer"]
 
-SCHEMES = Registry[Callable[..., Edits]]("scheme")
-"""Schemes by name; `SCHEMES.register("mine")` decorates a function that returns edits."""
+SCHEMES = Registry[Callable[..., Any]]("scheme")
+"""Schemes by name; `SCHEMES.register("mine")` decorates a function that returns edits, or one edit."""
 
 
 @dataclass(frozen=True)
@@ -124,40 +124,13 @@ def group_norm(groups: int = 32) -> Edits:
     return (edits.ReplaceNorms("group", (("groups", groups),)),)
 
 
-@SCHEMES.register()
-def zero_gamma() -> Edits:
-    """Branches that start at zero by their last γ (Goyal et al. 2017, section 5.1)."""
-    return (edits.ZeroLastGamma(),)
-
-
-@SCHEMES.register()
-def batch_norm_sqrt2() -> Edits:
-    """Batch normalization with every residual sum divided by √2 (De & Smith, table 4)."""
-    return (edits.ScaleSums(),)
-
-
-@SCHEMES.register()
-def norm_on_skip(place: Literal["after_sum", "skip_path"] = "after_sum") -> Edits:
-    """A further batch normalization on the residual stream (De & Smith, table 4)."""
-    return (edits.NormOnSkip(place),)
-
-
-@SCHEMES.register()
-def only_final_norm() -> Edits:
-    """One batch normalization, before the classifier (De & Smith, table 4 and appendix D.2)."""
-    return (edits.OnlyFinalNorm(),)
-
-
-@SCHEMES.register()
-def only_top_norm() -> Edits:
-    """One batch normalization, after the last block (Bjorck et al., section 3.1 and appendix G)."""
-    return (edits.OnlyTopNorm(),)
-
-
-@SCHEMES.register()
-def layer_scale(init: float = 1e-4) -> Edits:
-    """A factor per channel at the end of every branch (Touvron et al. 2021, CaiT, section 2)."""
-    return (edits.LayerScale(init),)
+# Where one edit is all of a method, it is the scheme.
+zero_gamma = SCHEMES.register("zero_gamma")(edits.ZeroLastGamma)
+batch_norm_sqrt2 = SCHEMES.register("batch_norm_sqrt2")(edits.ScaleSums)
+norm_on_skip = SCHEMES.register("norm_on_skip")(edits.NormOnSkip)
+only_final_norm = SCHEMES.register("only_final_norm")(edits.OnlyFinalNorm)
+only_top_norm = SCHEMES.register("only_top_norm")(edits.OnlyTopNorm)
+layer_scale = SCHEMES.register("layer_scale")(edits.LayerScale)
 
 
 @SCHEMES.register()
@@ -198,7 +171,7 @@ def zeroinit(
     multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: KeepingScale = True
 ) -> Edits:
     """Multipliers from zero, biases and dropout in the place of norms (ZeroInit, section 4)."""
-    chosen = none(keep_scale)
+    chosen: Edits = none(keep_scale)
     if biases:
         chosen += (edits.ChannelBiases(),)
     if multiplier:
@@ -243,16 +216,8 @@ def nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) 
     return (*chosen, edits.BranchMultiplier(0.0)) if multiplier else chosen
 
 
-@SCHEMES.register()
-def layer_norm() -> Edits:
-    """A transformer as it is written, with layer normalization (Vaswani et al. 2017, section 3.1)."""
-    return (edits.KeepLayerNorms(),)
-
-
-@SCHEMES.register()
-def deepnorm() -> Edits:
-    """Post-norm transformers with scaled skip paths (Wang et al. 2022, DeepNet, table 2)."""
-    return (edits.DeepNorm(),)
+layer_norm = SCHEMES.register("layer_norm")(edits.KeepLayerNorms)
+deepnorm = SCHEMES.register("deepnorm")(edits.DeepNorm)
 
 
 @SCHEMES.register()
@@ -283,17 +248,9 @@ def derf(alpha: float = 0.5, shift: float = 0.0) -> Edits:
     return (edits.PointwiseNorms("erf", alpha, shift=shift),)
 
 
-@SCHEMES.register()
-def layer_norm_scaling() -> Edits:
-    """Norms ahead of branches times 1/√l in layer l (Sun et al. 2025, The Curse of Depth)."""
-    return (edits.LayerNormScaling(),)
-
-
-@SCHEMES.register("sandwich_norm")
-@SCHEMES.register()
-def peri_norm(gamma: float = 1.0) -> Edits:
-    """A norm at the end of every branch too (Kim et al. 2025, Peri-LN; Ding et al. 2021, CogView, Sandwich-LN)."""
-    return (edits.BranchEndNorms(gamma),)
+layer_norm_scaling = SCHEMES.register("layer_norm_scaling")(edits.LayerNormScaling)
+peri_norm = SCHEMES.register("peri_norm")(edits.BranchEndNorms)
+sandwich_norm = SCHEMES.register("sandwich_norm")(edits.BranchEndNorms)
 
 
 @SCHEMES.register()
@@ -318,10 +275,7 @@ def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
     return (edits.ScaleBranches(1.0, alpha, base_depth, epsilon=True),)
 
 
-@SCHEMES.register()
-def admin() -> Edits:
-    """Post-norm transformers with profiled, learned skip paths (Liu et al. 2020, Admin, section 4)."""
-    return (edits.Admin(),)
+admin = SCHEMES.register("admin")(edits.Admin)
 
 
 @SCHEMES.register()

@@ -1,4 +1,4 @@
-"""Text such as ``skipinit(alpha=1)`` or ``wide_resnet(depth=16, width=4)`` read as a name and its arguments."""
+"""Values as text: ``wide_resnet(depth=16)`` read as a name and its arguments, numbers that JSON has not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
                 continue
         raise ValueError(f"Expected a number, a text, True, False, None or a tuple as {key}, got {value!r}.")
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})" if arguments else name
+
+
+def jsonable(value: Any) -> Any:
+    """A nested value without numbers that JSON lacks: NaN becomes None, infinities `"inf"` and `"-inf"`."""
+    if isinstance(value, dict):
+        return {str(name): jsonable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else str(value)
+    return value
 
 
 def absolute(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normless.errors import NormlessError
-from normless.machine import available_cores
+from normless.process import available_cores
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
 from normless_papers.published import published

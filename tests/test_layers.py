@@ -22,8 +22,8 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
     {"deprecated"},
-    {"lazy", "spec", "output", "errors", "arguments", "decay", "divergence", "initialization"},
-    {"extras", "machine"},
+    {"lazy", "spec", "errors", "arguments", "decay", "divergence", "initialization"},
+    {"extras"},
     {"registry"},
     {"nn"},
     {"lifting"},
@@ -35,7 +35,16 @@ CORE = [
     {"integrations", "optim", "probes", "saving"},
     {"diagnosis"},
 ]
-ABOVE = [{"data", "zoo"}, {"train"}, {"plots"}, {"sweeps"}, {"demo", "bench"}, {"cli"}, {"normless_papers"}]
+ABOVE = [
+    {"process"},
+    {"data", "zoo"},
+    {"train"},
+    {"plots"},
+    {"sweeps"},
+    {"demo", "bench"},
+    {"cli"},
+    {"normless_papers"},
+]
 LAYERS = [*CORE, *ABOVE]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

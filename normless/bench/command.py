@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import yaml
 
-from normless.output import add_json_flag, print_json
+from normless.process import add_json_flag, print_json
 
 
 class Benchmark(NamedTuple):

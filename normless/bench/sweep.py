@@ -14,7 +14,7 @@ from time import perf_counter
 import pandas as pd
 
 from normless.bench.timing import ratio_table
-from normless.machine import available_cores
+from normless.process import available_cores
 from normless.sweeps import Laboratory, LocalExecutor
 from normless.train import TrainConfig
 

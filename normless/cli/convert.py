@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import add_network_arguments, as_text, heading, image_shape, shapes, table
-from normless.output import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, only_json
 
 # How many different changes of one edit are printed.
 MOST_PRINTED = 3

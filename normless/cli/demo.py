@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.demo import DemoSettings
-from normless.output import add_json_flag, print_json
+from normless.process import add_json_flag, print_json
 from normless.train.command import add_flags
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.network import as_text, table
-from normless.output import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import add_network_arguments, as_text, heading, image_shape, shapes, table, terminal_width
-from normless.output import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import as_text, table
 from normless.errors import NormlessError
-from normless.output import add_json_flag, answer
+from normless.process import add_json_flag, answer
 
 if TYPE_CHECKING:
     from normless.registry import Description

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.laboratory import add_executor_arguments, add_state_arguments, laboratory_of
-from normless.output import add_json_flag, answer, jsonable, print_json
+from normless.process import add_json_flag, answer, jsonable, print_json
 
 if TYPE_CHECKING:
     from normless.sweeps import Sweep

@@ -13,7 +13,7 @@ from normless.demo.report import write_demo_report
 from normless.demo.settings import DemoSettings
 from normless.demo.signal import measure_signal
 from normless.errors import NormlessError
-from normless.output import jsonable
+from normless.process import jsonable
 from normless.sweeps import (
     Laboratory,
     RunRow,

@@ -15,7 +15,6 @@ import yaml
 from normless import __version__
 from normless.demo.settings import DemoSettings
 from normless.demo.signal import LAWS
-from normless.machine import available_cores
 from normless.plots import (
     Column,
     Figure,
@@ -28,6 +27,7 @@ from normless.plots import (
     skip_variance_against_block,
     write_page,
 )
+from normless.process import available_cores
 
 if TYPE_CHECKING:
     from normless.data import ImageData

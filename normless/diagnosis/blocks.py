@@ -42,7 +42,7 @@ def check_growth(e: Examination) -> Check:
     summary = (
         f"E[x²] from {moments[0]:.3g} before the first of {len(names)} blocks to {moments[-1]:.3g} after the last"
     )
-    if e.is_post_norm:
+    if e.norms_placed == "post":
         return Check(SIGNAL, f"{summary}; norms follow the sums")
     for grows in (True, False):
         first, last, factor = _largest_rise(np.log2(moments) if grows else -np.log2(moments))
@@ -69,7 +69,7 @@ def check_growth(e: Examination) -> Check:
             if np.isfinite(predicted):
                 evidence["predicted_behind"] = float(predicted)
         kind = "growing_variance" if grows else "fading_signal"
-        return Check(SIGNAL, summary, (finding(kind, severity, where, evidence),))
+        return Check(SIGNAL, summary, (finding(kind, severity, where, evidence, norms=e.norms_placed),))
     return Check(SIGNAL, summary)
 
 
@@ -107,7 +107,7 @@ def check_backward(e: Examination) -> Check:
         "norm_behind_last": float(norms[-1]),
     }
     kind = "exploding_gradient" if explodes else "vanishing_gradient"
-    return Check(GRADIENT, summary, (finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence),))
+    return Check(GRADIENT, summary, (finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence, norms=e.norms_placed),))
 
 
 def check_classes(e: Examination) -> Check:

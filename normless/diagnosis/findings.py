@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from normless.output import jsonable
+from normless.spec import jsonable
 
 _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
 
@@ -86,11 +86,13 @@ class Check:
 
 
 def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: Any) -> Finding:
-    """A finding with the texts of its kind, which name evidence and further `words`."""
+    """A finding with the texts of its kind, which name evidence and further `words`.
+
+    `norms` says where those of the blocks are, as `Examination.norms_placed`; some cures depend on it.
+    """
     texts = _TEXTS[kind]
     texts = _TEXTS.get(texts.get("like", ""), {}) | texts
-    schemes = tuple(texts.get("schemes_after_norms" if words.pop("post_norm", False) else "schemes", ()))
-    schemes = schemes or tuple(texts.get("schemes", ()))
+    schemes = tuple(texts.get(f"schemes_{words.pop('norms', '')}", texts.get("schemes", ())))
     words |= {**evidence, "where": where, "place": words.get("place", (*where, "")[0]), "best": (*schemes, "")[0]}
     words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))

@@ -20,6 +20,8 @@ UNITS, NONLINEAR, POSITIONS = "units", "nonlinearity", "what the first layer rea
 FACTOR = 1e4
 # Without skip paths, layers beyond this number train badly with or without norms.
 DEEP = 25
+# Of ReLUs alone about forty leave this share of the difference between two uncorrelated examples.
+LEFT = 0.02
 # A layer's units, and an activation's values, of which at least so many are useless.
 DEAD, FLAT, CERTAIN = 0.9, 0.8, 0.5
 # Of the variance that the first layer reads, the share between examples.
@@ -50,7 +52,7 @@ def check_layers(e: Examination) -> Check:
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
         evidence = {"layers": len(layers), "first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
         return Check(SIGNAL, summary, (finding("vanishing_signal", 0.91, (first.place, last.place), evidence),))
-    return Check(SIGNAL, summary, tuple(_missing_skips(e, layers)))
+    return Check(SIGNAL, summary, tuple([*_missing_skips(e, layers), *_alike(layers)]))
 
 
 def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
@@ -62,6 +64,15 @@ def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
     return [
         finding("missing_skip", 0.7, (layers[0].place, layers[-1].place), {"layers": len(layers), "ratio": ratio})
     ]
+
+
+def _alike(layers: list[Event]) -> list[Finding]:
+    """Examples that a network without skip paths makes alike: 1 - c of two of them, from its variance and power."""
+    apart = [(one.place, one.deviation**2 / one.second_moment) for one in layers if one.deviation > 0]
+    if len(apart) < 2 or apart[-1][1] >= LEFT * apart[0][1]:
+        return []
+    evidence = {"correlation_before": 1 - apart[0][1], "correlation_behind": 1 - apart[-1][1], "layers": len(layers)}
+    return [finding("alike_examples", 0.6, [apart[-1][0]], evidence)]
 
 
 def check_layer_gradients(e: Examination) -> Check:

@@ -15,11 +15,11 @@ from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Edit as Edit
 from normless.edits.initialization import LSUV as LSUV
+from normless.edits.initialization import KeepScale as KeepScale
 from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.initialization import ZeroClassifier as ZeroClassifier
 from normless.edits.initialization import ZeroLastGamma as ZeroLastGamma
-from normless.edits.keep_scale import KeepScale as KeepScale
 from normless.edits.normalizer_free import PredictedVariance as PredictedVariance
 from normless.edits.normalizer_free import StandardizeConvolutions as StandardizeConvolutions
 from normless.edits.normalizer_free import StandardizeWeights as StandardizeWeights

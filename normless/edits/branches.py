@@ -99,7 +99,8 @@ class RemoveBranches(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
-            if len(surgery.sums(block)) > 1 or block.inner:
+            path, *others = surgery.sum_paths(block)
+            if others or block.inner:
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
@@ -110,15 +111,15 @@ class RemoveBranches(Edit):
                     raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
                 surgery.replace(layer.path, nn.Identity())
                 surgery.removed.add(layer.path)
-            surgery.replace_sum(block, SkipOnlySum())
+            surgery.replace(path, SkipOnlySum())
             surgery.record(block.name, "branch removed")
 
 
 @edit
 class ScaleSums(Edit):
-    """Every residual sum times a constant: (x + f(x)) · factor (Fixup, section 4.1; De & Smith, tables 3 and 4).
+    """Every residual sum divided by √2, or times another constant (Fixup, section 4.1; De & Smith, tables 3, 4).
 
-    With 1/√2 the variance stays constant over depth, but branch and skip path contribute equally.
+    At (x + f(x)) / √2 the variance stays constant over depth, but branch and skip path contribute equally.
     """
 
     factor: float = 1 / sqrt(2)

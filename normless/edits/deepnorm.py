@@ -12,8 +12,6 @@ from normless.edits.surgery import Surgery, embedding_weights
 from normless.edits.transformer import Matrix, StackEdit, matrices
 from normless.residual import ResidualBlock
 
-MatricesOf = dict[ResidualBlock, list[Matrix]]
-
 
 @edit
 class DeepNorm(StackEdit):
@@ -32,9 +30,8 @@ class DeepNorm(StackEdit):
 
     def apply(self, surgery: Surgery) -> None:
         encoder, decoder = self.stacks(surgery)
-        for block in (*encoder, *decoder):
-            _check_post_norm(surgery, block)
-        uses = _matrices_of(surgery, (*encoder, *decoder))
+        _check_post_norm(surgery, encoder + decoder)
+        uses = matrices(surgery, encoder + decoder)
         n, m = len(encoder) // 2, len(decoder) // 3
         stacks = [(encoder, len(encoder) ** 0.25, (4 * len(encoder)) ** -0.25)]
         if decoder:
@@ -60,13 +57,12 @@ class Admin(StackEdit):
 
     def apply(self, surgery: Surgery) -> None:
         stacks = self.stacks(surgery)
+        _check_post_norm(surgery, stacks[0] + stacks[1])
         for block in chain(*stacks):
-            _check_post_norm(surgery, block)
             if len(block.branches) > 1 or len(block.levels) > 1:
                 raise surgery.unsupported(block.name, "it has several branches, or runs several times")
         surgery.need_inputs("profiles", "admin")
-        totals = {surgery.sum(block) for block in chain(*stacks)}
-        paths = [path for path, module in surgery.model.named_modules() if module in totals]
+        paths = [surgery.sum_paths(block)[-1] for block in chain(*stacks)]
         summands: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         surgery.profile(paths, lambda _, total, inputs, __: summands.update({total: inputs}))
         for stack in stacks:
@@ -94,7 +90,7 @@ class TFixup(StackEdit):
     def apply(self, surgery: Surgery) -> None:
         surgery.need_no_norms()
         encoder, decoder = self.stacks(surgery)
-        uses = _matrices_of(surgery, (*encoder, *decoder))
+        uses = matrices(surgery, encoder + decoder)
         n, m = len(encoder) / 2, len(decoder) // 3
         on_branches = {matrix.parameter for matrix in chain(*uses.values())}
         tables = embedding_weights(surgery.model)
@@ -120,28 +116,20 @@ class TFixup(StackEdit):
                 surgery.record(path, f"embedding normal, × {factor:.4g}")
 
 
-def _check_post_norm(surgery: Surgery, block: ResidualBlock) -> None:
-    inside = surgery.left(block.shared_layers + block.branch_layers, "norm")
-    left = [layer.path for layer in inside if not layer.gating]
-    if left or not surgery.left(block.after_sum, "norm"):
-        reason = f"its branch has one, {left[0]}" if left else "it has none there"
-        needs = f"{type(surgery.edit).__name__} is for transformers whose normalizations follow the residual sums"
-        raise surgery.unsupported(block.name, f"{needs}, and {reason}")
-
-
-def _matrices_of(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> MatricesOf:
-    """The weight matrices on every branch; a network without queries and keys is refused."""
-    uses = {block: matrices(surgery, block) for block in blocks}
-    if not any(matrix.use == "query" for matrix in chain(*uses.values())):
-        reason = "it is for transformers, and no branch has layers that are named as queries and keys"
-        raise surgery.unsupported("", reason)
-    return uses
+def _check_post_norm(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> None:
+    for block in blocks:
+        inside = surgery.left(block.shared_layers + block.branch_layers, "norm")
+        left = [layer.path for layer in inside if not layer.gating]
+        if left or not surgery.left(block.after_sum, "norm"):
+            reason = f"its branch has one, {left[0]}" if left else "it has none there"
+            needs = f"{type(surgery.edit).__name__} is for transformers whose normalizations follow the residual sums"
+            raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 
 
 @torch.no_grad()
-def _draw(surgery: Surgery, matrices: list[Matrix], gain: float) -> None:
+def _draw(surgery: Surgery, drawn: list[Matrix], gain: float) -> None:
     """Draw matrices with Xavier's variance 2·gain² / (fan-in + fan-out), queries and keys with gain 1."""
-    for matrix in matrices:
+    for matrix in drawn:
         own = 1.0 if matrix.use in ("query", "key") else gain
         nn.init.xavier_normal_(matrix.rows, gain=own)
         what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"

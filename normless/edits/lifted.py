@@ -105,7 +105,9 @@ class Lifted:
         """Take a function or a formula out of forward code, and the parameters it alone reads out of the module."""
         if layer.terms:
             rewriter = self._rewriter(layer.path.partition(":")[0])
-            rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in layer.terms})
+            # Norms of one place are removed together.
+            terms = [term for term in layer.terms if term.place not in rewriter.replacements]
+            rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
         else:
             path, _, events, event = self._calls_of(layer)
             ((place, turns),) = _by_place(events, [event]).items()

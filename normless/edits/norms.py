@@ -16,6 +16,7 @@ from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
 from normless.errors import UnsupportedEditError
+from normless.lifting import reads
 from normless.nn import Pointwise, batch_norms
 from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
@@ -37,7 +38,7 @@ class RemoveNorms(Edit):
 
 @edit
 class KeepLayerNorms(Edit):
-    """Nothing changes; a network with batch norms instead of layer norms is refused (Vaswani et al. 2017)."""
+    """A transformer as it is written, with layer norms (Vaswani et al. 2017, 3.1); batch norms are refused."""
 
     def apply(self, surgery: Surgery) -> None:
         for path in surgery.map.norms:
@@ -186,7 +187,7 @@ class LayerNormScaling(StackEdit):
 
 @edit
 class BranchEndNorms(Edit):
-    """A norm at the end of every branch, as the one ahead of it: x + N(f(N(x))) (Kim et al. 2025; Ding et al. 2021).
+    """A norm at the end of every branch, as ahead of it: x + N(f(N(x))) (Kim et al. 2025, Peri-LN; Ding et al. 2021).
 
     Dropout and layer scale that are modules after the branch's last layer come after the norm. γ starts at `gamma`.
     """
@@ -242,19 +243,38 @@ def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> No
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
+    places = {
+        layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
+    }
     for layer in surgery.norms():
         if layer.path == kept:
             continue
+        if not places[layer.path].isdisjoint(places.get(kept or "", ())):
+            raise surgery.unsupported(layer.path, f"the same code computes {kept}, which stays")
         for reader in surgery.map.readers.get(layer.path, ()):
             surgery.not_in_place(reader)
         is_function = ":" in layer.path
-        what = layer.description if is_function else describe(surgery.single(layer.path))
+        what = layer.description if is_function else describe(surgery.get(layer.path))
         if is_function:
             surgery.remove_function(layer)
         else:
-            _replace_norm(surgery, layer, nn.Identity())
+            _replace_norm(surgery, layer, _identity(surgery, layer))
         surgery.record(layer.path, f"{what} removed")
         surgery.removed.add(layer.path)
+
+
+def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
+    """What stays of a norm; where forward code reads its parameters, as for their dtype, with γ = 1 and β = 0."""
+    identity = nn.Identity()
+    *around, name = layer.path.split(".")
+    kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
+    for parameter in layer.parameters:
+        owner, _, attribute = parameter.rpartition(".")
+        if owner == layer.path and any(reads(kind, name, attribute) for kind in kinds):
+            neutral = 1 - layer.offset if parameter == layer.gamma else 0.0
+            value = torch.full_like(surgery.model.get_parameter(parameter).detach(), neutral)
+            identity.register_buffer(attribute, value, persistent=False)
+    return identity
 
 
 def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:
@@ -278,11 +298,10 @@ def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path)
-    linear = (nn.Linear, nn.Conv1d)
-    for kinds, norm in ((linear, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d), (nn.Conv3d, nn.BatchNorm3d)):
-        if isinstance(layer, kinds):
-            return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
-    raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    norm = _TORCH_FAMILY[max(layer.weight.dim() - 3, 0)]
+    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
 
 
 @edit

@@ -15,8 +15,7 @@ from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
-from normless.nn.affine import TakesParts, takes_scalars, with_scalars
-from normless.nn.attention import is_attention, with_input_bias
+from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -302,12 +301,15 @@ class Surgery:
         with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
             self._lifted.drop(layer)
 
-    def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
-        """The modules that add the branches of a block, one for each; operators in forward code become modules."""
+    def sum_paths(self, block: ResidualBlock) -> tuple[str, ...]:
+        """Paths of the modules that add the branches of a block, one for each; operators become modules."""
         fixed = "its residual sum is an operator in the forward code and cannot be made a module: {}"
         with self.refusing_at(block.name, f"{fixed} (normless.nn.ResidualSum adds as a module)"):
-            paths = (block.sum,) if block.sum is not None else self._lifted.sums_of(block)
-        return tuple(cast(ResidualSum, self.get(path)) for path in paths)
+            return (block.sum,) if block.sum is not None else self._lifted.sums_of(block)
+
+    def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
+        """The modules at `sum_paths`."""
+        return tuple(cast(ResidualSum, self.get(path)) for path in self.sum_paths(block))
 
     def lifted_sums(self) -> Iterator[tuple[ResidualBlock, tuple[str, ...]]]:
         """Every block with the paths of its sums that were operators in forward code and are modules now."""
@@ -324,10 +326,6 @@ class Surgery:
         """Whether a block's sum is skip path plus branch and nothing else."""
         is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
         return is_operator or all(total.is_plain for total in self.sums(block))
-
-    def replace_sum(self, block: ResidualBlock, total: ResidualSum) -> None:
-        """Put another sum in the place of a block's only one."""
-        self.replace(block.sum if block.sum is not None else self._lifted.sums_of(block)[0], total)
 
 
 def embedding_weights(model: nn.Module) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -44,18 +44,26 @@ class Matrix(NamedTuple):
     rows: Tensor
 
 
-def matrices(surgery: Surgery, block: ResidualBlock) -> list[Matrix]:
-    """The weight matrices on a block's branch, by the names that transformers give to queries, keys and values.
+def matrices(surgery: Surgery, blocks: Iterable[ResidualBlock]) -> dict[ResidualBlock, list[Matrix]]:
+    """The weight matrices on each block's branch, by the names that transformers give to queries, keys and values.
 
-    Layers side by side whose names do not identify the queries and keys are refused, as is what `parts_of` refuses.
+    A network without queries and keys is refused, layers side by side whose names do not identify them, and what
+    `parts_of` refuses.
     """
-    layers = surgery.left(block.branch_layers, "weight")
-    parts = [part for layer in layers for part in parts_of(surgery, layer)]
-    named = any(part.use != "other" or _name(part.parameter) in _PACKED for part in parts)
-    if block.m < len(block.branch) and not named:
-        reason = f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make"
-        raise surgery.unsupported(block.name, f"{reason} queries and keys")
-    return parts
+    uses: dict[ResidualBlock, list[Matrix]] = {}
+    for block in blocks:
+        layers = surgery.left(block.branch_layers, "weight")
+        uses[block] = parts = [part for layer in layers for part in parts_of(surgery, layer)]
+        named = any(part.use != "other" or _name(part.parameter) in _PACKED for part in parts)
+        if block.m < len(block.branch) and not named:
+            reason = (
+                f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make"
+            )
+            raise surgery.unsupported(block.name, f"{reason} queries and keys")
+    if not any(part.use == "query" for parts in uses.values() for part in parts):
+        reason = "it is for transformers, and no branch has layers that are named as queries and keys"
+        raise surgery.unsupported("", reason)
+    return uses
 
 
 def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:

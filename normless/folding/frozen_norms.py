@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.errors import UnsupportedEditError
 from normless.nn import FrozenAffine
-from normless.nn.batch_norms import _PartialBatchNorm
 from normless.nn.channels import per_channel
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -68,14 +67,13 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
         )
     scale = torch.ones_like(norm.running_var, dtype=torch.float64)
     shift = torch.zeros_like(scale)
-    partial = isinstance(norm, _PartialBatchNorm)
-    if not partial or norm.use_variance:
+    if getattr(norm, "use_variance", True):
         scale /= (norm.running_var.double() + norm.eps).sqrt()
     if norm.weight is not None:
         scale *= norm.weight.double()
     if norm.bias is not None:
         shift += norm.bias.double()
-    if not partial or norm.use_mean:
+    if getattr(norm, "use_mean", True):
         shift -= norm.running_mean.double() * scale
     return scale, shift
 

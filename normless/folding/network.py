@@ -8,7 +8,6 @@ from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
@@ -17,10 +16,10 @@ from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours
 from normless.folding.report import FoldReport, NormFate, Side
+from normless.lifting import in_mode
 from normless.nn import FrozenAffine
 from normless.residual.classify import NORMS
-from normless.residual.layers import Layers
-from normless.residual.reader import exported, read_dataflow
+from normless.residual.exporting import exported
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -55,12 +54,11 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         )
     # Frozen first: then train mode shows what dropout hides in eval mode, and whether a batch statistic is left.
     frozen = freeze(model)
-    modes = {module: module.training for module in frozen.modules()}
-    programs = [exported(frozen.train(training), inputs, kwargs) for training in (False, True)]
-    for module, training in modes.items():
-        module.training = training
-    kept = _kept(frozen, programs)
-    neighbours = [Neighbours(frozen, program) for program in programs]
+    neighbours = []
+    for training in (False, True):
+        with in_mode(frozen, training):
+            neighbours.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
+    kept = _kept(frozen, neighbours)
     affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
     # The original's own numbers, where the frozen norm has rounded them to its dtype.
     values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
@@ -111,18 +109,17 @@ def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | st
     return first
 
 
-def _kept(model: nn.Module, programs: list[ExportedProgram]) -> Iterable[NormFate]:
+def _kept(model: nn.Module, modes: list[Neighbours]) -> Iterable[NormFate]:
     """The norms that are no batch norms, in either mode; functions on a batch's statistics are refused."""
     kept: dict[str, NormFate] = {}
-    for program in programs:
-        flow = read_dataflow(program)
-        for operation in flow.operations:
+    for mode in modes:
+        for operation in mode.flow.operations:
             if operation.name == "batch_norm" and operation.arguments[5]:
                 raise UnsupportedEditError(
                     f"The forward code of {operation.module or 'the network'} normalizes by the statistics of the "
                     "batch in a function call, not in a module that could be frozen. Make it a torch.nn.BatchNorm."
                 )
-        for path in (run.layer.path for run in Layers(model, flow).runs if run.layer.kind == "norm"):
+        for path in (run.layer.path for run in mode.layers.runs if run.layer.kind == "norm"):
             alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
             why = "it normalizes every example by itself" if alone else "it is no batch norm of torch.nn"
             kept.setdefault(path, NormFate(path, "kept", reason=why))

@@ -9,6 +9,7 @@ from normless.lifting.calls import unfused as unfused
 from normless.lifting.recording import ADDITIONS as ADDITIONS
 from normless.lifting.recording import Event as Event
 from normless.lifting.recording import Place as Place
+from normless.lifting.recording import reads as reads
 from normless.lifting.recording import recorded as recorded
 from normless.lifting.recording import running_place as running_place
 from normless.lifting.rewritten import Arguments as Arguments

@@ -6,9 +6,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from dis import get_instructions
 from functools import cache
 from inspect import unwrap
-from itertools import islice
+from itertools import islice, pairwise
 from types import CodeType, FrameType
 from typing import Any
 
@@ -91,6 +92,7 @@ class _Recorder(TorchFunctionMode):
         # Frames, and tensors that do not depend on the inputs; kept alive, so that their identity stays theirs.
         self.frames: list[FrameType] = []
         self.fixed: dict[int, Tensor] = {id(one): one for one in (*model.parameters(), *model.buffers())}
+        self.own = {*self.fixed}
 
     def enter(self, path: str, module: nn.Module, _: Any) -> None:
         """A module's forward begins."""
@@ -111,6 +113,9 @@ class _Recorder(TorchFunctionMode):
         given = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)]
         if all(id(one) in self.fixed for one in given):
             self.fixed.update((id(one), one) for one in tree_leaves(result) if isinstance(one, Tensor))
+        elif name == "__setitem__" and id(args[0]) not in self.own:
+            # What activations are written into holds them from here on.
+            self.fixed.pop(id(args[0]), None)
         elif self.stack and isinstance(result, Tensor) and name != "__get__":
             added = {id(one) for one in args[:2] if isinstance(one, Tensor)} - self.fixed.keys()
             is_addition = name in ADDITIONS and len(added) == 2
@@ -126,6 +131,13 @@ class _Recorder(TorchFunctionMode):
         self.frames += frames.values()
         running = tuple((routine, id(frame)) for routine, frame in frames.items())
         events.append(Event(name, place, running=running, **properties))
+
+
+@cache
+def reads(kind: type, name: str, attribute: str) -> bool:
+    """Whether a method of a module's class reads an attribute of what has this name, as `self.norm.weight`."""
+    names = ([one.argval for one in get_instructions(code)] for code in _methods(kind))
+    return any((name, attribute) in pairwise(read) for read in names)
 
 
 def running_place(function: Any) -> Place | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial, update_wrapper
 from hashlib import sha256
-from types import CellType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -115,20 +115,28 @@ class Rewriter:
             made = _Function(routine.name, inspect.unwrap(vars(routine.owner)[routine.name]), self.module, origin)
         else:
             outer = self._function(caller)
-            value, receiver = _called(outer, _at(_definition(outer.function), caller.position))
+            call: Any = _at(_definition(outer.function), caller.position)
+            value, receiver = _called(outer, call.func)
+            given = None
+            if _code(value) is not routine.code:
+                # A function may be given to what calls it, as to map.
+                given = next(
+                    (at for at, one in enumerate(call.args) if isinstance(one, (ast.Name, ast.Attribute))), 0
+                )
+                value, receiver = _called(outer, call.args[given]) if call.args else (None, [])
             function = getattr(value, "__func__", value)
-            if getattr(function, "__code__", None) is not routine.code or not (origin or _is_importable(function)):
+            if _code(value) is not routine.code or not (origin or _is_importable(function)):
                 raise LiftError(f"its {routine.name} does it, which is no function of a module or a class")
             name = f"normless_{routine.name.strip('_')}_{len(self.functions)}"
             made = _Function(name, function, getattr(value, "__self__", None), origin or function, caller)
-            self.replacements[caller] = [name], partial(_passed_on, outer.module, receiver)
+            self.replacements[caller] = _call_of_copy(name, outer.module, receiver, given)
         self.functions[caller or routine] = made
         return made
 
 
-def _called(outer: _Function, call: Any) -> tuple[Any, list[ast.expr]]:
-    """The function or bound method that a call runs, and the expression of what is bound to its first argument."""
-    text = ast.unparse(call.func)
+def _called(outer: _Function, name: Any) -> tuple[Any, list[ast.expr]]:
+    """The function or bound method of a name, and the expression of what is bound to its first argument."""
+    text = ast.unparse(name)
     if not all(part.isidentifier() for part in text.replace("super()", "super").split(".")):
         raise LiftError(f"`{text}` does not name the function that does it")
     names = {**outer.function.__globals__, **_enclosed(outer.function)}
@@ -140,8 +148,26 @@ def _called(outer: _Function, call: Any) -> tuple[Any, list[ast.expr]]:
     if isinstance(value, FunctionType):
         return value, []
     if not isinstance(value, MethodType):
-        return value.__call__, [call.func]
-    return value, [ast.Name(outer.first, ast.Load()) if text.startswith("super()") else call.func.value]
+        return value.__call__, [name]
+    return value, [ast.Name(outer.first, ast.Load()) if text.startswith("super()") else name.value]
+
+
+def _code(value: Any) -> Any:
+    return getattr(getattr(value, "__func__", value), "__code__", None)
+
+
+def _call_of_copy(name: str, module: str, receiver: list[ast.expr], given: int | None) -> tuple[list[str], Arguments]:
+    """The replacement of a call that runs a copied function, which is called, or the argument of this number."""
+    if given is None:
+        return [name], partial(_passed_on, module, receiver)
+
+    def replaced(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
+        bound = "".join(f"{ast.unparse(one)}, " for one in receiver)
+        text = f"lambda *args, **kwargs: {module}.{name}({bound}*args, **kwargs, {MODULE}={module}, {TURNS}={TURNS})"
+        node.args[given] = ast.parse(text, mode="eval").body
+        return [node], []
+
+    return [], replaced
 
 
 def _passed_on(module: str, receiver: list[ast.expr], node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
@@ -198,22 +224,35 @@ class _Transformer(ast.NodeTransformer):
 
 
 def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
-    """The operator at a position, else the call that ends there: one of a method starts at the method's name."""
+    """The operator at a position, else the call that ends there: one of a method starts at the method's name.
+
+    At the targets of an assignment it is the value, which runs as they are unpacked if it is an iterator.
+    """
     nodes = [node for node in ast.walk(definition) if isinstance(node, (ast.BinOp, ast.AugAssign, ast.Call))]
     for node in nodes:
-        place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
-        if not isinstance(node, ast.Call) and place == position:
+        if not isinstance(node, ast.Call) and _position(node) == position:
             return node
     end = (position[1], position[3])
     for node in nodes:
         if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == end:
             return node
+    for assignment in ast.walk(definition):
+        if isinstance(assignment, ast.Assign) and _position(assignment.targets[0]) == position:
+            return assignment.value
     raise LiftError(f"line {position[0]} of its source does not hold what ran there")
 
 
+def _position(node: Any) -> Position:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
 def _definition(function: Any) -> ast.FunctionDef:
-    """The syntax tree of a function, with the positions of its file; a copy, since the tree of a file is shared."""
-    code = function.__code__
+    """The syntax tree of a function, with the positions of its file; a copy, since blocks of one class share it."""
+    return deepcopy(_shared_definition(function.__code__, function.__qualname__))
+
+
+@cache
+def _shared_definition(code: CodeType, name: str) -> ast.FunctionDef:
     try:
         tree = _parsed("".join(inspect.findsource(code)[0]))
     except (OSError, SyntaxError) as error:
@@ -222,7 +261,7 @@ def _definition(function: Any) -> ast.FunctionDef:
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first == code.co_firstlineno:
-                return _bare(deepcopy(node), function.__qualname__)
+                return _bare(deepcopy(node), name)
     raise LiftError(f"the source of its {code.co_name} is not there")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.models.layers import MODELS
-from normless.models.transformer_blocks import DecoderLayer, EncoderLayer, LayerCache, Placement, TransformerBlock
+from normless.models.transformer_blocks import LayerCache, Placement, TransformerBlock, TransformerLayer
 from normless.residual.declared import Decoding, Structure
 
 # Keys and values of every decoder layer; each tensor has the batch first, so that beams can be reordered by it.
@@ -24,36 +23,28 @@ class Memory(NamedTuple):
     mask: Tensor
 
 
-class _Stack(nn.Module):
-    """Dropout and layers, and a last norm in a pre-norm network."""
+class Stack(nn.Module):
+    """Dropout, the layers of an encoder or a decoder, and a last norm in a pre-norm network.
+
+    Embedded tokens (B, T, width) to states of that shape and, of a decoder, the cache with these positions too.
+    `mask` (B, S) is True at the positions of the source that count.
+    """
 
     def __init__(
-        self, layers: Iterable[EncoderLayer | DecoderLayer], width: int, norm: Placement, dropout: float
+        self, count: int, width: int, heads: int, hidden: int, norm: Placement, dropout: float, *, decodes: bool
     ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
+        layers = (TransformerLayer(width, heads, hidden, norm, dropout, decodes=decodes) for _ in range(count))
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(width) if norm == "pre" else None
 
-
-class Encoder(_Stack):
-    """Embedded tokens (B, S, width) to states of that shape; `mask` (B, S) is True where they count."""
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.dropout(x)
-        for layer in self.layers:
-            x = layer(x, mask[:, None, None])
-        return x if self.norm is None else self.norm(x)
-
-
-class Decoder(_Stack):
-    """Embedded tokens (B, T, width) and a memory to states of that shape, and the cache with these positions too."""
-
-    def forward(self, x: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        x, mask = self.dropout(x), memory.mask[:, None, None]
-        caches = []
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: Tensor | None = None, cache: Cache | None = None
+    ) -> tuple[Tensor, Cache]:
+        x, mask, caches = self.dropout(x), mask[:, None, None], []
         for index, layer in enumerate(self.layers):
-            x, layer_cache = layer(x, memory.states, mask, None if cache is None else cache[index])
+            x, layer_cache = layer(x, mask, memory, None if cache is None else cache[index])
             caches.append(layer_cache)
         return x if self.norm is None else self.norm(x), tuple(caches)
 
@@ -102,8 +93,8 @@ class Transformer(nn.Module):
         self.padding = padding
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=padding)
         sizes = (width, heads, feed_forward, norm, dropout)
-        self.encoder = Encoder([EncoderLayer(*sizes) for _ in range(layers)], width, norm, dropout)
-        self.decoder = Decoder([DecoderLayer(*sizes) for _ in range(depth)], width, norm, dropout)
+        self.encoder = Stack(layers, *sizes, decodes=False)
+        self.decoder = Stack(depth, *sizes, decodes=True)
         self.classifier = nn.Linear(width, vocabulary, bias=False)
         self.classifier.weight = self.embedding.weight
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
@@ -118,7 +109,7 @@ class Transformer(nn.Module):
         """What the decoder reads of source sentences. Shapes: (B, S) int64 to states (B, S, width), mask (B, S)."""
         # The first token always counts, so that a row of nothing but padding has something to look at.
         mask = (source != self.padding) | (torch.arange(source.shape[1], device=source.device) == 0)
-        return Memory(self.encoder(self._embedded(source), mask), mask)
+        return Memory(self.encoder(self._embedded(source), mask)[0], mask)
 
     def decode(self, tokens: Tensor, memory: Memory, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Logits for the tokens that follow those in `cache`, None at the start, and the cache with these in it.
@@ -126,7 +117,7 @@ class Transformer(nn.Module):
         Shapes: tokens (B, T), int64, to logits (B, T, vocabulary).
         """
         start = 0 if cache is None else cache[0][0][0].shape[2]
-        h, cache = self.decoder(self._embedded(tokens, start), memory, cache)
+        h, cache = self.decoder(self._embedded(tokens, start), memory.mask, memory.states, cache)
         return self.classifier(h), cache
 
     def example_inputs(self) -> tuple[Tensor, Tensor]:

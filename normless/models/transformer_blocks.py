@@ -134,38 +134,27 @@ class FeedForwardBlock(TransformerBlock):
         return self.after(x, self.linear2(self.relu(self.linear1(self.before(x)))))
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward: two residual blocks.
+class TransformerLayer(nn.Module):
+    """Self-attention, in a decoder attention to a memory, and feed-forward: two residual blocks, or three.
 
-    Shapes: (B, S, width) to the same; `mask` (B, 1, 1, S) is True at the positions that count.
+    A decoder's self-attention is causal, on positions after the cached ones. Shapes: x (B, T, width) to the same,
+    memory (B, S, width); `mask` (B, 1, 1, S), of an encoder's x or of the memory, is True at positions that count.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, norm: Placement, dropout: float) -> None:
+    def __init__(
+        self, width: int, heads: int, hidden: int, norm: Placement, dropout: float, *, decodes: bool
+    ) -> None:
         super().__init__()
         self.self_attention = AttentionBlock(width, heads, norm, dropout)
-        self.feed_forward = FeedForwardBlock(width, hidden, norm, dropout)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x, _ = self.self_attention(x, mask=mask)
-        h: Tensor = self.feed_forward(x)
-        return h
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the memory, feed-forward: three blocks on positions after the cached ones.
-
-    Shapes: x (B, T, width), memory (B, S, width), mask (B, 1, 1, S), to (B, T, width).
-    """
-
-    def __init__(self, width: int, heads: int, hidden: int, norm: Placement, dropout: float) -> None:
-        super().__init__()
-        self.self_attention = AttentionBlock(width, heads, norm, dropout)
-        self.cross_attention = AttentionBlock(width, heads, norm, dropout, to_memory=True)
+        self.cross_attention = AttentionBlock(width, heads, norm, dropout, to_memory=True) if decodes else None
         self.feed_forward = FeedForwardBlock(width, hidden, norm, dropout)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor, cache: LayerCache | None = None
-    ) -> tuple[Tensor, LayerCache]:
+        self, x: Tensor, mask: Tensor, memory: Tensor | None = None, cache: LayerCache | None = None
+    ) -> tuple[Tensor, LayerCache | None]:
+        if self.cross_attention is None:
+            x, _ = self.self_attention(x, mask=mask)
+            return self.feed_forward(x), None
         own, looked_up = (None, None) if cache is None else cache
         x, own = self.self_attention(x, known=own, causal=True)
         # The memory's keys and values do not change from one step to the next.

@@ -1,4 +1,4 @@
-"""Convolutions and linear layers with scalar multipliers and biases that cost next to nothing.
+"""Convolutions, linear layers and attention with scalar multipliers and biases that cost next to nothing.
 
 With a multiplier α, a bias b₁ before the layer and a bias b₂ after it, the layer computes
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
 from normless.nn.channels import per_channel
@@ -169,6 +170,36 @@ def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
     return made.__new__(made)
 
 
+class BiasedProjection(TakesParts, NonDynamicallyQuantizableLinear):
+    """An attention's output projection with a scalar bias b before it, for code that reads its weight and bias.
+
+    W (x + b) + c = W x + (c + b·W1): what is read as its bias is c + b·W1, W1 the sums of the weight's rows.
+    """
+
+    @property
+    def bias(self) -> Tensor | None:  # type: ignore[override]
+        """What is added to the output, shape (out,), or None."""
+        own, shift = self._parameters["bias"], self._parameters.get("input_bias")
+        if shift is None:
+            return own
+        moved: Tensor = self.weight.sum(1) * shift
+        return moved if own is None else own + moved
+
+
+class ScalarMultiheadAttention(TakesParts, nn.MultiheadAttention):
+    """`nn.MultiheadAttention` with one scalar bias before its projections of query, key and value."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        bias = self.input_bias
+        if bias is None:
+            return super().forward(query, key, value, *args, **kwargs)
+        moved = query + bias
+        # torch projects at once what is one tensor.
+        keys = moved if key is query else key + bias
+        values = moved if value is query else keys if value is key else value + bias
+        return super().forward(moved, keys, values, *args, **kwargs)
+
+
 # By the layer of torch, the last base of each.
 _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
     kind.__bases__[-1]: kind for kind in (ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear)
@@ -222,6 +253,20 @@ def with_scalars(layer: nn.Module) -> ScalarAffine:
     if takes_scalars(layer) or not isinstance(layer, (_ConvNd, nn.Linear, nn.Bilinear)):
         return scalar_affine(layer)
     return of_class(layer, _outside(type(layer)))
+
+
+def with_input_bias(layer: nn.Module) -> TakesParts:
+    """The same attention, or output projection of one, able to take an `input_bias`; the given one stays as it is."""
+    if isinstance(layer, TakesParts):
+        return layer
+    kind = ScalarMultiheadAttention if isinstance(layer, nn.MultiheadAttention) else BiasedProjection
+    biased: TakesParts = of_class(layer, kind)
+    return biased
+
+
+def is_attention(layer: nn.Module) -> bool:
+    """Whether a module is torch's attention, with or without a bias before it, and no subclass with other code."""
+    return type(layer) in (nn.MultiheadAttention, ScalarMultiheadAttention)
 
 
 Kind = TypeVar("Kind", bound=nn.Module)

@@ -75,30 +75,28 @@ def param_groups(
     residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     named = dict(model.named_parameters())
     factors = _branch_factors(model, residual_map)
-    members: dict[tuple[str, str | None, Factors], list[nn.Parameter]] = {}
+    groups: dict[tuple[str, str, Factors], dict[str, Any]] = {}
     for name, group in parameter_roles(model, residual_map).items():
-        pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), None)
-        members.setdefault((group, pattern, factors.get(name, UNSCALED)), []).append(named[name])
-    idle = [pattern for pattern in patterns if pattern not in {pattern for _, pattern, _ in members}]
+        pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), "")
+        rate, epsilon = scaled = factors.get(name, UNSCALED)
+        scale = rate * scalar_lr_scale if group == "scalars" else rate
+        made = {
+            "params": [],
+            "name": ":".join(filter(None, (group, pattern, "" if scaled == UNSCALED else "branches"))),
+            "lr": lr * scale,
+            "lr_scale": scale,
+            "weight_decay": decays.get(pattern or group, 0.0),
+        }
+        made |= {} if epsilon == 1.0 else {"eps": eps * epsilon}
+        groups.setdefault((group, pattern, scaled), made)["params"].append(named[name])
+    idle = [one for one in patterns if all(one != pattern for _, pattern, _ in groups)]
     if idle:
         raise ValueError(
             f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
             f"its names are such as {', '.join(list(named)[:3])}."
         )
-    groups = []
-    order = sorted(members, key=lambda key: (GROUPS.index(key[0]), key[1] is not None, key[2] != UNSCALED))
-    for group, pattern, (rate, epsilon) in order:
-        scale = rate * scalar_lr_scale if group == "scalars" else rate
-        parts = (group, pattern, None if (rate, epsilon) == UNSCALED else "branches")
-        made: dict[str, Any] = {
-            "params": members[group, pattern, (rate, epsilon)],
-            "name": ":".join(part for part in parts if part is not None),
-            "lr": lr * scale,
-            "lr_scale": scale,
-            "weight_decay": decays.get(pattern or group, 0.0),
-        }
-        groups.append(made if epsilon == 1.0 else made | {"eps": eps * epsilon})
-    return groups
+    order = sorted(groups, key=lambda key: (GROUPS.index(key[0]), key[1] != "", key[2] != UNSCALED))
+    return [groups[key] for key in order]
 
 
 def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Factors]:

@@ -13,7 +13,6 @@ import pandas as pd
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.output import jsonable
 from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Setting, Tables, Watcher, attach_hooks
@@ -21,7 +20,7 @@ from normless.probes.moments import ChannelMoments, GradientMoments, LogitGradie
 from normless.probes.signal import BlockGradients, LayerShapes, PredictedRows, Signal, predicted_moments
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
-from normless.spec import parse_call
+from normless.spec import jsonable, parse_call
 
 When = Callable[[int], bool]
 

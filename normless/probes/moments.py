@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -80,9 +80,27 @@ def _blocks(residual_map: ResidualMap) -> dict[Layer, str]:
     return {layer: block.name for block in residual_map.blocks for layer in block.layers}
 
 
+@dataclass
+class _PositionedRows(Watcher):
+    """A watcher with a row for every position of a layer or parameter that was measured."""
+
+    columns: ClassVar[tuple[str, ...]]
+    _positions: Mapping[Any, LayerPosition] = field(default_factory=dict, init=False, repr=False)
+    _numbers: dict[Any, tuple[dict[str, Any], Tensor]] = field(default_factory=dict, init=False, repr=False)
+
+    def table(self) -> pd.DataFrame:
+        """The rows in execution order, of parameters as in `named_parameters`; the columns are `columns`."""
+        rows = []
+        for key in filter(self._numbers.__contains__, self._positions):
+            known, numbers = self._numbers[key]
+            names = self.columns[-len(numbers) :]
+            rows.append(known | self._positions[key].columns() | dict(zip(names, numbers.tolist(), strict=True)))
+        return layer_table(rows, self.columns)
+
+
 @PROBES.register("activations")
 @dataclass
-class ChannelMoments(Watcher):
+class ChannelMoments(_PositionedRows):
     """Channel means and variances of every layer's output, the statistics of a batch norm after it.
 
     With μ_c and σ²_c the mean and the biased variance of channel c over examples and positions (Bjorck et al.,
@@ -95,9 +113,9 @@ class ChannelMoments(Watcher):
         kind: of the layers to measure: weight layers, norms, activations, …
     """
 
+    columns: ClassVar[tuple[str, ...]] = CHANNEL_COLUMNS
+
     kind: Kind = "weight"
-    _numbers: dict[Layer, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _positions: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         """Find the layers."""
@@ -110,31 +128,20 @@ class ChannelMoments(Watcher):
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Reduce an output, shape (B, C, …) or (B, …, C), to its numbers."""
         channel = channel_axis(module, y)
-        self._numbers[layer] = _of_channels(y if y.dim() > 1 else y.unsqueeze(1), channel)
-
-    def table(self) -> pd.DataFrame:
-        """A row per layer and call in execution order; the columns are `CHANNEL_COLUMNS`."""
-        rows = [
-            position.columns()
-            | {"call": layer.call}
-            | dict(zip(_OF_CHANNELS, self._numbers[layer].tolist(), strict=True))
-            for layer, position in self._positions.items()
-            if layer in self._numbers
-        ]
-        return layer_table(rows, CHANNEL_COLUMNS)
+        numbers = _of_channels(y if y.dim() > 1 else y.unsqueeze(1), channel)
+        self._numbers[layer] = {"call": layer.call}, numbers
 
 
 @PROBES.register("gradients")
 @dataclass
-class GradientMoments(Watcher):
+class GradientMoments(_PositionedRows):
     """Size and kurtosis of every parameter's gradient (Bjorck et al., section 3.1, figure 2).
 
     Over the elements g of a gradient: `norm` ‖g‖, `mean_abs` and `max_abs` of |g|, the biased `standard_deviation`,
     and `kurtosis` E[(g - ḡ)⁴]/Var[g]², 3 for a normal distribution; `parameter_norm` is the parameter's own.
     """
 
-    _numbers: dict[str, tuple[int, Tensor]] = field(default_factory=dict, init=False, repr=False)
-    _positions: dict[str, LayerPosition] = field(default_factory=dict, init=False, repr=False)
+    columns: ClassVar[tuple[str, ...]] = GRADIENT_COLUMNS
 
     def on_start(self, setting: Setting) -> None:
         """Find the parameters."""
@@ -147,16 +154,7 @@ class GradientMoments(Watcher):
         power = wide.sub_(wide.mean()).square_()
         variance = power.mean()
         sizes += [power.square_().mean() / variance.square(), parameter.double().norm()]
-        self._numbers[name] = wide.numel(), torch.stack(sizes)
-
-    def table(self) -> pd.DataFrame:
-        """A row per parameter with a gradient, as in `named_parameters`; the columns are `GRADIENT_COLUMNS`."""
-        rows = []
-        for name in filter(self._numbers.__contains__, self._positions):
-            size, numbers = self._numbers[name]
-            row = {"parameter": name, **self._positions[name].columns(), "size": size}
-            rows.append(row | dict(zip(_OF_GRADIENTS, numbers.tolist(), strict=True)))
-        return layer_table(rows, GRADIENT_COLUMNS)
+        self._numbers[name] = {"parameter": name, "size": wide.numel()}, torch.stack(sizes)
 
 
 @PROBES.register("logits")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -70,6 +72,13 @@ def describe(module: nn.Module) -> str:
     if isinstance(module, ShiftedActivation):
         return f"shifted {describe(module.activation)}"
     return type(module).__name__
+
+
+def window_size(pool: nn.Module) -> int:
+    """The number of elements in a window of a max or average pooling."""
+    kernel: Any = pool.kernel_size
+    axes = next(n for n in (1, 2, 3) if isinstance(pool, (getattr(nn, f"MaxPool{n}d"), getattr(nn, f"AvgPool{n}d"))))
+    return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes
 
 
 def computed_kind(operations: Sequence[Operation]) -> Kind | None:

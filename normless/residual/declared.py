@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
+from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
 from normless.arguments import carried_inputs, forward_arguments
 from normless.errors import UnresolvedStructureError
-from normless.nn import ResidualSum
+from normless.nn import ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
-from normless.residual.classify import layer_of
+from normless.residual.classify import layer_of, window_size
+from normless.residual.steps import Step, Steps
+
+# What a residual sum may apply on the branch, on the skip path and after the addition, in this order.
+_SIDES = (("norm_branch", "multiplier"), ("norm_skip", "skip_multiplier"), ("norm_total",))
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def residual_map(
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)
     if isinstance(model, StatesStructure):
-        mapped = stated_map(model, model.residual_structure())
+        mapped = StructureReader(model, model.residual_structure()).map
     elif inputs or kwargs:
         # torch.export takes a second to import; a network that states its structure must not pay for it.
         from normless.residual.modes import map_of_both_modes
@@ -120,97 +126,118 @@ def residual_map(
     return mapped
 
 
-def stated_map(model: nn.Module, structure: Structure) -> ResidualMap:
-    """Build the map from stated paths and the modules that are there now, also those of a converted network."""
-    stem, end = _walk(model, structure.stem, "", None)
-    decoding, memory = structure.decoding, None
-    blocks: list[ResidualBlock] = []
-    trunk: tuple[Layer, ...] = ()
-    for name, block in structure.blocks:
-        if decoding is not None and name == decoding.first:
-            after, memory = _walk(model, decoding.memory, "", end)
-            before, end = _walk(model, decoding.stem, "", None)
-            trunk = after + before
-        mapped, end = _block(model, name, block, end, memory)
-        blocks.append(mapped)
-    head, _ = _walk(model, structure.head, "", end)
-    return ResidualMap(tuple(blocks), stem_layers=stem, trunk_layers=trunk, head_layers=head)
+class StructureReader:
+    """Reads stated paths, and the modules that are there now, also those of a converted network.
 
+    Shapes are unknown: the zeros around an image do not count, and a mean is over many positions.
 
-def _block(
-    model: nn.Module, name: str, block: BlockStructure, source: str | None, memory: str | None
-) -> tuple[ResidualBlock, str | None]:
-    """A block that reads `source`, and the path of the layer whose output leaves it unchanged."""
-    prefix = f"{name}."
-    total = prefix + block.sum
-    shared, fork = _walk(model, block.shared, prefix, source)
-    sum_module = model.get_submodule(total)
-    skip_norm, branch_norm = (
-        [f"{block.sum}.{name}"] if getattr(sum_module, name, None) is not None else []
-        for name in ("norm_skip", "norm_branch")
-    )
-    branch, end = _walk(model, [*block.branch, *branch_norm], prefix, fork, memory)
-    ends_in_layer = not branch or (end is not None and branch[-1].kind in ("weight", "norm", "activation"))
-    branch += _multiplier(sum_module, total, "multiplier", end)
-    skip, skip_end = _walk(model, [*block.skip, *skip_norm], prefix, fork)
-    skip += _multiplier(sum_module, total, "skip_multiplier", skip_end)
-    after, end = _walk(model, [block.sum, *block.after_sum], prefix, None)
-    mapped = ResidualBlock(
-        name=name,
-        branch_layers=branch,
-        skip_layers=skip,
-        shared_layers=shared,
-        after_sum=after,
-        identity_skip=block.identity_skip and not skip,
-        ends_in_layer=ends_in_layer,
-        sum=total,
-        chain=sum(layer.kind == "weight" and not layer.gating for layer in branch),
-        ends=(next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None),),
-    )
-    return mapped, end
+    Attributes:
+        steps: one for each module, constant factor and sum.
+        layers: those of the steps that are one, by index.
+        map: the map of the layers.
+    """
 
+    def __init__(self, model: nn.Module, structure: Structure) -> None:
+        self.model, self.steps = model, Steps()
+        self.layers: dict[int, Layer] = {}
+        stem, at = self._along(structure.stem, "", self.steps.append(Step("input")))
+        decoding, memory = structure.decoding, at
+        blocks: list[ResidualBlock] = []
+        trunk: tuple[Layer, ...] = ()
+        for name, block in structure.blocks:
+            if decoding is not None and name == decoding.first:
+                after, memory = self._along(decoding.memory, "", at)
+                before, at = self._along(decoding.stem, "", self.steps.append(Step("input")))
+                trunk = after + before
+            mapped, at = self._block(name, block, at, memory)
+            blocks.append(mapped)
+        head, at = self._along(structure.head, "", at)
+        self.steps.outputs.add(at)
+        self.map = ResidualMap(tuple(blocks), stem_layers=stem, trunk_layers=trunk, head_layers=head)
 
-def _multiplier(total: nn.Module, path: str, part: str, source: str | None) -> tuple[Layer, ...]:
-    """The scale that a residual sum applies to one of its sides, where it has that part."""
-    if getattr(total, part, None) is None:
-        return ()
-    name = f"{path}.{part}"
-    return (Layer(path, "scale", source, gamma=name, parameters=(name,), description=part.replace("_", " ")),)
+    def _block(self, name: str, block: BlockStructure, at: int, memory: int) -> tuple[ResidualBlock, int]:
+        """A block that reads the step `at`, and the step of its result."""
+        prefix = f"{name}."
+        path = prefix + block.sum
+        module = self.model.get_submodule(path)
+        total = module if isinstance(module, ResidualSum) else ResidualSum()
+        on_branch, on_skip, on_total = (
+            [f"{block.sum}.{part}" for part in side if getattr(total, part) is not None] for side in _SIDES
+        )
+        shared, fork = self._along(block.shared, prefix, at)
+        branch, end = self._along([*block.branch, *on_branch], prefix, fork, memory)
+        skip, other = self._along([*block.skip, *on_skip], prefix, fork)
+        if not block.skip and not block.identity_skip:
+            # What changes it is not stated.
+            other = self.steps.append(Step("other", (other,)))
+        after, result = self._along([*on_total, *block.after_sum], prefix, self._sum(total, other, end, fork))
+        last = next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None)
+        at_end = self.layers.get(self.steps.origin(end, ("factor",)))
+        return ResidualBlock(
+            name=name,
+            branch_layers=branch,
+            skip_layers=skip,
+            shared_layers=shared,
+            after_sum=after,
+            identity_skip=block.identity_skip and not skip,
+            ends_in_layer=last is not None and last == at_end,
+            sum=path,
+            chain=sum(layer.kind == "weight" and not layer.gating for layer in branch),
+            ends=(last,),
+        ), result
 
+    def _sum(self, module: ResidualSum, skip: int, end: int, fork: int) -> int:
+        """The step of a residual sum, its constant factors included."""
+        only = isinstance(module, SkipOnlySum)
+        shares = (module.skip_factor, 0.0 if only else module.branch_factor)
+        at = total = self.steps.append(Step("sum", (skip, end), shares=shares))
+        if module.factor != 1.0 and not only:
+            total = self.steps.append(Step("factor", (at,), size=module.factor))
+        self.steps.forks.add(fork)
+        self.steps.totals[at] = total
+        return total
 
-def _walk(
-    model: nn.Module, paths: Sequence[str | Projections], prefix: str, source: str | None, memory: str | None = None
-) -> tuple[tuple[Layer, ...], str | None]:
-    """The layers along `paths`, and the path of the layer whose output leaves the last of them unchanged."""
-    layers: list[Layer] = []
-    for path in paths:
-        if isinstance(path, Projections):
-            if path.of_memory:
-                # What comes before feeds the query alone.
-                layers = [replace(layer, gating=True) for layer in layers]
-            for name in (path.query, path.key, path.value):
-                reads = memory if path.of_memory and name != path.query else source
-                projected, _ = _walk(model, [name], prefix, reads)
-                layers += [replace(layer, gating=name != path.value) for layer in projected]
-            source = None
-            continue
-        for place, module in expanded(prefix + path, model.get_submodule(prefix + path)):
-            layer = layer_of(place, module, source)
-            if layer is not None:
-                layers.append(layer)
-                source = place
-            elif not isinstance(module, nn.Identity):
-                source = None
-    return tuple(layers), source
+    def _along(
+        self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int = 0
+    ) -> tuple[tuple[Layer, ...], int]:
+        """The layers along `paths` from the step `at` on, and the step of their result."""
+        start = len(self.steps.steps)
+        for path in paths:
+            if isinstance(path, Projections):
+                source = memory if path.of_memory else at
+                for name, read in ((path.query, at), (path.key, source), (path.value, source)):
+                    end = self._module(prefix + name, read)
+                # Query and key only compute a factor; what masks their logits is unknown.
+                at = self.steps.append(Step("attention", (end,)))
+            else:
+                at = self._module(prefix + path, at)
+        main = {*self.steps.reached([at], lambda one: self.steps[one].reads if one >= start else ())}
+        own = ((one, self.layers[one]) for one in range(start, len(self.steps.steps)) if one in self.layers)
+        return tuple(layer if one in main else replace(layer, gating=True) for one, layer in own), at
 
-
-def expanded(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """A module as the sequence of modules that run in its place."""
-    is_sequence = isinstance(module, nn.Sequential)
-    for name, child in module.named_children():
-        if is_sequence or name == "before":
-            yield from expanded(f"{path}.{name}", child)
-    if not is_sequence:
-        yield path, module
-    if isinstance(module, ResidualSum) and module.norm_total is not None:
-        yield f"{path}.norm_total", module.norm_total
+    def _module(self, path: str, at: int) -> int:
+        """The step of the result of what is at a path: a module, with those that run before it, or a factor."""
+        part = attrgetter(path)(self.model)
+        is_sequence = isinstance(part, nn.Sequential)
+        for name, _ in part.named_children() if isinstance(part, nn.Module) else ():
+            if is_sequence or name == "before":
+                at = self._module(f"{path}.{name}", at)
+        if is_sequence or isinstance(part, nn.Identity):
+            return at
+        source = self.layers[at].path if at in self.layers else None
+        if not isinstance(part, nn.Module):
+            total, _, name = path.rpartition(".")
+            words = name.replace("_", " ")
+            layer: Layer | None = Layer(total, "scale", source, gamma=path, parameters=(path,), description=words)
+            step = Step("factor", (at,), total, (path,))
+        elif (layer := layer_of(path, part, source)) is not None:
+            assert layer.kind != "scale"
+            step = Step(layer.kind, (at,), path, layer.parameters, part, shifts=layer.shifts)
+        elif isinstance(part, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
+            step = Step("greatest", (at,), module=part, size=sqrt(window_size(part)))
+        else:
+            unchanged = isinstance(part, (nn.Flatten, nn.Dropout))
+            step = Step("layout" if unchanged else "other", (at,), path, module=part)
+        if layer is not None:
+            self.layers[len(self.steps.steps)] = layer
+        return self.steps.append(step)

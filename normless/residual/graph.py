@@ -22,7 +22,8 @@ class Operand:
 class Fixed:
     """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is computed from.
 
-    `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added.
+    `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added;
+    `is_parameter` that it is a parameter as it is.
     """
 
     parameters: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Fixed:
     random: bool = False
     rooted: bool = False
     offset: float = 0.0
+    is_parameter: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,11 @@ class Dataflow:
         # All that every path to an operation passes, itself included, as the bits of an integer.
         passed: list[int] = []
         for index, operation in enumerate(self.operations):
-            # A class token comes from no input, and so is on no path from one.
-            parents = [passed[parent] for parent in operation.parents if self.operations[parent].name != "parameter"]
-            common = reduce(and_, parents) if parents else 0
+            # What is made of a class token alone comes from no input, and so is on no path from one.
+            common = reduce(and_, (passed[parent] for parent in operation.parents), -1) if operation.parents else 0
+            common = -1 if operation.name == "parameter" else common
             passed.append(common | 1 << index)
-            dominators.append(common.bit_length() - 1 if common else None)
+            dominators.append(common.bit_length() - 1 if common > 0 else None)
         return dominators
 
     def between(self, start: int, end: int) -> list[int]:

@@ -64,6 +64,7 @@ class Layers:
         self.runs: list[LayerRun] = []
         self.owner: dict[int, LayerRun] = {}
         self._no_layers: set[int] = set()
+        self._formulas: dict[int, Formula] = {}
         self._modules = self.names.modules
         kinds = ((path, kind_of(module)) for path, module in self._modules.items())
         self._kinds: dict[str, Kind] = {path: kind for path, kind in kinds if kind is not None}
@@ -72,6 +73,7 @@ class Layers:
         self._classify_by_operations()
         for index, operation in enumerate(flow.operations):
             self._find_written_norm(index, operation)
+        self._give_terms()
         for index, operation in enumerate(flow.operations):
             is_open = index not in self.owner and index not in self._no_layers
             if is_open and (layer := self._layer_of(operation)) is not None:
@@ -134,26 +136,42 @@ class Layers:
             path = self._place_in(self.names.canonical(operation.module), name, operation.call)
             for part in formula.operations:
                 self._give(part, path, "norm", index)
-            run = self.owner[index]
-            run.layer = replace(run.layer, terms=self._terms(formula))
+            self._formulas[index] = formula
         else:
             self._no_layers.update(formula.operations)
 
-    def _terms(self, formula: Formula) -> tuple[Term, ...]:
-        """The operations that removing a norm takes out of forward code; none where a place holds others too."""
-        terms: dict[Place, Term] = {}
-        others = [one for at, one in enumerate(self.flow.operations) if at not in formula.operations]
-        # No set, since the hash of a place costs more than to compare the modules.
-        taken = [(one.module, one.call, one.place) for one in others]
+    def _give_terms(self) -> None:
+        """Give written norms what removing them takes out of forward code; nothing where a place does more than that.
+
+        One place may be of several norms, as in a function that a loop or `map` calls for each.
+        """
+        terms = {index: self._terms(formula) for index, formula in self._formulas.items()}
+        norm_of = {part: index for index, formula in self._formulas.items() for part in formula.operations}
+        for index, own in terms.items():
+            # No search by hash, since that of a place costs more than to compare the modules.
+            others = (
+                (key, norm_of.get(at))
+                for at, one in enumerate(self.flow.operations)
+                for key in own
+                if norm_of.get(at) != index and (one.module, one.call, one.place) == key
+            )
+            if all(other is not None and terms[other].get(key) == own[key] for key, other in others):
+                run = self.owner[index]
+                run.layer = replace(run.layer, terms=tuple(own.values()))
+
+    def _terms(self, formula: Formula) -> dict[tuple[str, int, Place], Term]:
+        """What removing a norm takes out, by the run of a module and the place there; nothing if one is unknown."""
+        terms: dict[tuple[str, int, Place], Term] = {}
         for at, read in formula.passed.items():
             one = self.flow[at]
             if one.name not in LAYOUT:
-                if one.place is None or (one.module, one.call, one.place) in taken:
-                    return ()
+                if one.place is None:
+                    return {}
                 factor = formula.factor if at == formula.quotient else 1.0
-                known = terms.get(one.place, Term(one.place, one.arguments.index(Operand(read))))
-                terms[one.place] = replace(known, factor=known.factor * factor)
-        return tuple(terms.values())
+                key = (one.module, one.call, one.place)
+                known = terms.get(key, Term(one.place, one.arguments.index(Operand(read))))
+                terms[key] = replace(known, factor=known.factor * factor)
+        return terms
 
     def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
         """What is the same for all operations of one run of the layer at `path`."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from normless.residual.graph import Operation
 
-WEIGHT = {
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+WEIGHT = RECURRENT | {
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "bilinear", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "bilinear",
     "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
 CONVOLUTION = {name for name in WEIGHT if name.startswith("conv")}
@@ -24,7 +25,7 @@ ACTIVATION = {
 LAYOUT = {
     "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "view", "_unsafe_view", "reshape", "permute",
     "transpose", "t", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "to", "_to_copy", "type_as",
-    "movedim", "channel_shuffle", "float", "half", "bfloat16",
+    "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "numpy_T", "channel_shuffle", "float", "half", "bfloat16",
 }  # fmt: skip
 ELEMENTWISE = ACTIVATION | LAYOUT | {
     "add", "sub", "rsub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "exp", "log",
@@ -64,3 +65,9 @@ def leaves_unchanged(operation: Operation) -> bool:
 def is_factor(operation: Operation) -> bool:
     """Whether it multiplies its only input by a number, or divides by one."""
     return operation.name in {"mul", "div"} and len(operation.parents) == 1 and bool(operation.numbers)
+
+
+def stacked(operation: Operation) -> int:
+    """The number of layers in series that an operation with weights runs: several in a recurrent one of several."""
+    layers = operation.arguments[4] if operation.name in RECURRENT else 1
+    return layers if isinstance(layers, int) else 1

@@ -46,9 +46,14 @@ class Outside:
                 blocks[before] = replace(blocks[before], after_sum=(*blocks[before].after_sum, run.layer))
             else:
                 first = run.operations[0]
-                in_stem = before < 0 and not (first > fork and flow.depends(first, fork))
+                in_stem = before < 0 and not (first > fork and flow.depends(first, fork)) and not self._beside(run)
                 (stem if in_stem else head if following == len(sums) else trunk).append(run.layer)
         return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
+
+    def _beside(self, run: LayerRun) -> bool:
+        """Whether a layer runs in the first block's module and does not feed the block, as of a second stream."""
+        feeds = any(self.layers.flow.depends(total.at, run.operations[-1]) for total in self.sums[:1])
+        return bool(self.blocks) and _belongs(run, self.blocks[0]) and not feeds
 
     def _is_shared(self, run: LayerRun, before: int, following: int) -> bool:
         blocks = self.blocks

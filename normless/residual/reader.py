@@ -1,37 +1,21 @@
-"""A network exported to a graph, left exactly as it was, and the graph read as a dataflow."""
+"""The graph of an exported network read as a dataflow."""
 
 from __future__ import annotations
 
-import linecache
 import re
-import warnings
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import is_dataclass
-from functools import wraps
-from io import StringIO
 from itertools import chain
 from operator import getitem
-from traceback import walk_tb
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch._functorch import config as functorch_config
-from torch.export import ExportedProgram, export
+from torch import Tensor
+from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.fx.traceback import annotate, preserve_node_meta
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from normless.errors import UnresolvedStructureError
-from normless.lifting import running_place, unfused
+from normless.residual.exporting import FOLLOWS_VALUES, PLACE
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import LAYOUT
 
-LONGEST_REASON = 300
 # They read their argument's shape and kind, never its values.
 _SHAPE_ONLY = {
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
@@ -40,157 +24,11 @@ _SHAPE_ONLY = {
 }  # fmt: skip
 _ROOT = {"sqrt", "rsqrt"}
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
-_PLACE = "normless_place"
-_FOLLOWS_VALUES = "normless_follows_values"
 # They return a part of a tensor that shares its memory.
 _PARTS = {"select", "slice", "unbind", "getitem"}
-_READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 # Regions of forward code that export keeps as graphs of their own: they compute what they would compute without.
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 _RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
-
-
-def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are."""
-    scripted = next((path for path, one in model.named_modules() if isinstance(one, torch.jit.ScriptModule)), None)
-    if scripted is not None:
-        raise UnresolvedStructureError(
-            f"{scripted or 'This network'} is TorchScript, which torch.export does not read and no edit can change. "
-            "Map the module it was scripted from."
-        )
-    try:
-        with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
-            # What forward caches in attributes is put back.
-            warnings.filterwarnings("ignore", message="The tensor attribute")
-            # Where export fails, torch prints the whole graph so far.
-            with preserve_node_meta(), redirect_stderr(StringIO()):
-                try:
-                    return export(model, inputs, dict(kwargs), strict=False)
-                except GuardOnDataDependentSymNode:
-                    # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
-                    with functorch_config.patch(fake_tensor_propagate_real_tensors=True):
-                        program = export(model, inputs, dict(kwargs), strict=False)
-                    if _reads_activations(program):
-                        raise
-                    program.graph_module.meta[_FOLLOWS_VALUES] = True
-                    return program
-    except Exception as error:
-        raise UnresolvedStructureError(_explanation(model, error)) from error
-
-
-def _reads_activations(program: ExportedProgram) -> bool:
-    """Whether a number or a truth value is taken out of a tensor that descends from activations."""
-    inputs: set[Node] = set()
-    activations: set[Node] = set()
-    for node in program.graph.nodes:
-        if node.name in program.graph_signature.user_inputs or not inputs.isdisjoint(node.all_input_nodes):
-            inputs.add(node)
-            value = node.meta.get("val")
-            is_floating = isinstance(value, Tensor) and value.is_floating_point()
-            if is_floating or not activations.isdisjoint(node.all_input_nodes):
-                activations.add(node)
-                if node.target in _READS:
-                    return True
-    return False
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Undo side effects of a traced forward pass: attributes it sets, random numbers it draws, fused attention."""
-    attributes = {module: dict(vars(module)) for module in model.modules()}
-    holders = (
-        value
-        for own in attributes.values()
-        for value in own.values()
-        if type(value) in (dict, OrderedDict, list, set)
-    )
-    contents = [(holder, holder.copy()) for holder in holders]
-    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
-    try:
-        # The fused encoder layer hides its residual sums.
-        with unfused(), torch.random.fork_rng(devices=sorted(devices)):
-            yield
-    finally:
-        for module, before in attributes.items():
-            vars(module).clear()
-            vars(module).update(before)
-        for holder, content in contents:
-            holder.clear()
-            (holder.extend if isinstance(holder, list) else holder.update)(content)
-
-
-@contextmanager
-def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
-    """Let forward return the tensors of its output alone, since export knows few container types."""
-    # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
-    original = type(model)
-
-    @wraps(original.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
-        with _Traced():
-            tensors = list(_tensors(original.forward(self, *args, **kwargs)))
-        if not tensors:
-            raise TypeError("forward returned no tensor, nor anything that holds one.")
-        return tensors
-
-    members = {"forward": forward, "__module__": original.__module__, "normless_original": original}
-    model.__class__ = type(original.__name__, (original,), members)
-    try:
-        yield
-    finally:
-        model.__class__ = original
-
-
-class _Traced(TorchFunctionMode):
-    """Notes the place of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
-            return args[0].detach()
-        if torch.compiler.is_dynamo_compiling():
-            return func(*args, **(kwargs or {}))
-        with annotate({_PLACE: running_place(func)}):
-            return func(*args, **(kwargs or {}))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            yield leaf
-        elif is_dataclass(leaf):
-            yield from _tensors(list(vars(leaf).values()))
-
-
-def _explanation(model: nn.Module, error: Exception) -> str:
-    reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
-    if len(reason) > LONGEST_REASON:
-        reason = f"{reason[:LONGEST_REASON]}…"
-    advice = "Check that forward takes these inputs"
-    reason = f"{type(error).__name__}: {reason}"
-    if isinstance(error, GuardOnDataDependentSymNode):
-        reason = "what it does there depends on the values of a tensor."
-        advice = "Decide it by torch.where or torch.cond"
-    return (
-        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: {reason} "
-        f"{advice}, or let the network state its structure by residual_structure() (normless.residual.Structure)."
-    )
-
-
-def _place(model: nn.Module, error: BaseException) -> str:
-    """The innermost of the model's modules whose forward the error passed through, and the line there."""
-    whole = f"the forward pass of this {type(model).__name__}"
-    names = {id(one): f"{name}, a {type(one).__name__}" if name else whole for name, one in model.named_modules()}
-    place = ""
-    cause: BaseException | None = error
-    while cause is not None and not place:
-        for frame, number in walk_tb(cause.__traceback__):
-            owner = id(frame.f_locals.get(*frame.f_code.co_varnames[:1] or ("",)))
-            if owner in names and frame.f_code.co_name == "forward" and frame.f_code.co_filename != __file__:
-                file = frame.f_code.co_filename
-                code = linecache.getline(file, number).strip()
-                place = f"{names[owner]} (line {number} of {file}: `{code}`)"
-        cause = cause.__cause__ or cause.__context__
-    return place or whole
 
 
 def read_dataflow(program: ExportedProgram) -> Dataflow:
@@ -207,9 +45,13 @@ class _Reader:
         # Tensors that were constants before activations were written into them.
         self.built: set[Node] = set()
         self.results: dict[Node, tuple[Any, ...]] = {}
-        self.flow = Dataflow(follows_values=_FOLLOWS_VALUES in program.graph_module.meta)
+        # The first concatenation of the same parts.
+        self.joined: dict[Any, Node] = {}
+        self.flow = Dataflow(follows_values=FOLLOWS_VALUES in program.graph_module.meta)
         signature = program.graph_signature
+        # The signature makes them anew at each access.
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
+        parameters, buffers = signature.inputs_to_parameters, signature.inputs_to_buffers
         for node in program.graph.nodes:
             if node.op == "call_function":
                 self._call(node)
@@ -220,10 +62,10 @@ class _Reader:
             elif node.name in inputs:
                 if isinstance(node.meta.get("val"), Tensor):
                     self._append(node, "input")
-            elif node.name in signature.inputs_to_parameters:
-                self.fixed[node] = Fixed(parameters=(signature.inputs_to_parameters[node.name],))
-            elif node.name in signature.inputs_to_buffers:
-                self.fixed[node] = Fixed(buffers=(signature.inputs_to_buffers[node.name],))
+            elif node.name in parameters:
+                self.fixed[node] = Fixed((parameters[node.name],), is_parameter=True)
+            elif node.name in buffers:
+                self.fixed[node] = Fixed(buffers=(buffers[node.name],))
             else:
                 self.fixed[node] = Fixed()
 
@@ -232,8 +74,8 @@ class _Reader:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             # A size that depends on values is no number, or 0 where the example inputs have none of something.
-            known = all(isinstance(size, int) and size for size in value.shape)
-            shape = tuple(value.shape) if known else None
+            sizes = [size if isinstance(size, int) else size.node.maybe_as_int() for size in value.shape]
+            shape = tuple(sizes) if all(sizes) else None
             properties |= {"shape": shape, "floating": value.is_floating_point()}
         self.index[node] = len(self.flow.operations)
         self.flow.operations.append(Operation(name, **properties))
@@ -264,7 +106,8 @@ class _Reader:
 
     def _call(self, node: Node) -> None:
         self.flow.called.update(modules_around(node))
-        if self._region(node):
+        # Of several results, as an LSTM's, those that nothing reads are left out.
+        if self._region(node) or (node.target is getitem and not node.users):
             return
         if node.target is getitem and node.args[0] in self.results:
             region, place = cast(tuple[Node, int], node.args)
@@ -273,8 +116,19 @@ class _Reader:
         name = operation_name(node)
         in_place = name.endswith("_") and not name.startswith("__")
         name = name.rstrip("_")
+        if name == "add" and node.args[1:] == (0,) and not in_place:
+            # The start of Python's sum of a list.
+            self._same(node, node.args[0])
+            return
         if name == "cat":
             self._tokens(node)
+            given = self._plain(node.args)
+            # Activations joined anew are the same activation.
+            if all(isinstance(part, Operand) for part in given[0]):
+                repeated = self.joined.setdefault(given, node)
+                if repeated is not node:
+                    self._same(node, repeated)
+                    return
         sources = [] if name in _SHAPE_ONLY else node.all_input_nodes
         parents = tuple(self.index[source] for source in sources if source in self.index)
         fixed = [self.fixed[source] for source in sources if source in self.fixed]
@@ -302,7 +156,7 @@ class _Reader:
             in_place=in_place,
             subgraph=isinstance(node.target, torch._ops.HigherOrderOperator),
             added=self._added(node, name),
-            place=(node.meta.get("custom") or {}).get(_PLACE),
+            place=(node.meta.get("custom") or {}).get(PLACE),
         )
         if in_place:
             self._write(node)
@@ -331,8 +185,19 @@ class _Reader:
         """Make operations of the learned tensors that a concatenation joins to activations."""
         if any(source in self.index for source in node.all_input_nodes):
             for source in node.all_input_nodes:
-                if source in self.fixed and self.fixed[source].parameters:
-                    self._append(source, "parameter", parameters=self.fixed.pop(source).parameters)
+                self._activate(source)
+
+    def _activate(self, node: Node) -> None:
+        """Make operations of a learned tensor and of what makes a node of it, as the norm of a class token."""
+        if node in self.fixed and self.fixed[node].parameters:
+            parameters = self.fixed.pop(node).parameters
+            source = node.args[0] if node.op == "call_function" else None
+            if isinstance(source, Node):
+                self._activate(source)
+            if source in self.index:
+                self._call(node)
+            else:
+                self._append(node, "parameter", parameters=parameters)
 
     def _plain(self, value: Any) -> Any:
         """An argument as data: nodes as `Operand` or `Fixed`, sequences as tuples; None for what is not plain."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normless.residual.blocks import Kind
 from normless.residual.graph import Dataflow, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import (
@@ -19,8 +20,10 @@ from normless.residual.operations import (
     CONVOLUTION,
     LAYOUT,
     POOLING,
+    RECURRENT,
     SOFTMAX,
     leaves_unchanged,
+    stacked,
 )
 
 _ADDS = {"add", "sub", "rsub"}
@@ -77,7 +80,8 @@ class SumFinder:
     def _judge(self, at: int, terms: list[int]) -> None:
         parts = self._parts(terms, at)
         joined = set(terms) - set(parts)
-        whole = self._residual(at, parts) if joined else None
+        # (x + f(x)) + (x + g(x)) stays a sum of two.
+        whole = self._residual(at, parts) if joined and len({*parts}) == len(parts) else None
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
             for term in joined:
                 self.sums.pop(term, None)
@@ -131,12 +135,22 @@ class SumFinder:
         at = skip
         while at not in others:
             if all(self.flow.depends(other, at) for other in others):
-                return at if self.flow[at].floating else None
+                return self._unchanged(at, others) if self.flow[at].floating else None
             parents = self.layers.inputs(at)
             if len(parents) != 1:
                 return None
             (at,) = parents
         return None
+
+    def _unchanged(self, fork: int, others: list[int]) -> int:
+        """The activation itself where a fork is a view of it and other terms read another one too."""
+        at = fork
+        while leaves_unchanged(self.flow[at]):
+            before, at = at, self.flow[at].parents[0]
+            readers = set(self.flow.consumers[at]) - {before}
+            if any(self.flow.depends(other, reader) for other in others for reader in readers):
+                fork = at
+        return fork
 
     def _joined(self, at: int, terms: list[int]) -> list[tuple[int, int]]:
         """A fork for a skip path that a gate multiplies, as x · (1 - g(x)) + f(x) · g(x), or joined from several."""
@@ -171,7 +185,7 @@ class SumFinder:
 
     def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
         """Whether the skip path only fits shapes: it is linear after its first weight layer, or read here alone."""
-        kinds = [self.layers.kind(index) for index in skip]
+        kinds = self._kinds(skip)
         if self._bends(skip) and not all(self.flow.is_closed(path, candidate.at) for path in (skip, *paths)):
             return False
         gates = any(
@@ -182,7 +196,7 @@ class SumFinder:
         for path in paths:
             # A branch of whole blocks that is read elsewhere too, or no longer than the skip path, makes it a merge.
             streams = any(index in self.sums for index in path) and not self.flow.is_closed(path, candidate.at)
-            nonlinear = any(self.layers.kind(index) in ("norm", "activation") for index in path)
+            nonlinear = not {"norm", "activation"}.isdisjoint(self._kinds(path))
             more = not nonlinear or "activation" in kinds
             if streams or self.chain(path) < self.chain(skip) + more:
                 return False
@@ -190,8 +204,13 @@ class SumFinder:
 
     def _bends(self, path: list[int]) -> bool:
         """Whether an activation follows the first weight layer of a path."""
-        kinds = [self.layers.kind(index) for index in path]
+        kinds = self._kinds(path)
         return "weight" in kinds and "activation" in kinds[kinds.index("weight") :]
+
+    def _kinds(self, path: list[int]) -> list[Kind | None]:
+        """The kinds of the layers on a path, operation by operation; a recurrent layer ends in an activation."""
+        kinds = [self.layers.kind(index) for index in path]
+        return [*kinds, "activation"] if any(self.flow[index].name in RECURRENT for index in path) else kinds
 
     def _is_norm_or_pooling(self, index: int) -> bool:
         pools = self.flow[index].name in POOLING and index not in self.layers.owner
@@ -223,14 +242,15 @@ class SumFinder:
         )
 
     def chain(self, path: list[int], counted: set[LayerRun] | None = None) -> int:
-        """The number of weight layers in series on a path, or of those among `counted`."""
+        """The weight layers in series on a path, each level of a recurrent one; or the modules among `counted`."""
         depth: dict[int, int] = {}
         for index in path:
             parents = [parent for parent in self.flow[index].parents if parent in depth]
             run = self.layers.owner.get(index)
             counts = run is not None and run.layer.kind == "weight" and (counted is None or run in counted)
             continues = any(self.layers.owner.get(parent) is run for parent in parents)
-            depth[index] = max((depth[parent] for parent in parents), default=0) + (counts and not continues)
+            levels = stacked(self.flow[index]) if counted is None else 1
+            depth[index] = max((depth[parent] for parent in parents), default=0) + levels * (counts and not continues)
         return max(depth.values(), default=0)
 
     def _feeds_softmax(self, at: int) -> bool:

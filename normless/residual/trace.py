@@ -12,10 +12,11 @@ from torch import nn
 
 from normless.nn import ResidualSum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
+from normless.residual.exporting import exported
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outside_blocks import Outside, find_unresolved
-from normless.residual.reader import exported, read_dataflow
+from normless.residual.reader import read_dataflow
 from normless.residual.sums import Sum, SumFinder, main_path, passed_on
 
 
@@ -56,6 +57,11 @@ class _Tracer:
                 runs[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
+        between = self.flow.between
+        self._branches = {
+            at: [self._own(between(total.fork, end), total.fork) for end in total.branches]
+            for at, total in self.finder.sums.items()
+        }
         outer = _nested([self._paths(total) for total in self.finder.sums.values()])
         names = self._names(outer)
         for block in outer:
@@ -72,13 +78,11 @@ class _Tracer:
         return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow)
 
     def _paths(self, total: Sum) -> _Block:
-        between = self.flow.between
-        branches = [self._own(between(total.fork, end), total.fork) for end in total.branches]
-        branches = [sorted({*path, *self._side_inputs(path, total.fork)}) for path in branches]
+        branches = [sorted({*path, *self._side_inputs(path, total)}) for path in self._branches[total.at]]
         branch = sorted({index for path in branches for index in path})
         ends = zip(branches, total.branches, strict=True)
         main = [index for path, end in ends for index in main_path(self.layers, path, end)]
-        return _Block(total, between(total.fork, total.skip), branches, branch, {*self.layers.along(main)})
+        return _Block(total, self.flow.between(total.fork, total.skip), branches, branch, {*self.layers.along(main)})
 
     def _own(self, path: list[int], fork: int) -> list[int]:
         """A path from a fork without blocks that start before the fork: g of b + g(a) after a + f(b)."""
@@ -86,9 +90,9 @@ class _Tracer:
         foreign = [at for at, total in sums.items() if not self.flow.depends(total.fork, fork)]
         return [index for index in path if not any(self.flow.depends(at, index) for at in foreign)]
 
-    def _side_inputs(self, path: list[int], fork: int) -> set[int]:
+    def _side_inputs(self, path: list[int], total: Sum) -> set[int]:
         """What a branch makes of other activations by one weight layer, as key and value in cross-attention."""
-        inside = {*path, fork}
+        inside = {*path, total.fork}
         inputs: set[int] = set()
         pending = list(path)
         while pending:
@@ -101,7 +105,12 @@ class _Tracer:
         while shared := {index for index in inputs if not inside | inputs >= set(self.flow.consumers[index])}:
             inputs -= shared
         # What the fork itself comes from is before the block.
-        inputs = {index for index in inputs if not self.flow.depends(fork, index)}
+        inputs = {index for index in inputs if not self.flow.depends(total.fork, index)}
+        # What another stream makes of its own fork for a joint attention is on the branch of that stream's block.
+        for at, branches in self._branches.items():
+            fork = self.finder.sums[at].fork
+            if not self.flow.depends(total.fork, fork) and not any(total.at in path for path in branches):
+                inputs = inputs.difference(*branches)
         return {one for one in inputs if self.layers.has_weight(at for at in inputs if self.flow.depends(one, at))}
 
     def _block(self, block: _Block, names: dict[int, str]) -> ResidualBlock:

@@ -1,3 +1,6 @@
+from normless.residual.steps import Step as Step
+from normless.residual.steps import Steps as Steps
+
 from .factors import Gain as Gain
 from .factors import gains as gains
 from .moments import FUNCTIONS as FUNCTIONS
@@ -12,5 +15,3 @@ from .quadrature import Stream as Stream
 from .quadrature import activation_gain as activation_gain
 from .quadrature import is_homogeneous as is_homogeneous
 from .quadrature import normal_moments as normal_moments
-from .steps import Step as Step
-from .steps import Steps as Steps

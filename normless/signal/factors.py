@@ -7,8 +7,8 @@ from math import isfinite, sqrt
 
 from torch import nn
 
+from normless.residual.steps import Step, Steps
 from normless.signal.propagation import Propagation, mean_square
-from normless.signal.steps import Step, Steps
 
 # Where an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40
@@ -223,9 +223,6 @@ def _target(model: nn.Module, norm: Step) -> float:
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:
     """The names of embeddings and learned tensors that are the weight of a layer as well."""
-    tensors: dict[str, dict[str, int]] = {"parameter": {}, "weight": {}}
-    for step in steps.steps:
-        if step.kind in tensors:
-            tensors[step.kind].update({name: id(model.get_parameter(name)) for name in step.parameters})
-    looked_up = set(tensors["parameter"].values())
-    return {name for name, identity in tensors["weight"].items() if identity in looked_up}
+    named = [(step.kind, name) for step in steps.steps for name in step.parameters]
+    looked_up = {id(model.get_parameter(name)) for kind, name in named if kind == "parameter"}
+    return {name for kind, name in named if kind == "weight" and id(model.get_parameter(name)) in looked_up}

@@ -11,19 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.nn import ResidualSum
+from normless.residual.classify import window_size
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
+from normless.residual.steps import Kind, Step, Steps
 from normless.residual.sums import Sum, SumFinder, passed_on
-from normless.signal.moments import window_size
-from normless.signal.steps import Kind, Step, Steps
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
-# The arguments of a pooling after the tensor and the kernel's size.
-_OF_POOLING = {
-    "Max": ("kernel_size", "stride", "padding", "dilation", "ceil_mode"),
-    "Avg": ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
-}
 
 
 class _TorchOperation(nn.Module):
@@ -73,19 +68,17 @@ class _Reader:
 
     def step(self, index: int, operation: Operation) -> Step:
         reads, name = operation.parents, operation.name
-        if name == "parameter":
-            return Step("parameter", parameters=self._named(operation), tokens=self.tokens.get(index))
         run = self.layers.owner.get(index)
         if run is not None:
             return self._of_layer(index, operation, run)
+        if name == "parameter" or (name == "embedding" and operation.parameters):
+            return Step("parameter", parameters=self._named(operation), tokens=self.tokens.get(index))
         if index in self.sums:
             return self._sum(operation, self.sums[index])
         if name == "input":
             return Step("input" if operation.floating else "other")
         if leaves_unchanged(operation):
             return Step("layout", reads)
-        if name == "embedding" and operation.parameters:
-            return Step("parameter", parameters=self._named(operation))
         if name == "glu":
             return Step("other", reads, module=nn.GLU(*_plain(operation)))
         if name in ("add", "sub") and operation.floating:
@@ -102,8 +95,7 @@ class _Reader:
         if name in ATTENTION or name in _PRODUCTS or (name == "mul" and len(reads) == 2):
             return self._product(index, operation)
         if name in ("mul", "div"):
-            named = self._named(operation)
-            factor = next((abs(one) for one in _plain(operation) if isinstance(one, (int, float)) and one), None)
+            named, factor = self._named(operation), next((abs(one) for one in operation.numbers if one), None)
             if named or factor is not None:
                 factor = float(factor or 1.0)
                 return Step("factor", reads, parameters=named, size=1 / factor if name == "div" else factor)
@@ -113,7 +105,7 @@ class _Reader:
         """A residual sum; the second of two terms has a factor, as in `torch.add(x, y, alpha=2)`."""
         terms, last, factor = (total.skip, *total.branches), None, 1.0
         if operation.name in ("add", "sub") and len(terms) == 2:
-            last = [one.index for one in operation.arguments if isinstance(one, Operand)][-1]
+            last = operation.operands[-1]
             factor = next((float(one) for one in _plain(operation) if isinstance(one, (int, float))), 1.0)
             factor = -factor if operation.name == "sub" else factor
         return Step("sum", terms, shares=tuple(factor if term == last else 1.0 for term in terms))
@@ -188,7 +180,9 @@ class _Reader:
             module = _TorchOperation(name, _plain(operation)) if kind == "average" else None
         else:
             what, axes = "Max" if kind == "greatest" else "Avg", 3 if "3d" in name else 2 if "2d" in name else 1
-            module = getattr(nn, f"{what}Pool{axes}d")(**dict(zip(_OF_POOLING[what], arguments, strict=False)))
+            # After the dilation torch's module is told whether to return indices.
+            returned = (False,) if what == "Max" and arguments[4:] else ()
+            module = getattr(nn, f"{what}Pool{axes}d")(*arguments[:4], *returned, *arguments[4:])
             # Neighbours are neither equal nor independent: n of them count as √n.
             size = sqrt(window_size(module))
         return Step(kind, (source,), module=module, size=max(size, 1.0), shape=self.flow[source].shape)

@@ -229,18 +229,13 @@ def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, untraine
         sizes = (1, -1, *[1] * (len(shape) - 2))
         centre, square = (module.get_buffer(f"running_{name}").double().reshape(sizes) for name in ("mean", "var"))
         return centre, (square + small).rsqrt()
-    grouped, axes = moments.mean.shape, tuple(range(2, len(shape)))
-    if isinstance(module, nn.GroupNorm):
-        grouped = torch.Size((1, module.num_groups, shape[1] // module.num_groups, *shape[2:]))
-        axes = tuple(range(2, len(grouped)))
-    elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-        count = len(module.normalized_shape)
-        channel = channel_axis(module, torch.empty(shape, device="meta"))
-        axes = (channel,) if count == 1 else tuple(range(len(shape) - count, len(shape)))
 
     def average(values: Tensor) -> Tensor:
-        wide = values.reshape(grouped)
-        return wide.mean(axes, keepdim=True).expand(grouped).reshape(values.shape) if axes else values
+        if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+            count, channel = len(module.normalized_shape), channel_axis(module, values)
+            return values.mean((channel,) if count == 1 else tuple(range(-count, 0)), keepdim=True)
+        groups = values.reshape(1, module.num_groups if isinstance(module, nn.GroupNorm) else shape[1], -1)
+        return groups.mean(2, keepdim=True).expand_as(groups).reshape(values.shape)
 
     centre = torch.zeros_like(moments.mean) if isinstance(module, nn.RMSNorm) else average(moments.mean)
     return centre, (average(moments.second) - centre.square() + small).rsqrt()
@@ -292,10 +287,3 @@ def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
         if shape[axis] == values.numel():
             return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
     return None
-
-
-def window_size(pool: nn.Module) -> int:
-    """The number of elements in a window of a max or average pooling."""
-    kernel: Any = pool.kernel_size
-    axes = next(n for n in (1, 2, 3) if isinstance(pool, (getattr(nn, f"MaxPool{n}d"), getattr(nn, f"AvgPool{n}d"))))
-    return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes

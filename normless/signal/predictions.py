@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normless.nn import ResidualSum, SkipOnlySum
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
-from normless.residual.classify import layer_of
-from normless.residual.declared import BlockStructure, Projections, StatesStructure, Structure, expanded
-from normless.signal.moments import Moments, window_size
+from normless.residual.declared import StatesStructure, StructureReader
+from normless.residual.steps import Steps
+from normless.signal.moments import Moments
 from normless.signal.propagation import Propagation, Shapes
-from normless.signal.steps import Step, Steps
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def steps_of(model: nn.Module, residual_map: ResidualMap) -> Steps | None:
         from normless.signal.from_flow import steps_of_flow
 
         return steps_of_flow(model, residual_map.flow)
-    return _steps_of_structure(model, model.residual_structure()) if isinstance(model, StatesStructure) else None
+    return StructureReader(model, model.residual_structure()).steps if isinstance(model, StatesStructure) else None
 
 
 @torch.no_grad()
@@ -136,80 +134,3 @@ def _named(moments: Moments, name: str) -> dict[str, float]:
         return {name: second}
     covariance = float(moments.mean.square().mean()) - square
     return {name: second, f"{name}_variance": second - square, f"{name}_covariance": covariance}
-
-
-def _steps_of_structure(model: nn.Module, structure: Structure) -> Steps:
-    """The steps of a network along the modules of its declared structure.
-
-    Shapes are unknown: the zeros around an image do not count, and a mean is over many positions.
-    """
-    reader = _StructureReader(model)
-    steps, along = reader.steps, reader.along
-    at = along(structure.stem, "", steps.append(Step("input")))
-    decoding, memory = structure.decoding, None
-    for name, block in structure.blocks:
-        if decoding is not None and name == decoding.first:
-            memory = along(decoding.memory, "", at)
-            at = along(decoding.stem, "", steps.append(Step("input")))
-        at = reader.block(f"{name}.", block, at, memory)
-    steps.outputs.add(along(structure.head, "", at))
-    return steps
-
-
-class _StructureReader:
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.steps = model, Steps()
-
-    def block(self, prefix: str, block: BlockStructure, at: int, memory: int | None) -> int:
-        fork = self.along(block.shared, prefix, at)
-        end = self.along(block.branch, prefix, fork, memory)
-        skip = self.along(block.skip, prefix, fork if block.shared or block.skip else at)
-        if not block.skip and not block.identity_skip:
-            # What changes it is not stated.
-            skip = self.steps.append(Step("other", (skip,)))
-        total = self._sum(prefix + block.sum, skip, end, fork)
-        return self.along(block.after_sum, prefix, total)
-
-    def _sum(self, path: str, skip: int, end: int, fork: int) -> int:
-        """A residual sum with its factors and norms; the step of its result."""
-        module = self.model.get_submodule(path)
-        assert isinstance(module, ResidualSum)
-        if module.norm_skip is not None:
-            skip = self._module(f"{path}.norm_skip", module.norm_skip, skip)
-        if module.norm_branch is not None:
-            end = self._module(f"{path}.norm_branch", module.norm_branch, end)
-        if module.skip_multiplier is not None:
-            skip = self.steps.append(Step("factor", (skip,), path, parameters=(f"{path}.skip_multiplier",)))
-        if module.multiplier is not None:
-            end = self.steps.append(Step("factor", (end,), path, parameters=(f"{path}.multiplier",)))
-        only = isinstance(module, SkipOnlySum)
-        shares = (module.skip_factor, 0.0 if only else module.branch_factor)
-        at = total = self.steps.append(Step("sum", (skip, end), shares=shares))
-        self.steps.forks.add(fork)
-        if module.factor != 1.0 and not only:
-            total = self.steps.append(Step("factor", (at,), size=module.factor))
-        self.steps.totals[at] = total
-        return total if module.norm_total is None else self._module(f"{path}.norm_total", module.norm_total, total)
-
-    def along(self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int | None = None) -> int:
-        for path in paths:
-            if isinstance(path, Projections):
-                source = memory if path.of_memory and memory is not None else at
-                # Query and key only compute a factor; what masks their logits is unknown.
-                for one, start in ((path.query, at), (path.key, source)):
-                    self.along([one], prefix, start)
-                at = self.steps.append(Step("attention", (self.along([path.value], prefix, source),)))
-                continue
-            for name, module in expanded(prefix + path, self.model.get_submodule(prefix + path)):
-                at = self._module(name, module, at)
-        return at
-
-    def _module(self, path: str, module: nn.Module, at: int) -> int:
-        layer = layer_of(path, module, None)
-        if layer is not None:
-            assert layer.kind != "scale"
-            return self.steps.append(Step(layer.kind, (at,), path, layer.parameters, module, shifts=layer.shifts))
-        if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
-            return self.steps.append(Step("greatest", (at,), module=module, size=sqrt(window_size(module))))
-        unchanged = isinstance(module, (nn.Identity, nn.Flatten, nn.Dropout))
-        return self.steps.append(Step("layout" if unchanged else "other", (at,), path, module=module))

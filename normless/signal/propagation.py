@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from normless.errors import MissingValuesError
 from normless.nn import Pointwise
-from normless.residual.classify import NORMS
+from normless.residual.classify import NORMS, window_size
+from normless.residual.steps import Step, Steps
 from normless.signal.moments import (
     Moments,
     activated,
@@ -24,9 +25,7 @@ from normless.signal.moments import (
     normalized,
     per_axis,
     placed,
-    window_size,
 )
-from normless.signal.steps import Step, Steps
 from normless.signal.weights import Rows, rows_of, weighted_moments
 
 Shapes = Mapping[tuple[str, int], torch.Size]

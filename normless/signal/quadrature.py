@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.special import ndtr
+from torch.special import ndtr, ndtri
 
 from normless.errors import MissingValuesError
 
@@ -31,12 +31,9 @@ _AT_ONCE = 2**18
 # Kinks are searched for in intervals between ±_REACH, each halved until it is 2^-30 wide.
 _REACH, _INTERVALS, _HALVINGS = 32.0, 512, 27
 # A distribution that is not normal is stored as this many equally likely values.
-_VALUES = 2000
-# Around so many values a few nodes suffice: a kink falls between nodes of different values.
-_FEW = np.polynomial.hermite_e.hermegauss(31)
-# Around a single value many are needed: 20 in every [k, k + 1], since most kinks lie at whole numbers.
-_MANY = (np.arange(-12.0, 12.0)[:, None] + (_NODES + 1) / 2).ravel()
-_MANY_WEIGHTS = np.tile(_WEIGHTS, 24) * np.exp(-(_MANY**2) / 2)
+_VALUES = 2**16
+# For each of them a quantile of the standard normal distribution, by multiples of the golden ratio.
+_NOISE: Values = ndtri((torch.arange(_VALUES, dtype=torch.float64) * (sqrt(5) - 1) / 2 + 0.5) % 1).numpy()
 # A nonnegative part is spread over this many equally likely values, those at zero aside.
 _LEVELS = 24
 # The integral over the greatest of several variables, up to _END deviations.
@@ -96,11 +93,10 @@ def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
     settings: Hashable = activation
     if isinstance(activation, nn.Module):
         own = {name: value for name, value in vars(activation).items() if not name.startswith("_")}
-        plain = all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values())
+        if not all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values()):
+            return kinks(in_double(activation), channels)
         tensors = [(name, *value.flatten().tolist()) for name, value in activation.state_dict().items()]
-        settings = (type(activation), *sorted(own.items()), *tensors) if plain else None
-    if settings is None:
-        return kinks(in_double(activation), channels)
+        settings = (type(activation), *sorted(own.items()), *tensors)
     if settings not in _known:
         _known[settings] = kinks(in_double(activation), channels)
     return _known[settings]
@@ -180,7 +176,7 @@ def rectified_sum(first: Tensor, second: Tensor, mean: Tensor, variance: Tensor)
     weight = (1 - below) / _LEVELS
     for index in range(_LEVELS):
         level = below + weight * (index + 0.5)
-        value = deviation * (standard + torch.special.ndtri(level)).clamp_min(0)
+        value = deviation * (standard + ndtri(level)).clamp_min(0)
         for power, part in enumerate(rectified(mean + value, variance)):
             totals[power] = totals[power] + weight * part
             plain[power] = plain[power] + weight * value ** (power + 1)
@@ -260,7 +256,7 @@ class Stream:
     @classmethod
     def standard(cls) -> Stream:
         """The output of a standardized layer on inputs of unit variance: standard normal."""
-        return cls(np.zeros(1), 1.0)
+        return cls(np.zeros(_VALUES), 1.0)
 
     @property
     def variance(self) -> float:
@@ -273,29 +269,17 @@ class Stream:
 
     def through(self, activation: nn.Module) -> Stream:
         """After an elementwise activation."""
-        points, weights = self._points()
-        outputs = applied(activation, points)
-        return _compressed(outputs.ravel(), np.tile(weights, len(outputs)))
+        return self._of(applied(activation, self._samples()).ravel())
 
     def padded(self, share: float) -> Stream:
         """With channels of zeros, such that the others are this share of all (option A of ResNet-V1)."""
-        points, weights = self._points()
-        return _compressed(np.append(points, 0.0), np.append(share * weights, 1 - share))
+        return self._of(np.append(self._samples(), np.zeros(round(_VALUES * (1 / share - 1)))))
 
-    def _points(self) -> tuple[Values, Values]:
-        """Values that an element takes and their probabilities."""
-        if self.normal_variance == 0:
-            return self.values, np.full(len(self.values), 1 / len(self.values))
-        nodes, weights = (_MANY, _MANY_WEIGHTS) if len(self.values) == 1 else _FEW
-        points = self.values[:, None] + np.sqrt(self.normal_variance) * nodes
-        return points.ravel(), np.tile(weights / (weights.sum() * len(self.values)), len(self.values))
+    def _samples(self) -> Values:
+        """Equally likely values, noise included: the quantiles of both meet as the axes of a Kronecker sequence."""
+        return self.values + sqrt(self.normal_variance) * _NOISE
 
-
-def _compressed(points: Values, weights: Values) -> Stream:
-    """The distribution as equally likely values: each the mean of its share of the probability."""
-    order = np.argsort(points)
-    # Differences of the integral of the quantile function are means, so the mean of all is exact.
-    reached = np.concatenate([[0.0], np.cumsum(weights[order])])
-    integral = np.concatenate([[0.0], np.cumsum((points * weights)[order])])
-    edges = np.interp(np.linspace(0, reached[-1], _VALUES + 1), reached, integral)
-    return Stream(np.diff(edges) * _VALUES, 0.0)
+    @classmethod
+    def _of(cls, samples: Values) -> Stream:
+        places = (np.arange(_VALUES) + 0.5) * len(samples) / _VALUES
+        return cls(np.sort(samples)[places.astype(int)], 0.0)

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
 from normless.nn.affine import is_transposed
+from normless.residual.steps import Step
 from normless.signal.moments import Moments
-from normless.signal.steps import Step
 
 _ARGUMENTS = {
     "linear": ("input", "weight", "bias"),
@@ -131,13 +131,15 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
-    biases = [one for one in named if one in step.shifts and named[one].numel() == len(rows)]
-    bias = biases[0] if biases else None
+    bias = next((one for one in named if one in step.shifts and named[one].numel() == len(rows)), None)
+    taps = (rows, rows.square())
+    # A sum over a single tap takes longer than all else here.
+    sums, squares = (one.double() if one.shape[2] == 1 else one.sum(2, keepdim=True).double() for one in taps)
     return Rows(
         weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,
-        sums=rows.sum(2, keepdim=True).double() * share**0.5,
-        squares=rows.square().sum(2, keepdim=True).double() * share,
+        sums=sums if share == 1 else sums * share**0.5,
+        squares=squares if share == 1 else squares * share,
         groups=groups,
         shifts=torch.zeros(len(rows), dtype=torch.float64) if bias is None else named[bias].double().cpu(),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from normless.machine import available_cores
+from normless.process import available_cores
 from normless.sweeps.runs import RunOutcome, RunRow, kind_of
 from normless.train import Settings, versions_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.output import add_json_flag, print_json
+from normless.process import add_json_flag, print_json
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.output import add_json_flag, answer
+from normless.process import add_json_flag, answer
 
 
 def add_arguments(parser: ArgumentParser) -> None:

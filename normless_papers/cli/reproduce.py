@@ -10,7 +10,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.errors import NormlessError
-from normless.output import add_json_flag, answer
+from normless.process import add_json_flag, answer
 from normless_papers.budgets import Budget
 from normless_papers.published import PAPERS, Published, published
 

@@ -102,6 +102,52 @@ def test_a_branch_that_is_read_elsewhere_is_inert_at_its_end() -> None:
     assert (row.blocks, row.skipinit, row.inert) == (3, "yes", "yes")
 
 
+class NamedTwice(nn.Module):
+    """Blocks with the hook of the old weight norm, whose layers have two names each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.utils.weight_norm(nn.Linear(4, 4)) for _ in range(2))
+        self.branch = nn.Sequential(self.one, nn.Tanh(), self.two)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+def test_networks_that_copy_and_name_their_weights_in_their_own_way() -> None:
+    row = examine(Network("ours", "NamedTwice()", "randn(2, 4)", (__name__,)), 0)
+    assert (row.built, row.blocks, row.skipinit, row.inert) == ("yes", 1, "yes", "yes")
+
+
+class NormOrLayer(nn.Module):
+    """A branch that adds what a norm and what a layer make of the same, as timm's RepGhost does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Linear(4, 4) for _ in range(3))
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.one(x)
+        return x + self.three(self.norm(y) + self.two(y))
+
+
+def test_a_norm_side_by_side_with_a_layer_leaves_a_skip_path() -> None:
+    row = examine(Network("ours", "NormOrLayer()", "randn(2, 4)", (__name__,)), 0)
+    assert (row.blocks, row.inner_blocks, row.skipinit, row.same_map) == (1, 0, "yes", "yes")
+
+
+class Graph(nn.Module):
+    """A layer norm of a product with a sparse matrix."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return F.layer_norm(edges.to_sparse() @ x, (3,))
+
+
+def test_norms_are_counted_beside_sparse_tensors() -> None:
+    assert count_operators(Graph(), (torch.randn(2, 3), torch.eye(2)), {}).norms == {"native_layer_norm": 1}
+
+
 Breaking = Callable[[nn.Module, nn.Module, str], nn.Module]
 
 

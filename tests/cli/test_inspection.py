@@ -86,7 +86,7 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
         traced.append(args)
         return export(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("normless.residual.reader.export", counted)
+    monkeypatch.setattr("normless.residual.exporting.export", counted)
     model = nn.Sequential(nn.Linear(6, 6), Residual(6), Residual(6), nn.Linear(6, 2)).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = inspect_network(model, torch.randn(5, 6))

@@ -11,7 +11,7 @@ import pytest
 from normless import __version__
 from normless.cli import main
 from normless.cli.commands import COMMANDS
-from normless.output import print_json
+from normless.process import print_json
 
 
 def _modules_after(*words: str) -> tuple[set[str], str]:

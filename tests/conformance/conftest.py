@@ -13,6 +13,20 @@ _outcomes: dict[tuple[str, str], str] = {}
 _survivals: dict[tuple[str, str], dict[str, bool]] = {}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of a scheme on a reference network after each other, since they share its conversion."""
+    order: dict[Any, int] = {}
+    places = []
+    for place, item in enumerate(items):
+        chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if item.path.name == "test_schemes.py" and {"scheme", "network"} <= chosen.keys():
+            order.setdefault((chosen["scheme"], chosen["network"]), len(order))
+            places.append((order[chosen["scheme"], chosen["network"]], place))
+    sorted_items = [items[place] for _, place in sorted(places)]
+    for (_, place), item in zip(places, sorted_items, strict=True):
+        items[place] = item
+
+
 @pytest.fixture(autouse=True)
 def _pair(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
     """Let the report of a test carry its scheme and network."""

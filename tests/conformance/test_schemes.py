@@ -15,12 +15,14 @@ from conformance_cases import (
     IDENTITY_AT_START,
     INDEPENDENT,
     NETWORKS,
+    ONE_OF_EACH,
     PAIRS,
     REFUSALS,
     SCALARS,
     SCHEME_TEXTS,
     SMALLEST,
     WITHOUT_NORMS,
+    a_copy,
     converted,
     gets_no_gradient,
     perturbed,
@@ -37,6 +39,7 @@ from normless.spec import parse_call
 
 NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 SMALL_PAIRS = [pair for pair in PAIRS if pair[1] in SMALLEST]
+WITH_ARGUMENTS = [text for text in SCHEME_TEXTS if "(" in text]
 
 
 def pairs(chosen: list[tuple[str, str]]) -> pytest.MarkDecorator:
@@ -73,7 +76,7 @@ def test_to_convert_takes_steps_in_proportion_to_the_number_of_layers(
             yield found
 
     monkeypatch.setattr(nn.Module, "named_modules", counted)
-    for depth in (8, 20, 32):
+    for depth in (8, 14, 20):
         met.append(0)
         nl.convert(resnet_cifar(depth), scheme, NETWORKS[network].batch())
     assert met[3] - met[2] == met[2] - met[1] > 0
@@ -130,7 +133,7 @@ def test_the_original_is_untouched_and_mode_is_kept(scheme: str, network: str) -
 
 @pairs(PAIRS)
 def test_output_and_gradients_are_finite(scheme: str, network: str) -> None:
-    net, x = converted(scheme, network), NETWORKS[network].batch()
+    net, x = a_copy(scheme, network), NETWORKS[network].batch()
     logits = net(x)
     assert logits.shape == (6, 10)
     assert logits.isfinite().all()
@@ -142,7 +145,7 @@ def test_output_and_gradients_are_finite(scheme: str, network: str) -> None:
 
 @pairs([pair for pair in PAIRS if pair[0] in WITHOUT_NORMS])
 def test_no_norm_is_left(scheme: str, network: str) -> None:
-    net = converted(scheme, network)
+    net = a_copy(scheme, network)
     assert not [name for name, module in net.named_modules() if isinstance(module, NORM_TYPES)]
     assert not any("running" in name for name in net.state_dict())
     assert nl.residual_map(net).norms == {}
@@ -150,7 +153,7 @@ def test_no_norm_is_left(scheme: str, network: str) -> None:
 
 @pairs([pair for pair in PAIRS if pair[0] in IDENTITY_AT_START])
 def test_every_block_starts_as_its_skip_path_bit_for_bit(scheme: str, network: str) -> None:
-    net = converted(scheme, network)
+    net = a_copy(scheme, network)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     outputs: dict[str, Tensor] = {}
     for block in nl.residual_map(net).blocks:
@@ -173,7 +176,7 @@ def test_every_block_starts_as_its_skip_path_bit_for_bit(scheme: str, network: s
 
 @pairs([pair for pair in PAIRS if pair[0].startswith("fixup") and "zero=False" not in pair[0]])
 def test_fixup_starts_at_the_loss_of_chance(scheme: str, network: str) -> None:
-    net, x = converted(scheme, network), NETWORKS[network].batch()
+    net, x = a_copy(scheme, network), NETWORKS[network].batch()
     assert not net(x).any()
     assert F.cross_entropy(net(x), targets(6)).item() == pytest.approx(math.log(10), rel=1e-6)
 
@@ -181,24 +184,24 @@ def test_fixup_starts_at_the_loss_of_chance(scheme: str, network: str) -> None:
 @pairs(PAIRS)
 def test_every_parameter_learns(scheme: str, network: str) -> None:
     """Within a few steps each gets a gradient, but for those on which the loss does not depend at all."""
-    net = converted(scheme, network, dtype=torch.float64)
+    net = a_copy(scheme, network, dtype=torch.float64)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     largest = dict.fromkeys(dict(net.named_parameters()), 0.0)
+    learning = [name for name in largest if not gets_no_gradient(scheme, network, name)]
     for _ in range(5):
         found = gradients(net, NETWORKS[network].batch(6).double(), targets(6))
         assert found.keys() == largest.keys()
         largest = {name: max(largest[name], found[name].abs().max().item()) for name in largest}
+        if all(largest[name] > 1e-9 for name in learning):
+            break
         optimizer.step()
     for name, value in largest.items():
-        if gets_no_gradient(scheme, network, name):
-            assert value < 1e-11, name
-        else:
-            assert value > 1e-9, name
+        assert value > 1e-9 if name in learning else value < 1e-11, name
 
 
 @pairs([pair for pair in PAIRS if pair[0] in INDEPENDENT])
 def test_a_batch_is_its_examples(scheme: str, network: str) -> None:
-    net = perturbed(converted(scheme, network, dtype=torch.float64))
+    net = perturbed(a_copy(scheme, network, dtype=torch.float64))
     x = NETWORKS[network].batch().double()
     assert net.training
     together, alone = net(x), torch.cat([net(example[None]) for example in x])
@@ -208,7 +211,7 @@ def test_a_batch_is_its_examples(scheme: str, network: str) -> None:
 
 @pairs([pair for pair in PAIRS if pair[0] in INDEPENDENT])
 def test_accumulation_over_micro_batches_is_the_full_batch(scheme: str, network: str) -> None:
-    net = perturbed(converted(scheme, network, dtype=torch.float64))
+    net = perturbed(a_copy(scheme, network, dtype=torch.float64))
     x, y = NETWORKS[network].batch().double(), targets(6)
     whole, accumulated = gradients(net, x, y), gradients(net, x, y, parts=3)
     assert whole.keys() == accumulated.keys()
@@ -227,10 +230,10 @@ def test_batch_norm_fails_both(network: str) -> None:
     assert max((accumulated[name] - whole[name]).abs().max() for name in whole) > 1e-2
 
 
-@pairs(PAIRS)
+@pairs(SMALL_PAIRS)
 def test_copies_compute_the_same(scheme: str, network: str) -> None:
     """`deepcopy`, `pickle`, and a state dict loaded into a network converted anew."""
-    net, x = perturbed(converted(scheme, network)), NETWORKS[network].batch()
+    net, x = perturbed(a_copy(scheme, network)), NETWORKS[network].batch()
     net(x)
     net.eval()
     expected = net(x)
@@ -242,9 +245,9 @@ def test_copies_compute_the_same(scheme: str, network: str) -> None:
     assert torch.equal(fresh(x), expected)
 
 
-@pairs(PAIRS)
+@pairs(SMALL_PAIRS)
 def test_float64_throughout(scheme: str, network: str) -> None:
-    net = converted(scheme, network, dtype=torch.float64)
+    net = a_copy(scheme, network, dtype=torch.float64)
     kinds = {name: value.dtype for name, value in net.state_dict().items() if value.is_floating_point()}
     assert set(kinds.values()) == {torch.float64}
     single = deepcopy(net).float().eval()
@@ -252,9 +255,9 @@ def test_float64_throughout(scheme: str, network: str) -> None:
     torch.testing.assert_close(net.eval()(x.double()).float(), single(x), rtol=1e-3, atol=1e-4)
 
 
-@pairs(PAIRS)
+@pairs(SMALL_PAIRS)
 def test_bf16_autocast(scheme: str, network: str) -> None:
-    net, x = perturbed(converted(scheme, network)), NETWORKS[network].batch()
+    net, x = perturbed(a_copy(scheme, network)), NETWORKS[network].batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = F.cross_entropy(net(x).float(), targets(6))
     loss.backward()
@@ -270,7 +273,7 @@ def test_bf16_autocast(scheme: str, network: str) -> None:
 
 @pairs([pair for pair in PAIRS if pair[1] in CONVOLUTIONAL])
 def test_channels_last(scheme: str, network: str) -> None:
-    net, x = perturbed(converted(scheme, network, dtype=torch.float64)), NETWORKS[network].batch().double()
+    net, x = perturbed(a_copy(scheme, network, dtype=torch.float64)), NETWORKS[network].batch().double()
     net(x)
     net.eval()
     expected = net(x)
@@ -281,7 +284,7 @@ def test_channels_last(scheme: str, network: str) -> None:
 
 @pairs([pair for pair in PAIRS if pair[1] in CONVOLUTIONAL])
 def test_parameters_of_one_element_are_the_scalars(scheme: str, network: str) -> None:
-    net = converted(scheme, network)
+    net = a_copy(scheme, network)
     single = {name.rpartition(".")[2]: 0 for name, p in net.named_parameters() if p.numel() == 1}
     for name, parameter in net.named_parameters():
         if parameter.numel() == 1:
@@ -308,20 +311,20 @@ def test_published_counts_of_fixup(depth: int, expected: tuple[int, int, int]) -
 
 @pairs([pair for pair in PAIRS if pair[1] == "cifar_8"])
 def test_a_second_conversion_is_refused(scheme: str, network: str) -> None:
-    net, x = converted(scheme, network), NETWORKS[network].batch()
+    net, x = a_copy(scheme, network), NETWORKS[network].batch()
     with pytest.raises(nl.AlreadyConvertedError, match="already; 'none' is defined on the network as it was before"):
         nl.convert(net, "none", x)
 
 
-@pairs([pair for pair in SMALL_PAIRS if pair[0] != "remove_branches"])
+@pairs([pair for pair in SMALL_PAIRS if pair in ONE_OF_EACH or pair[0] not in ("remove_branches", *WITH_ARGUMENTS)])
 def test_the_stated_map_is_the_traced_one(scheme: str, network: str) -> None:
-    net, x = converted(scheme, network), NETWORKS[network].batch()
+    net, x = a_copy(scheme, network), NETWORKS[network].batch()
     assert nl.residual_map(net) == traced_map(net, x)
 
 
-@pairs(SMALL_PAIRS)
+@pairs(ONE_OF_EACH)
 def test_export(scheme: str, network: str) -> None:
-    net, x = perturbed(converted(scheme, network)).eval(), NETWORKS[network].batch()
+    net, x = perturbed(a_copy(scheme, network)).eval(), NETWORKS[network].batch()
     program = torch.export.export(net, (x,), strict=False)
     torch.testing.assert_close(program.module()(x), net(x), rtol=1e-6, atol=1e-6)
     other = NETWORKS[network].batch()

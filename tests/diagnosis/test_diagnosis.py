@@ -9,6 +9,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
@@ -16,6 +17,7 @@ import normless as nl
 from normless.diagnosis import Diagnosis, diagnose, treat
 from normless.edits import RemoveNorms, ScaleSums
 from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models.transformer_blocks import AttentionBlock, FeedForwardBlock
 from normless.schemes import Scheme
 
 
@@ -104,7 +106,7 @@ def test_two_hundred_dense_relu_blocks_without_norm() -> None:
     assert gradient.evidence["ratio_per_block"] == pytest.approx(2**0.5, rel=0.1)
     assert dominant.evidence["agreement_of_its_gradients"] > 0.99
     assert "2^d" in growth.theory
-    assert growth.cure.schemes == ("skipinit", "fixup", "nf_resnet")
+    assert growth.cure.schemes == ("skipinit", "fixup", "nf_resnet", "depth_mup")
 
 
 def test_overflow_is_reported_with_its_block() -> None:
@@ -155,6 +157,125 @@ def test_a_deep_post_norm_network_loses_its_gradient() -> None:
     assert found[0].cure.schemes[0] in {"deepnorm", "skipinit"}
     healthy = diagnose(PostNorm(4, 64), vectors(features=64))
     assert healthy.healthy, str(healthy)
+
+
+def test_admin_cures_a_deep_post_norm_network() -> None:
+    torch.manual_seed(0)
+    network, batch = PostNorm(40, 64), vectors(features=64)
+    before = diagnose(network, batch)
+    assert "admin" in before.findings[0].cure.schemes
+    assert "peri_norm" not in before.findings[0].cure.schemes
+    treatment = treat(network, batch, before, scheme="admin")
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+
+
+class Attending(nn.Module):
+    """x + f(N(x)) with attention and feed-forward in turn, N a layer norm or nothing."""
+
+    def __init__(self, layers: int, width: int = 32, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList()
+        for _ in range(layers):
+            self.blocks.append(AttentionBlock(width, 2, "pre", 0.0))
+            self.blocks.append(FeedForwardBlock(width, 2 * width, "pre", 0.0))
+        for block in self.blocks:
+            block.norm = norm(width)
+        self.classifier = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)[0] if isinstance(block, AttentionBlock) else block(x)
+        return self.classifier(x.mean(1))
+
+
+def sequences() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(16, 6, 32, generator=generator), torch.arange(16) % 10
+
+
+def test_depth_mup_cures_a_deep_transformer_without_norms() -> None:
+    torch.manual_seed(0)
+    network = Attending(40, norm=lambda _: nn.Identity())
+    for block in network.blocks[1::2]:
+        nn.init.normal_(block.linear1.weight, std=(2 / 32) ** 0.5)
+        nn.init.normal_(block.linear2.weight, std=(1 / 64) ** 0.5)
+    before = diagnose(network, sequences())
+    growth = next(finding for finding in before.findings if finding.kind == "growing_variance")
+    assert "depth_mup" in growth.cure.schemes
+    assert "peri_norm" not in growth.cure.schemes
+    treatment = treat(network, sequences(), before, scheme="depth_mup")
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+
+
+def test_peri_norm_cures_a_pre_norm_transformer_whose_activations_grow() -> None:
+    """Branches that grow with depth, as training makes them, add to the stream four times what they did before."""
+    torch.manual_seed(0)
+    network = Attending(12)
+    with torch.no_grad():
+        for number, block in enumerate(network.blocks):
+            last = block.attention.output if isinstance(block, AttentionBlock) else block.linear2
+            last.weight.mul_(2.0**number)
+    before = diagnose(network, sequences())
+    growth = next(finding for finding in before.findings if finding.kind == "growing_variance")
+    assert growth.cure.schemes[0] == "peri_norm"
+    assert "'peri_norm'" in growth.cure.words
+    treatment = treat(network, sequences(), before, scheme="peri_norm")
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+
+
+def test_weight_standardization_cures_statistics_over_few_examples() -> None:
+    torch.manual_seed(0)
+    network = wide_resnet(10, 1)
+    before = diagnose(network, images(2))
+    treatment = treat(network, images(2), before, scheme="weight_standardization")
+    assert "weight_standardization" in before.findings[0].cure.schemes
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+
+
+def plain(depth: int, activation: Callable[[], nn.Module] = nn.ReLU, norm: bool = False) -> nn.Module:
+    """Layers of 64 features with He's variance, one after the other."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers.append(nn.Linear(64, 64))
+        nn.init.normal_(layers[-1].weight, std=(2 / 64) ** 0.5)
+        layers.extend([nn.BatchNorm1d(64)] if norm else [])
+        layers.append(activation())
+    return nn.Sequential(*layers, nn.Linear(64, 10))
+
+
+def test_tailored_activations_cure_a_plain_network_that_makes_examples_alike() -> None:
+    network, (inputs, targets) = plain(100), vectors(features=64)
+    before = diagnose(network, (inputs, targets))
+    assert kinds(before) == ["alike_examples"]
+    found = before.findings[0]
+    last = network[:-1](inputs).detach()
+    pairs = [F.cosine_similarity(last[i], last[j], 0) for i in range(32) for j in range(i)]
+    assert found.evidence["correlation_behind"] == pytest.approx(float(torch.stack(pairs).mean()), abs=1e-6)
+    assert found.evidence["layers"] == 101
+    assert found.where == ("200",)
+    assert before.scheme == "tailored_activations"
+    treatment = treat(network, (inputs, targets), before)
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+
+
+@pytest.mark.parametrize("network", [plain(20), plain(100, norm=True)])
+def test_plain_networks_that_tell_examples_apart(network: nn.Module) -> None:
+    diagnosis = diagnose(network, vectors(features=64))
+    assert diagnosis.healthy, str(diagnosis)
+    assert "no skip path; correlation of two examples from" in diagnosis.checks[0].summary
+
+
+def test_an_unsuitable_plain_network_gets_no_scheme() -> None:
+    """Sigmoids make examples alike sooner than ReLUs do, and have no slope to tailor."""
+    found = diagnose(plain(20, nn.Sigmoid), vectors(features=64)).findings
+    assert [finding.kind for finding in found] == ["alike_examples"]
+    assert found[0].cure.schemes == ()
 
 
 def test_bert_is_healthy_at_initialization() -> None:
@@ -211,7 +332,7 @@ def test_statistics_over_few_examples(examples: int, norm: str, found: int) -> N
     assert evidence["relative_deviation_of_variance"] == pytest.approx((2 / (found - 1)) ** 0.5)
     # The last stage of 16×16 images has 4×4 positions.
     assert evidence["values_in_smallest"] == found * 16
-    assert diagnosis.findings[0].cure.schemes == ("skipinit", "fixup", "group_norm")
+    assert diagnosis.findings[0].cure.schemes == ("skipinit", "fixup", "group_norm", "weight_standardization")
 
 
 def test_a_multiplier_of_a_zero_branch_is_stuck() -> None:

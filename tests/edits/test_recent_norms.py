@@ -129,8 +129,9 @@ def conversion(name: str, scheme: str, **options: Any) -> tuple[nn.Module, nn.Mo
     """A network with random γ and β in evaluation mode, its conversion, and inputs; what `plan` says is checked."""
     build, make = NETWORKS[name]
     model, inputs = randomized(build(**options)).eval(), make()
-    net = nl.convert(model, scheme, example_inputs=inputs)
-    assert nl.plan(model, scheme, example_inputs=inputs)
+    mapped = nl.residual_map(model, example_inputs=inputs)
+    net = nl.convert(model, scheme, example_inputs=inputs, residual_map=mapped)
+    assert nl.plan(model, scheme, example_inputs=inputs, residual_map=mapped)
     return model, net, inputs
 
 

@@ -10,6 +10,7 @@ from timm.layers import BatchNormAct2d, StdConv2d
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.checkpoint import checkpoint
 
 import normless as nl
 from normless.nn import FrozenAffine, GhostBatchNorm2d
@@ -205,6 +206,33 @@ def test_a_tied_weight_is_left_alone() -> None:
     net = Net(run, layer=conv(), norm=nn.BatchNorm2d(4), other=conv())
     net.other.weight = net.layer.weight
     assert "the weight of conv2d of layer is used at several places" in fate(folded(net, IMAGES)[1], "norm")
+
+
+def test_a_weight_that_a_penalty_reads_is_left_alone() -> None:
+    class Penalized(Net):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return self.norm(self.layer(x)), self.layer.weight.square().sum()
+
+    _, report = folded(Penalized(layer_then_norm, layer=conv(), norm=nn.BatchNorm2d(4)), IMAGES)
+    assert "the weight of conv2d of layer is used at several places" in fate(report, "norm")
+
+
+def test_a_weight_that_is_scaled_in_the_forward_pass_is_left_alone() -> None:
+    class Halved(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.conv2d(x, self.weight * 0.5, self.bias)
+
+    _, report = folded(Net(layer_then_norm, layer=Halved(4, 4, 3), norm=nn.BatchNorm2d(4)), IMAGES)
+    assert "is computed in the forward pass" in fate(report, "norm")
+
+
+def test_a_norm_in_a_checkpointed_region_is_folded() -> None:
+    def run(net: Net, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(lambda z: net.norm(net.layer(z)), x, use_reentrant=False)
+        return y
+
+    _, report = folded(Net(run, layer=conv(), norm=nn.BatchNorm2d(4)), IMAGES)
+    assert fate(report, "norm") == "norm: folded into layer before it"
 
 
 def test_what_only_train_mode_runs_is_folded_too() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import normless as nl
+from normless.errors import UnsupportedEditError
 from normless.nn import ResidualSum
 
 X = torch.randn(5, 4)
@@ -164,3 +166,132 @@ def test_layers_that_read_one_activation_have_their_own_biases() -> None:
     names = {name for name, _ in net.named_parameters()}
     assert {"1.act.output_bias", "1.right.input_bias"} <= names
     torch.testing.assert_close(net(X), net[0](X))
+
+
+class PixelNorm(nn.Module):
+    """As the U-Net of Karras et al. (2024) normalizes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x of unit second moment."""
+        return nn.functional.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+
+
+class NormsQueriesAndKeys(nn.Module):
+    """Attention whose queries, keys and values pass one norm, by `map`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.packed, self.out = PixelNorm(), nn.Linear(4, 12), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = map(self.norm, self.packed(x).chunk(3, -1))
+        y: Tensor = x + self.out((q @ k.mT).softmax(-1) @ v)
+        return y
+
+
+def test_a_norm_that_runs_several_times_is_removed() -> None:
+    model = NormsQueriesAndKeys()
+    mapped = nl.residual_map(model, X)
+    assert list(mapped.norms) == ["norm"]
+    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False)", X, residual_map=mapped)
+    q, k, v = model.packed(X).chunk(3, -1)
+    torch.testing.assert_close(net(X), X + 0.5 * model.out((q @ k.T).softmax(-1) @ v))
+
+
+def unit_length(x: Tensor) -> Tensor:
+    """x/|x|."""
+    return nn.functional.normalize(x, dim=-1)
+
+
+class CosineAttention(nn.Module):
+    """Attention of queries and keys of unit length, as in the UViT of Hoogeboom et al. (2023)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed, self.out = nn.Linear(4, 12), nn.Linear(4, 4)
+        self.q_scale, self.k_scale = (nn.Parameter(torch.rand(4) + 1) for _ in range(2))
+
+    def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys of unit length."""
+        q, k = map(unit_length, (q, k))
+        return q, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.packed(x).chunk(3, -1)
+        q, k = self.of_unit_length(q, k)
+        q, k = q * self.q_scale, k * self.k_scale
+        y: Tensor = x + self.out((q @ k.mT).softmax(-1) @ v)
+        return y
+
+
+class InLoop(CosineAttention):
+    def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        both = {}
+        for name, one in {"q": q, "k": k}.items():
+            both[name] = unit_length(one)
+        return both["q"], both["k"]
+
+
+class ByMethod(CosineAttention):
+    def unit_length(self, x: Tensor) -> Tensor:
+        """x/|x|."""
+        return x / x.norm(dim=-1, keepdim=True)
+
+    def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = map(self.unit_length, (q, k))
+        return q, k
+
+
+class OneAsWeights(CosineAttention):
+    """One of the three is no norm: it stays, so that the place cannot be changed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = map(unit_length, self.packed(x).chunk(3, -1))
+        q, k = q * self.q_scale, k * self.k_scale
+        y: Tensor = x + self.out((q @ k.mT).softmax(-1) @ v)
+        return y
+
+
+@pytest.mark.parametrize("kind", [CosineAttention, InLoop, ByMethod])
+def test_norms_of_one_place_are_removed_together(kind: type[CosineAttention]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), kind())
+    assert list(nl.residual_map(model, X).norms) == ["1:q_scale", "1:k_scale"]
+    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False)", X)
+    h = model[0](X)
+    # The factor 1/√4 of a direction in four dimensions stays for each.
+    q, k, v = model[1].packed(h).chunk(3, -1)
+    expected = h + 0.5 * model[1].out((q @ k.T / 4).softmax(-1) @ v)
+    torch.testing.assert_close(net(X), expected)
+    torch.testing.assert_close(deepcopy(net)(X), expected)
+
+
+def test_a_place_of_norms_and_of_others_is_not_changed() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), OneAsWeights())
+    with pytest.raises(UnsupportedEditError, match="no formula that does nothing else"):
+        nl.convert(model, "skipinit", X)
+
+
+class NormAtTop(nn.Module):
+    """The same line normalizes what the branch reads and, in its second turn, what the classifier reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch, self.head = (nn.Linear(4, 4) for _ in range(3))
+        self.inner, self.top = (nn.Parameter(torch.rand(4) + 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for scale in (self.inner, self.top):
+            normed = unit_length(x) * scale
+            if scale is self.inner:
+                x = x + self.branch(normed).relu()
+        y: Tensor = self.head(normed)
+        return y
+
+
+def test_a_norm_that_stays_keeps_its_code() -> None:
+    """Bjorck et al.'s norm at the top, which the code of the others computes too, is not silently lost."""
+    model = NormAtTop()
+    assert list(nl.residual_map(model, X).norms) == [":inner", ":top"]
+    with pytest.raises(UnsupportedEditError, match="the same code computes :top, which stays"):
+        nl.convert(model, "only_top_norm", X)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from normless import convert
+from normless import convert, residual_map
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.models.spec import build_model
 
@@ -118,6 +118,7 @@ def test_specs_that_name_nothing(spec: str, message: str) -> None:
 
 def test_a_network_of_10_000_layers_takes_a_step() -> None:
     model = convert(wide_resnet(10_000, 1, in_channels=1), "skipinit")
+    assert residual_map(model).depth == 4998
     before = model.blocks[4000].conv2.multiplier.clone()
     loss = nn.functional.cross_entropy(model(torch.randn(2, 1, 8, 8)), torch.tensor([0, 1]))
     loss.backward()

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.errors import UnsupportedEditError
-from normless.nn.affine import one_element
-from normless.nn.attention import ScalarMultiheadAttention, is_attention, with_input_bias
+from normless.nn.affine import ScalarMultiheadAttention, is_attention, one_element, with_input_bias
 
 
 def biased(first: float | None, last: float | None, **options: object) -> tuple[nn.MultiheadAttention, nn.Module]:

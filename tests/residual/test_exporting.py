@@ -343,3 +343,31 @@ def test_hooks_that_a_network_installs_itself_are_installed_once() -> None:
     model, x = HooksItself(), torch.randn(2, WIDTH)
     assert residual_map(model, x).depth == 1
     torch.testing.assert_close(model(x), x + model.f(x))
+
+
+class Nodes(nn.Module):
+    """Nodes of several graphs, padded to the largest graph for a layer and gathered again by a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.f, self.g = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor, graph: Tensor) -> Tensor:
+        x = self.stem(x)
+        sizes = graph.bincount()
+        place = torch.arange(len(graph)) - (sizes.cumsum(0) - sizes)[graph]
+        padded, mask = torch.zeros(2, 4, WIDTH), torch.zeros(2, 4, dtype=torch.bool)
+        padded[graph, place] = x
+        mask[graph, place] = True
+        y = self.f(self.norm(padded.relu()))
+        return sum([x + y[mask], x + self.g(self.norm2(x))])  # type: ignore[return-value]
+
+
+def test_masks_that_gather_activations_are_followed() -> None:
+    model, x, graph = Nodes(), torch.randn(6, WIDTH), torch.tensor([0, 0, 0, 0, 1, 1])
+    mapped = residual_map(model, x, graph)
+    assert [block.branch for block in mapped.blocks] == [("f",), ("g",)]
+    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", x, graph)
+    y = model.stem(x)
+    torch.testing.assert_close(net(x, graph), 2 * y + model.f(y.relu()) + model.g(y))

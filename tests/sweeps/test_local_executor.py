@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lab_helpers import TinyConfig
 
-from normless.machine import available_cores, threads_of_each
+from normless.process import available_cores, threads_of_each
 from normless.sweeps import Laboratory, LocalExecutor, WorkerDiedError
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from normless.bench.census.operators import count_operators
+from normless.conversion import copied
 from normless.residual import ResidualBlock, ResidualMap
 
 
@@ -93,6 +93,13 @@ def branch_parameters(mapped: ResidualMap, *, ends: bool = False) -> set[str]:
     return {name for layer in inside for name in layer.parameters} - outside
 
 
+def every_name(model: nn.Module, names: set[str]) -> set[str]:
+    """All names of the parameters that have one of these, where modules are children of several others."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    chosen = {id(parameters[name]) for name in names}
+    return {name for name, one in parameters.items() if id(one) in chosen}
+
+
 @contextmanager
 def changed(model: nn.Module, names: set[str]) -> Iterator[int]:
     """Random values added to the parameters of these names that the network has; yields how many."""
@@ -118,12 +125,12 @@ def inert(closed: nn.Module, opened: nn.Module, original: nn.Module, given: Give
     Where something else reads what a branch has computed halfway, as in a WaveNet, only the layers at the ends of
     branches are asked.
     """
-    names = branch_parameters(mapped)
+    names = every_name(original, branch_parameters(mapped))
     effect = _effect(closed, given, names)
     if effect is None:
         return "no parameters of branches to change" if mapped.blocks else ""
     if effect > 0:
-        names = branch_parameters(mapped, ends=True)
+        names = every_name(original, branch_parameters(mapped, ends=True))
         effect = _effect(closed, given, names)
     if effect is None or effect > 0:
         return f"with α = 0 branch weights change the output by {effect or float('nan'):.1e}"
@@ -187,7 +194,12 @@ def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
     """The blocks of a converted network must be those of the original."""
     # Without its norm a skip path may be the identity.
     free = {block.name for block in theirs.walk() if any(layer.kind == "norm" for layer in block.skip_layers)}
-    mine, yours = ([_signature(block, free) for block in one.blocks] for one in (ours, theirs))
+    # And what is left of a norm side by side with a layer is a skip path.
+    fresh = {block.name for block in ours.walk()} - {block.name for block in theirs.walk()}
+    read_by_norms = {layer.input for layer in theirs.layers() if layer.kind == "norm"} - {None}
+    first = {block.name: theirs.by_path.get(block.branch_layers[0].path) for block in ours.walk()}
+    dropped = {name for name in fresh if (layer := first[name]) is not None and layer.input in read_by_norms}
+    mine, yours = ([_signature(block, free, dropped) for block in one.blocks] for one in (ours, theirs))
     if mine == yours:
         return ""
     if len(mine) != len(yours):
@@ -198,18 +210,19 @@ def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
     return f"block {yours[at][0]} has another {what}"
 
 
-def _signature(block: ResidualBlock, free: set[str]) -> tuple[Any, ...]:
+def _signature(block: ResidualBlock, free: set[str], dropped: set[str]) -> tuple[Any, ...]:
     branches = [tuple(layer.path for layer in branch if layer.kind == "weight") for branch in block.branches]
     is_identity = block.identity_skip or block.name in free
-    return (block.name, branches, block.skip, is_identity, [_signature(inner, free) for inner in block.inner])
+    inner = [_signature(one, free, dropped) for one in block.inner if one.name not in dropped]
+    return (block.name, branches, block.skip, is_identity, inner)
 
 
 def in_use(model: nn.Module) -> nn.Module:
     """A copy whose batch norms have seen data: other statistics, γ and β than the initial ones."""
-    copied = deepcopy(model)
+    used = copied(model)
     torch.manual_seed(2)
     with torch.no_grad():
-        for module in copied.modules():
+        for module in used.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 if module.running_mean is not None and module.running_var is not None:
                     module.running_mean.normal_(0, 0.1)
@@ -217,4 +230,4 @@ def in_use(model: nn.Module) -> nn.Module:
                 if module.weight is not None:
                     module.weight.uniform_(0.5, 1.5)
                     module.bias.normal_(0, 0.1)
-    return copied
+    return used

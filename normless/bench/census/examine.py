@@ -7,7 +7,6 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -21,6 +20,7 @@ import normless as nl
 from normless.bench.census import checks, stated
 from normless.bench.census.checks import Given
 from normless.bench.census.networks import Network
+from normless.conversion import copied
 from normless.errors import NormlessError
 from normless.residual import ResidualMap
 
@@ -142,13 +142,13 @@ class _Examination:
             self.given = Given(*self.network.arguments(self.seed))
             self.training: Given | None = Given(*self.network.arguments(self.seed, training=True))
             row.parameters = sum(one.numel() for one in self.model.parameters())
-            checks.outputs(deepcopy(self.model), self.given)
+            checks.outputs(copied(self.model), self.given)
         except Exception as error:
             row.built = outcome_of(error)
             return False
         row.mode = "train"
         try:
-            trained = deepcopy(self.model).train()
+            trained = copied(self.model).train()
             trained(*self.training.inputs, **self.training.kwargs)
         except Exception:
             self.training = None
@@ -158,14 +158,14 @@ class _Examination:
         self.model.train(row.mode == "train")
         row.built = "yes"
         self._choose_dtype()
-        row.norms_before, _ = checks.norms_left(deepcopy(self.model), self.given, self.training)
+        row.norms_before, _ = checks.norms_left(copied(self.model), self.given, self.training)
         return True
 
     def _choose_dtype(self) -> None:
         """Checks run in float64 where the network does, with finite outputs."""
         self.dtype, self.exact = torch.float64, self.given.to(torch.float64)
         try:
-            runs = all(one.isfinite().all() for one in checks.outputs(deepcopy(self.model).double(), self.exact))
+            runs = all(one.isfinite().all() for one in checks.outputs(copied(self.model).double(), self.exact))
         except Exception:
             runs = False
         if not runs:
@@ -179,7 +179,7 @@ class _Examination:
         # The first also pays for what its process has not yet imported; where it takes long that does not count.
         for _ in range(2):
             start = perf_counter()
-            if self._try("exported", lambda: export(deepcopy(self.model), inputs, kwargs, strict=False)) is None:
+            if self._try("exported", lambda: export(copied(self.model), inputs, kwargs, strict=False)) is None:
                 return
             self.row.export_seconds = perf_counter() - start
             if self.row.export_seconds > 10:
@@ -200,13 +200,13 @@ class _Examination:
         self._check("no_norms", lambda: self._norms_left(opened))
         opened.train(self.model.training)
         self._check("same_map", lambda: checks.same_blocks(nl.residual_map(opened, *inputs, **kwargs), mapped))
-        exact = deepcopy(opened).to(self.dtype)
+        exact = copied(opened).to(self.dtype)
         if self.network.batched:
             self._check("per_example", lambda: self._per_example(exact))
         if closed is not None:
             inner = getattr(mapped, "without_global_skips", lambda: mapped)()
-            zero = deepcopy(closed).to(self.dtype)
-            plain = deepcopy(self.model).to(self.dtype)
+            zero = copied(closed).to(self.dtype)
+            plain = copied(self.model).to(self.dtype)
             self._check("inert", lambda: checks.inert(zero, exact, plain, self.exact, inner))
         self._check("as_none", lambda: self._as_none(mapped))
 
@@ -216,7 +216,7 @@ class _Examination:
 
     def _per_example(self, exact: nn.Module) -> str:
         """Asked only of a network that computes each example by itself with its norms."""
-        if checks.per_example(deepcopy(self.model).to(self.dtype), self.exact, 1e3 * self.tolerance):
+        if checks.per_example(copied(self.model).to(self.dtype), self.exact, 1e3 * self.tolerance):
             return ""
         return checks.per_example(exact, self.exact, 1e3 * self.tolerance)
 

@@ -19,7 +19,7 @@ from normless.bench.census.examine import Row, examine
 from normless.bench.census.networks import Network, networks
 from normless.bench.census.report import summary, write_report
 from normless.extras import require_extra
-from normless.machine import available_cores
+from normless.process import available_cores
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,9 @@ class OperatorCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _memory(tensor: Tensor) -> int:
+    # A sparse tensor has the memory of its indices and values, and none itself.
+    if tensor.layout != torch.strided:
+        return id(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 

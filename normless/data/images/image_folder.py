@@ -24,7 +24,7 @@ from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
 from normless.errors import DataFormatError, DataNotFoundError
 from normless.extras import import_extra
-from normless.machine import available_cores
+from normless.process import available_cores
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -16,7 +16,7 @@ from PIL import Image
 from normless.data.images.tensor_images import Split, checked_split
 from normless.data.tables import find_splits, read_table
 from normless.errors import DataFormatError
-from normless.machine import available_cores
+from normless.process import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")
 

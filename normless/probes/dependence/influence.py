@@ -121,10 +121,9 @@ class ExampleSlice:
 
     def mask(self, tensor: Tensor, batch: int) -> Tensor:
         """True at the examples, in a shape that broadcasts to the tensor's."""
-        rows = torch.zeros(batch, dtype=torch.bool, device=tensor.device)
-        rows[list(self.examples)] = True
-        along = rows.repeat_interleave(self.inner).repeat(self.size // (batch * self.inner))
-        return along.view(-1, *[1] * (tensor.dim() - self.axis - 1))
+        mask = torch.zeros(self.size, *[1] * (tensor.dim() - self.axis - 1), dtype=torch.bool, device=tensor.device)
+        mask.view(-1, batch, self.inner)[:, list(self.examples)] = True
+        return mask
 
 
 def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int]) -> ExampleSlice | None:
@@ -134,15 +133,12 @@ def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int
     """
     slices: list[ExampleSlice] = []
     for axis, size in enumerate(change.shape):
-        if size % batch:
-            continue
         along = change.movedim(axis, 0).reshape(size, -1).any(dim=1).cpu()
-        for inner in range(1, size // batch + 1):
-            if (size // batch) % inner == 0:
-                rows = along.view(-1, batch, inner).any(dim=2).any(dim=0)
-                examples = frozenset(rows.nonzero().flatten().tolist())
-                if len(examples) <= count:
-                    slices.append(ExampleSlice(axis, size, inner, examples))
+        for inner in (one for one in range(1, size // batch + 1) if size % (batch * one) == 0):
+            rows = along.view(-1, batch, inner).any(dim=2).any(dim=0)
+            examples = frozenset(rows.nonzero().flatten().tolist())
+            if len(examples) <= count:
+                slices.append(ExampleSlice(axis, size, inner, examples))
     return next((one for one in slices if one.examples <= set(expected)), slices[0] if slices else None)
 
 
@@ -183,15 +179,16 @@ class Tracker:
     the slice of others.
 
     Attributes:
-        mixing: by the name of a mixing module, whether the change it propagated was ever larger than rounding.
+        mixing: by the name of a mixing module, whether the change it propagated was ever larger than rounding; given,
+            and completed by the pass.
         moving: the innermost modules that move examples.
     """
 
-    def __init__(self, record: Pass, batch: int, group: frozenset[int]) -> None:
+    def __init__(self, record: Pass, batch: int, group: frozenset[int], mixing: dict[str, bool]) -> None:
         self._record, self._batch, self._group = record, batch, group
         # The running calls, each with the slice of the changed examples in its inputs, None if unknown.
         self._running: list[tuple[str, ExampleSlice | None]] = [("", None)]
-        self.mixing: dict[str, bool] = {}
+        self.mixing = mixing
         self.moving: list[str] = []
 
     def __call__(self, key: Key, value: Any) -> Any:

@@ -28,7 +28,6 @@ Changes = dict[frozenset[int], Arguments]
 _SEED = 0
 _REPEATABLE = 1e-3
 _ROUNDING = 1e-12
-_CLEARLY = ""
 _FAINTLY = ", by so little that it may be rounding"
 _MOVING = "puts examples in the places of others"
 
@@ -150,22 +149,20 @@ def _traced(
                 f"Two passes of this {type(model).__name__} on the same inputs, from the same random state of torch, "
                 f"numpy and Python, differ by {difference:.2g}. Make it draw its random numbers from one of these."
             )
-    how: dict[str, str] = {}
-    state: set[str] = set()
-    faintly = _CLEARLY if rounding else _FAINTLY
+    mixing, moving, state = dict[str, bool](), set[str](), set[str]()
     for group, others in changes.items():
         output, changed_copy = _run_copy(model, others)
         state |= _different_buffers(after, changed_copy)
         if not _reaches_others(expected, output, batch, group):
             continue
-        tracker = Tracker(record, batch, group)
+        tracker = Tracker(record, batch, group, mixing)
         output, _ = _run_copy(model, others, tracker)
         if _reaches_others(expected, output, batch, group):
-            for path in tracker.moving or [""]:
-                how.setdefault(path, _MOVING if tracker.moving else faintly)
-        for path, clearly in tracker.mixing.items():
-            if clearly or how.get(path) != _CLEARLY:
-                how[path] = _CLEARLY if clearly else faintly
+            moving.update(tracker.moving)
+            if not tracker.moving:
+                mixing.setdefault("", False)
+    remarks = {path: "" if clearly or rounding else _FAINTLY for path, clearly in mixing.items()}
+    how = dict.fromkeys(moving, _MOVING) | remarks
     return {path: how[path] for path, _, _ in record if path in how}, state - _different_buffers(after, again)
 
 
@@ -229,29 +226,25 @@ def _batch_size(arguments: Arguments) -> int:
 
 def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Arguments:
     """The arguments with every element of a group's examples replaced by another value of the same tensor."""
-    generator = torch.Generator().manual_seed(_SEED)
-    rows = sorted(group)
-    varies = False
+    torch.manual_seed(_SEED)
+    rows, varied = sorted(group), list[Tensor]()
 
     def redraw(tensor: Tensor) -> Tensor:
-        nonlocal varies
         if tensor.is_complex():
             return torch.view_as_complex(redraw(torch.view_as_real(tensor)))
-        if not tensor.dim() or tensor.shape[0] != batch:
-            return tensor
         values, index = torch.unique(tensor, return_inverse=True)
-        if len(values) < 2:
+        if not tensor.dim() or tensor.shape[0] != batch or len(values) < 2:
             return tensor
-        varies = True
+        varied.append(tensor)
         # Without the extremes, so that a maximum over the batch changes.
         excluded = 1 if len(values) > 3 else 0
         inner = values[excluded : len(values) - excluded]
         own = (index[rows] - excluded).clamp(0, len(inner) - 1)
-        step = torch.randint(1, len(inner), own.shape, generator=generator).to(tensor.device)
-        return tensor.index_copy(0, torch.tensor(rows, device=tensor.device), inner[(own + step) % len(inner)])
+        others = inner[(own + torch.randint_like(own, 1, len(inner))) % len(inner)]
+        return tensor.index_copy(0, torch.tensor(rows, device=tensor.device), others)
 
     result: Arguments = map_tensors(redraw, arguments)
-    if not varies:
+    if not varied:
         raise ValueError(
             "Examples are changed to other values of the same input, and every input has one value only. "
             "Give inputs that vary, such as torch.randn."
@@ -262,9 +255,8 @@ def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Argumen
 def _without_zeros(model: nn.Module) -> nn.Module:
     """A copy with small random numbers in place of zeros among trainable weights, as in multipliers."""
     copied = deepcopy(model)
-    generator = torch.Generator().manual_seed(_SEED)
+    torch.manual_seed(_SEED)
     for parameter in copied.parameters():
         if parameter.requires_grad:
-            small = 0.1 * torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(torch.where(parameter == 0, small.to(parameter), parameter))
+            parameter.copy_(torch.where(parameter == 0, 0.1 * torch.randn_like(parameter), parameter))
     return copied

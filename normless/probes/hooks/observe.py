@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.optim import Optimizer
 
 from normless.arguments import arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
+from normless.lifting import in_mode
 from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -75,10 +78,19 @@ def observe(
     return float(value.detach())
 
 
-def compute_logits(model: Callable[..., Any], inputs: Any) -> Tensor:
-    """The logits of a network; ValueError if its output holds no floating-point tensor."""
+def compute_logits(model: Callable[..., Any], inputs: Any, overrides: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The logits of a network; ValueError if its output holds no floating-point tensor.
+
+    With `overrides`, which is deprecated, the network has these parameters and buffers in place of its own.
+    """
     positional, named = arguments_of(inputs)
-    logits = logits_of(model(*positional, **named))
+    if overrides is None:
+        output = model(*positional, **named)
+    else:
+        message = "compute_logits(overrides=…) is replaced by a function that calls torch.func.functional_call."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        output = functional_call(model, dict(overrides), positional, named)  # type: ignore[arg-type]
+    logits = logits_of(output)
     if logits is None:
         raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
     return logits
@@ -118,18 +130,14 @@ def preserve_state(model: nn.Module, *, training: bool) -> Iterator[None]:
 
     Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
     """
-    modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    with preserve_random_state(model):
+    with preserve_random_state(model), in_mode(model, training):
         try:
-            model.train(training)
             for parameter, _ in gradients:
                 parameter.grad = None
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
             for parameter, gradient in gradients:
                 parameter.grad = gradient
             with torch.no_grad():

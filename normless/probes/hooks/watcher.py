@@ -151,30 +151,30 @@ def attach_hooks(setting: Setting, watchers: Sequence[Watcher]) -> Iterator[None
 
 
 def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:
-    calls: dict[str, dict[int, Layer]] = {}
+    calls: dict[str, dict[int, tuple[Layer, list[Watcher]]]] = defaultdict(dict)
     concerned = [watcher for watcher in watchers if overrides(watcher, "on_layer", "on_layer_gradient")]
     for layer in setting.map.layers():
         interested = [watcher for watcher in concerned if watcher.wants(layer)]
-        if interested and (":" in layer.path or not layer.called):
-            missed = Unresolved(layer.path, "it is no module that is called, so its tensors are not seen")
-            for watcher in interested:
-                watcher.missed.append(missed)
-        elif interested:
-            calls.setdefault(layer.path, {})[layer.call] = layer
+        if interested and layer.called and ":" not in layer.path:
+            calls[layer.path][layer.call] = layer, interested
+            continue
+        for watcher in interested:
+            reason = "it is no module that is called, so its tensors are not seen"
+            watcher.missed.append(Unresolved(layer.path, reason))
     counter: Counter[str] = Counter()
     if calls:
         stack.callback(setting.model.register_forward_pre_hook(lambda *_: counter.clear()).remove)
 
     def hook(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        layer = calls[path].get(counter[path])
+        known = calls[path].get(counter[path])
         counter[path] += 1
         x, y = first_tensor((args, kwargs)), first_tensor(output)
-        if layer is None or x is None or y is None:
+        if known is None or x is None or y is None:
             return
-        for watcher in concerned:
-            if watcher.wants(layer):
-                watcher.on_layer(layer, module, x.detach(), y.detach())
-                _on_gradient(y, watcher, "on_layer_gradient", layer, module, x.detach())
+        layer, interested = known
+        for watcher in interested:
+            watcher.on_layer(layer, module, x.detach(), y.detach())
+            _on_gradient(y, watcher, "on_layer_gradient", layer, module, x.detach())
 
     for path in calls:
         module = setting.model.get_submodule(path)
@@ -208,11 +208,7 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
             branch = branch * per_channel(module.multiplier.detach(), branch)
         if module.skip_multiplier is not None:
             skip = skip * module.skip_multiplier.detach()
-        if module.branch_factor != 1.0:
-            branch = branch * module.branch_factor
-        if module.skip_factor != 1.0:
-            skip = skip * module.skip_factor
-        on_sum(block, skip, (branch,), output)
+        on_sum(block, skip * module.skip_factor, (branch * module.branch_factor,), output)
 
     for block in setting.map.walk():
         if block.sum is not None and len(block.branches) == 1:

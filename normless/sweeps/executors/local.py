@@ -17,7 +17,7 @@ from typing import Any, Self
 from pebble import ProcessExpired, ProcessPool
 
 from normless.errors import NormlessError
-from normless.machine import available_cores, threads_of_each
+from normless.process import available_cores, threads_of_each
 from normless.sweeps.executors.executor import Result, WorkerDiedError, settle
 
 # How often a task is given to a new process because the one it was meant for was gone before it began.

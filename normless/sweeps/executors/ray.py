@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from normless.errors import NormlessError
-from normless.machine import available_cores
+from normless.process import available_cores
 from normless.sweeps.executors.executor import Result, WorkerDiedError, settle
 
 # Tasks that wait in the cluster: enough to keep short ones running, few enough not to burden it.

@@ -100,15 +100,15 @@ class Steps:
         """The last weight layers of branches that only factors and changes of layout follow."""
         ends = {end for step in self.steps if step.kind == "sum" for end in step.reads[1:]}
         # The end of an empty branch is a fork.
-        lasts = {self._origin(end, ("factor", *_UNSCALED)) for end in ends - self.forks}
+        lasts = {self.origin(end, ("factor", *_UNSCALED)) for end in ends - self.forks}
         return {last for last in lasts if self.steps[last].kind == "weight"}
 
     def reads_norm(self, index: int) -> bool:
         """Whether a step reads a norm's output, with at most activations, dropout or poolings between them."""
         between: tuple[Kind, ...] = ("activation", "factor", "greatest", "average", "padding", *_UNSCALED)
-        return any(self.steps[self._origin(read, between)].kind == "norm" for read in self.steps[index].reads[:1])
+        return any(self.steps[self.origin(read, between)].kind == "norm" for read in self.steps[index].reads[:1])
 
-    def _origin(self, index: int, passed: tuple[Kind, ...]) -> int:
+    def origin(self, index: int, passed: tuple[Kind, ...]) -> int:
         """The nearest step before a step, or itself, that is of none of these kinds."""
         while self.steps[index].kind in passed and self.steps[index].reads:
             index = self.steps[index].reads[0]

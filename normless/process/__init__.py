@@ -1,0 +1,9 @@
+"""The process that a command runs in: its processor cores, and its standard output."""
+
+from normless.process.cores import available_cores as available_cores
+from normless.process.cores import threads_of_each as threads_of_each
+from normless.process.output import add_json_flag as add_json_flag
+from normless.process.output import answer as answer
+from normless.process.output import only_json as only_json
+from normless.process.output import print_json as print_json
+from normless.spec import jsonable as jsonable

@@ -1,0 +1,193 @@
+"""A network exported to a graph, left exactly as it was, with the place of each operation in its code."""
+
+from __future__ import annotations
+
+import linecache
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import is_dataclass
+from functools import wraps
+from io import StringIO
+from traceback import walk_tb
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+from torch.export import ExportedProgram, export
+from torch.fx import Node
+from torch.fx import config as fx_config
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental import _config as symbolic_config
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
+from torch.fx.traceback import annotate, preserve_node_meta
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from normless.errors import UnresolvedStructureError
+from normless.lifting import running_place, unfused
+
+LONGEST_REASON = 300
+# Names in the meta of nodes and of the graph.
+PLACE = "normless_place"
+FOLLOWS_VALUES = "normless_follows_values"
+_READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
+
+
+def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
+    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are."""
+    scripted = next((path for path, one in model.named_modules() if isinstance(one, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        raise UnresolvedStructureError(
+            f"{scripted or 'This network'} is TorchScript, which torch.export does not read and no edit can change. "
+            "Map the module it was scripted from."
+        )
+    try:
+        with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
+            # What forward caches in attributes is put back.
+            warnings.filterwarnings("ignore", message="The tensor attribute")
+            # Where export fails, torch prints the whole graph so far.
+            with preserve_node_meta(), _without_text(), redirect_stderr(StringIO()):
+                try:
+                    return export(model, inputs, dict(kwargs), strict=False)
+                except GuardOnDataDependentSymNode:
+                    # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
+                    soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)  # type: ignore[attr-defined]
+                    with functorch_config.patch(fake_tensor_propagate_real_tensors=True), soft:
+                        program = export(model, inputs, dict(kwargs), strict=False)
+                    if _reads_activations(program):
+                        raise
+                    program.graph_module.meta[FOLLOWS_VALUES] = True
+                    return program
+    except Exception as error:
+        raise UnresolvedStructureError(_explanation(model, error)) from error
+
+
+@contextmanager
+def _without_text() -> Iterator[None]:
+    """Save an export a third of its time: it writes no stack of each operation, and no code of graphs not run."""
+    before = getattr(fx_config, "do_not_emit_stack_traces", False)
+    try:
+        fx_config.do_not_emit_stack_traces = True
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        fx_config.do_not_emit_stack_traces = before
+
+
+def _reads_activations(program: ExportedProgram) -> bool:
+    """Whether a number or a truth value is taken out of a tensor that descends from activations."""
+    inputs: set[Node] = set()
+    activations: set[Node] = set()
+    user_inputs = program.graph_signature.user_inputs
+    for node in program.graph.nodes:
+        if node.name in user_inputs or not inputs.isdisjoint(node.all_input_nodes):
+            inputs.add(node)
+            value = node.meta.get("val")
+            is_floating = isinstance(value, Tensor) and value.is_floating_point()
+            if is_floating or not activations.isdisjoint(node.all_input_nodes):
+                activations.add(node)
+                if node.target in _READS:
+                    return True
+    return False
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Undo side effects of a traced forward pass: attributes it sets, random numbers it draws, fused attention."""
+    attributes = {module: dict(vars(module)) for module in model.modules()}
+    holders = (
+        value
+        for own in attributes.values()
+        for value in own.values()
+        if type(value) in (dict, OrderedDict, list, set)
+    )
+    contents = [(holder, holder.copy()) for holder in holders]
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
+    try:
+        # The fused encoder layer hides its residual sums.
+        with unfused(), torch.random.fork_rng(devices=sorted(devices)):
+            yield
+    finally:
+        for module, before in attributes.items():
+            vars(module).clear()
+            vars(module).update(before)
+        for holder, content in contents:
+            holder.clear()
+            (holder.extend if isinstance(holder, list) else holder.update)(content)
+
+
+@contextmanager
+def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
+    """Let forward return the tensors of its output alone, since export knows few container types."""
+    # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
+    original = type(model)
+
+    @wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
+        with _Traced():
+            tensors = list(_tensors(original.forward(self, *args, **kwargs)))
+        if not tensors:
+            raise TypeError("forward returned no tensor, nor anything that holds one.")
+        return tensors
+
+    members = {"forward": forward, "__module__": original.__module__, "normless_original": original}
+    model.__class__ = type(original.__name__, (original,), members)
+    try:
+        yield
+    finally:
+        model.__class__ = original
+
+
+class _Traced(TorchFunctionMode):
+    """Notes the place of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0].detach()
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **(kwargs or {}))
+        with annotate({PLACE: running_place(func)}):
+            return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif is_dataclass(leaf):
+            yield from _tensors(list(vars(leaf).values()))
+
+
+def _explanation(model: nn.Module, error: Exception) -> str:
+    reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
+    if len(reason) > LONGEST_REASON:
+        reason = f"{reason[:LONGEST_REASON]}…"
+    advice = "Check that forward takes these inputs"
+    reason = f"{type(error).__name__}: {reason}"
+    if isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)):
+        reason = "what it does there depends on the values of a tensor."
+        advice = "Decide it by torch.where or torch.cond"
+    return (
+        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: {reason} "
+        f"{advice}, or let the network state its structure by residual_structure() (normless.residual.Structure)."
+    )
+
+
+def _place(model: nn.Module, error: BaseException) -> str:
+    """The innermost of the model's modules whose forward the error passed through, and the line there."""
+    whole = f"the forward pass of this {type(model).__name__}"
+    names = {id(one): f"{name}, a {type(one).__name__}" if name else whole for name, one in model.named_modules()}
+    place = ""
+    cause: BaseException | None = error
+    while cause is not None and not place:
+        for frame, number in walk_tb(cause.__traceback__):
+            owner = id(frame.f_locals.get(*frame.f_code.co_varnames[:1] or ("",)))
+            if owner in names and frame.f_code.co_name == "forward" and frame.f_code.co_filename != __file__:
+                file = frame.f_code.co_filename
+                code = linecache.getline(file, number).strip()
+                place = f"{names[owner]} (line {number} of {file}: `{code}`)"
+        cause = cause.__cause__ or cause.__context__
+    return place or whole

@@ -1,0 +1,256 @@
+"""Networks of images in the styles of several kinds of code: checkpoints, dropped paths, shared bodies, boards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from code_styles_sequences import WIDTH, conv
+from torch import Tensor, nn
+
+
+class OwnCheckpoint(torch.autograd.Function):
+    """As guided-diffusion writes it."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, length: int, *args: Tensor) -> Any:  # type: ignore[override]
+        ctx.run, ctx.inputs, ctx.weights = run, list(args[:length]), list(args[length:])
+        with torch.no_grad():
+            return ctx.run(*ctx.inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+        inputs = [one.detach().requires_grad_(True) for one in ctx.inputs]
+        with torch.enable_grad():
+            outputs = ctx.run(*[one.view_as(one) for one in inputs])
+        return None, None, *torch.autograd.grad(outputs, inputs + ctx.weights, gradients, allow_unused=True)
+
+
+class TimedBlock(nn.Module):
+    """A residual block with scale and shift by an embedding of the time, checkpointed."""
+
+    def __init__(self, inputs: int = WIDTH) -> None:
+        super().__init__()
+        self.in_layers = nn.Sequential(nn.GroupNorm(2, inputs), nn.SiLU(), conv(inputs))
+        self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(16, 2 * WIDTH))
+        self.out_layers = nn.Sequential(nn.GroupNorm(2, WIDTH), nn.SiLU(), nn.Dropout(0.1), conv())
+        self.skip_connection = nn.Identity() if inputs == WIDTH else conv(inputs, WIDTH, 1)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        y: Tensor = OwnCheckpoint.apply(self._forward, 2, x, time, *self.parameters())  # type: ignore[no-untyped-call]
+        return y
+
+    def _forward(self, x: Tensor, time: Tensor) -> Tensor:
+        h = self.in_layers(x)
+        norm, rest = self.out_layers[0], self.out_layers[1:]
+        scale, shift = self.emb_layers(time)[..., None, None].chunk(2, 1)
+        h = norm(h) * (1 + scale) + shift
+        y: Tensor = self.skip_connection(x) + rest(h)
+        return y
+
+
+class DiffusionUNet(nn.Module):
+    """Down, middle and up, with one long skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_embed = nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 16))
+        self.stem, self.down, self.middle, self.up = conv(3), TimedBlock(), TimedBlock(), TimedBlock(2 * WIDTH)
+        self.out = nn.Sequential(nn.GroupNorm(2, WIDTH), nn.SiLU(), conv(WIDTH, 3))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        angles = time[:, None].float() * torch.exp(-torch.arange(2.0))
+        emb = self.time_embed(torch.cat([angles.cos(), angles.sin()], 1))
+        h = self.down(self.stem(x), emb)
+        inner = F.interpolate(self.middle(F.avg_pool2d(h, 2), emb), scale_factor=2.0)
+        y: Tensor = self.out(self.up(torch.cat([inner, h], 1), emb))
+        return y
+
+
+class Branch(nn.Module):
+    """norm(conv(relu(norm(conv(x)))))."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv(), conv()
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return y
+
+
+class ShakeShake(nn.Module):
+    """x + a·f(x) + (1 − a)·g(x), a random in training and 0.5 in evaluation (Gastaldi 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Branch(), Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            share = torch.rand(len(x), 1, 1, 1)
+            return x + (share * self.one(x) + (1 - share) * self.other(x))
+        return x + (0.5 * self.one(x) + 0.5 * self.other(x))
+
+
+def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
+    """As timm's function."""
+    if rate == 0.0 or not training:
+        return x
+    keep = 1 - rate
+    mask = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep)
+    if keep > 0.0:
+        mask.div_(keep)
+    return x * mask
+
+
+class DropsByMask(nn.Module):
+    """A random mask on the branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + drop_path(self.f(x), 0.2, self.training)
+
+
+class DropsByFloor(nn.Module):
+    """The mask of the first implementation: floor(keep + u), on the branch divided by keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.f(x)
+        if self.training:
+            y = y.div(0.8) * torch.floor(0.8 + torch.rand(len(y), 1, 1, 1))
+        return x + y
+
+
+class DropsByBranching(nn.Module):
+    """The block is skipped as a whole; in evaluation its branch counts by its probability (Huang et al. 2016)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return x + self.f(x) if torch.rand(()) < 0.8 else x
+        return x + 0.8 * self.f(x)
+
+
+class Residual(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.f(x)
+
+
+class Classifier(nn.Module):
+    """A stem, two blocks, a head."""
+
+    def __init__(self, block: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.stem, self.blocks, self.head = conv(3), nn.Sequential(block(), block()), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        return logits
+
+
+class Siamese(nn.Module):
+    """Embeddings of two images by one network, and a head on their distance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Classifier(Residual), nn.Linear(5, 1)
+
+    def forward_once(self, x: Tensor) -> Tensor:
+        """The embedding."""
+        y: Tensor = self.body(x)
+        return y
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        y: Tensor = self.head((self.forward_once(one) - self.forward_once(other)).abs())
+        return y
+
+
+class PoolingBlock(nn.Module):
+    """A pre-activation block with global pooling that biases its first convolution, as in KataGo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+        self.conv1r, self.conv1g, self.conv2 = conv(), conv(), conv()
+        self.linear = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        out = F.relu(self.norm1(x)) * mask
+        pooled = F.relu(self.conv1g(out))
+        pooled = torch.cat([pooled.mean((2, 3)), pooled.amax((2, 3))], 1)
+        out = self.conv1r(out) + self.linear(pooled)[:, :, None, None]
+        return x + self.conv2(F.relu(self.norm2(out)) * mask)
+
+
+class Board(nn.Module):
+    """A trunk under autocast with policy and value heads in full precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = conv(3), nn.ModuleList([PoolingBlock(), PoolingBlock()])
+        self.norm, self.policy, self.value = nn.BatchNorm2d(WIDTH), conv(WIDTH, 1), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mask = (x[:, :1] > -9).float()
+        with torch.autocast("cpu", torch.bfloat16):
+            h = self.stem(x) * mask
+            for block in self.blocks:
+                h = block(h, mask)
+            h = F.relu(self.norm(h)) * mask
+        h = h.float()
+        return self.policy(h).flatten(1), self.value(h.mean((2, 3)))
+
+
+class SRResNet(nn.Module):
+    """Blocks under a global skip path, then a larger image (Ledig et al. 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_input, self.blocks = conv(3, WIDTH), nn.Sequential(Residual(), Residual())
+        self.conv_mid, self.bn_mid = conv(), nn.BatchNorm2d(WIDTH)
+        self.upscale, self.conv_output = nn.Sequential(conv(WIDTH, 4 * WIDTH), nn.PixelShuffle(2)), conv(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.leaky_relu(self.conv_input(x), 0.2)
+        residual = out
+        out = self.bn_mid(self.conv_mid(self.blocks(out)))
+        out = torch.add(out, residual)
+        y: Tensor = self.conv_output(self.upscale(out))
+        return y
+
+
+class Reversible(nn.Module):
+    """y₁ = x₁ + f(x₂), y₂ = x₂ + g(y₁) (Gomez et al. 2017), in blocks of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = conv(3, 2 * WIDTH), nn.Linear(2 * WIDTH, 5)
+        self.f, self.g = (nn.ModuleList([Branch(), Branch()]) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x1, x2 = torch.chunk(self.stem(x), 2, dim=1)
+        for f, g in zip(self.f, self.g, strict=True):
+            x1 = x1 + f(x2)
+            x2 = x2 + g(x1)
+        logits: Tensor = self.head(torch.cat([x1, x2], 1).mean((2, 3)))
+        return logits
