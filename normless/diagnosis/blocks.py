@@ -107,7 +107,9 @@ def check_backward(e: Examination) -> Check:
         "norm_behind_last": float(norms[-1]),
     }
     kind = "exploding_gradient" if explodes else "vanishing_gradient"
-    return Check(GRADIENT, summary, (finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence, norms=e.norms_placed),))
+    return Check(
+        GRADIENT, summary, (finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence, norms=e.norms_placed),)
+    )
 
 
 def check_classes(e: Examination) -> Check:

@@ -85,11 +85,11 @@ class Examination:
         return None if self.map is None else self.map.classifier
 
     @property
-    def is_post_norm(self) -> bool:
-        """Whether norms follow residual sums."""
-        return self.map is not None and any(
-            layer.kind == "norm" for one in self.map.blocks for layer in one.after_sum
-        )
+    def norms_placed(self) -> str:
+        """`post` for norms after residual sums, `pre` for norms first on branches, else empty."""
+        if any(layer.kind == "norm" for block in self.blocks for layer in block.after_sum):
+            return "post"
+        return "pre" if any(layer.kind == "norm" for one in self.blocks for layer in one.branch_layers[:1]) else ""
 
     def observed(self, probe: str) -> pd.DataFrame:
         """The rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""

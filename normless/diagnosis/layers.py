@@ -52,7 +52,7 @@ def check_layers(e: Examination) -> Check:
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
         evidence = {"layers": len(layers), "first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
         return Check(SIGNAL, summary, (finding("vanishing_signal", 0.91, (first.place, last.place), evidence),))
-    return Check(SIGNAL, summary, tuple([*_missing_skips(e, layers), *_alike(layers)]))
+    return Check(SIGNAL, summary, (*_missing_skips(e, layers), *_alike(layers)))
 
 
 def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
