@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from normless.arguments import arguments_of
-from normless.conversion import convert, scheme_of
+from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.trial import MUCH, Trial, stepped
@@ -28,12 +28,24 @@ WELL = 0.5
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Findings whose schemes are those that lower the loss, ordered by the loss they reach."""
+    """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, those that fit."""
     if scheme_of(e.model) is not None:
         return findings
     wanted = dict.fromkeys(scheme for one in findings for scheme in one.cure.schemes)
+    if not steps:
+        fitting = [scheme for scheme in wanted if _fits(e, scheme)]
+        kept = [tuple(scheme for scheme in one.cure.schemes if scheme in fitting) for one in findings]
+        return [replace(one, cure=replace(one.cure, schemes=some)) for one, some in zip(findings, kept, strict=True)]
     tried = {scheme: trial for scheme in wanted if (trial := try_scheme(e, scheme, steps)) is not None}
     return [replace(one, cure=_ranked(one, tried)) if one.cure.schemes else one for one in findings]
+
+
+def _fits(e: Examination, scheme: str) -> bool:
+    positional, named = arguments_of(e.inputs)
+    with suppress(NormlessError):
+        plan(e.model, scheme, *positional, residual_map=e.map, **named)
+        return True
+    return False
 
 
 def _ranked(one: Finding, tried: dict[str, Trial]) -> Any:

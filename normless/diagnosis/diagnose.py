@@ -103,8 +103,10 @@ class Diagnosis:
         return {
             "healthy": self.healthy,
             "verdict": self.verdict,
-            "scheme": self.scheme,
-            "checks": [{"name": one.name, "summary": one.summary, "verdict": one.verdict} for one in self.checks],
+            "checks": [
+                {"name": one.name, "summary": one.summary, "asked": one.asked, "verdict": one.verdict}
+                for one in self.checks
+            ],
             "findings": [one.to_dict() for one in self.findings],
             "advice": [one.to_dict() for one in self.advice],
             "missed": [{"path": one.path, "reason": one.reason} for one in self.missed],
@@ -161,7 +163,7 @@ def diagnose(
             arguments.
         optimizer: to train it with; without one, weight decay and learning rate are not checked.
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
-        trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and cures are only proposed.
+        trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and schemes that fit are proposed.
 
     Raises:
         ValueError: the batch is no pair, or has no targets.
@@ -180,9 +182,8 @@ def diagnose(
             )
             return Diagnosis(tuple(checks), ())
     measured = examination._measured
-    if trial_steps:
-        cured = iter(with_tried_cures(examination, [one for check in checks for one in check.findings], trial_steps))
-        checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
+    cured = iter(with_tried_cures(examination, [one for check in checks for one in check.findings], trial_steps))
+    checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
     return Diagnosis(tuple(checks), () if measured is None else measured.missed)
 
 

@@ -18,8 +18,9 @@ SIGNAL, GRADIENT = "signal of the layers", "gradient of the layers"
 UNITS, NONLINEAR, POSITIONS = "units", "nonlinearity", "what the first layer reads"
 # Over a whole network without residual blocks, this much is no scale that one learning rate suits.
 FACTOR = 1e4
-# Without skip paths, layers beyond this number train badly with or without norms.
-DEEP = 25
+# Without skip paths, more layers than these whose gradients differ more than this train badly, also with norms.
+DEEP, UNEVEN = 25, 10.0
+SOME = 10
 # Of ReLUs alone about forty leave this share of the difference between two uncorrelated examples.
 LEFT = 0.02
 # A layer's units, and an activation's values, of which at least so many are useless.
@@ -51,13 +52,15 @@ def check_layers(e: Examination) -> Check:
     apart = [one for one in apart if isfinite(one)]
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
         evidence = {"layers": len(layers), "first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
-        return Check(SIGNAL, summary, (finding("vanishing_signal", 0.91, (first.place, last.place), evidence),))
+        vanishing = finding("vanishing_signal", 0.91, (first.place, last.place), evidence)
+        return Check(SIGNAL, summary, (vanishing, *_alike(layers)))
     return Check(SIGNAL, summary, (*_missing_skips(e, layers), *_alike(layers)))
 
 
 def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
-    """Many layers in a row of a network whose map has no residual block."""
-    if e.map is None or len(layers) < DEEP or e.passed.joins:
+    """Many layers in a row with norms and without skip paths; `_alike` is for those without norms."""
+    has_norms = any(event.kind == "norm" for event in e.passed.events)
+    if e.map is None or len(layers) < DEEP or e.passed.joins or not has_norms:
         return []
     norms = [size for event in layers if (size := _gradient_norm(event))]
     ratio = max(norms) / min(norms) if norms else nan
@@ -67,12 +70,12 @@ def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
 
 
 def _alike(layers: list[Event]) -> list[Finding]:
-    """Examples that a network without skip paths makes alike: 1 - c of two of them, from its variance and power."""
-    apart = [(one.place, one.deviation**2 / one.second_moment) for one in layers if one.deviation > 0]
-    if len(apart) < 2 or apart[-1][1] >= LEFT * apart[0][1]:
+    """Examples that a network without skip paths makes alike: 1 - c of two of them falls."""
+    known = [one for one in layers if isfinite(one.correlation)]
+    if len(known) < SOME or 1 - known[-1].correlation >= LEFT * (1 - known[0].correlation):
         return []
-    evidence = {"correlation_before": 1 - apart[0][1], "correlation_behind": 1 - apart[-1][1], "layers": len(layers)}
-    return [finding("alike_examples", 0.6, [apart[-1][0]], evidence)]
+    evidence = {"correlation_before": known[0].correlation, "correlation_behind": known[-1].correlation}
+    return [finding("alike_examples", 0.72, [known[-1].place], evidence | {"layers": len(known)})]
 
 
 def check_layer_gradients(e: Examination) -> Check:

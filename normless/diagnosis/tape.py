@@ -53,6 +53,7 @@ class Event:
         spread_in, spread: the share of the variance of what it read and returned that is between examples, axis 0;
             NaN where that axis is not the examples'.
         deviation: standard deviation over examples of its output, NaN likewise.
+        correlation: the mean cosine of two examples in what a weight layer reads.
         off, saturated: shares of units that are never positive, of values where the activation is flat.
         peaked: the share of an attention's rows with more than 99 % of the weight on one of several positions.
         normalized: values that each statistic of a norm is computed from.
@@ -73,6 +74,7 @@ class Event:
     spread_in: float = nan
     spread: float = nan
     deviation: float = nan
+    correlation: float = nan
     off: float = nan
     saturated: float = nan
     peaked: float = nan
@@ -124,6 +126,9 @@ class Tape(TorchFunctionMode):
         event.spread, event.deviation = self._between(plain)
         if is_signal:
             event.spread_in, _ = self._between(x.detach().double())
+            if event.kind == "weight" and len(x) == self.examples > 1:
+                total = F.normalize(x.detach().flatten(1).double(), dim=1).sum(0).square().sum()
+                event.correlation = float(total / len(x) - 1) / (len(x) - 1)
         _describe(event, args, kwargs)
         self.events.append(event)
         if y.requires_grad:

@@ -165,16 +165,26 @@ def test_diagnose_prints_before_and_after(capsys: Capture) -> None:
     assert "1. The signal grows" in output
     assert "✗ E[x²] from" in output
     assert "✓ E[x²] from" in output
-    assert "after skipinit nothing wrong was found" in output
+    assert "after skipinit: Nothing was seen that keeps it from training" in output
 
 
 def test_diagnose_of_a_healthy_network_and_its_optimizer(capsys: Capture) -> None:
     words = ["diagnose", WIDE, "--data", "digits", "--rate", "0.05", "--apply"]
     assert main(words) == 0
     output = capsys.readouterr().out
-    assert "nothing wrong was found" in output
-    assert "5 steps at rate 0.05 take the loss from" in output
+    assert "Nothing was seen that keeps it from training" in output
+    assert "20 steps at rate 0.05 take the loss from" in output
     assert "nothing to apply: no scheme repairs a finding" in output
     facts = json_of(capsys, *words, "--decay-policy", "all")
-    assert [finding["kind"] for finding in facts["findings"]] == ["decayed_gamma_down"]
+    assert facts["healthy"] is True
+    assert [finding["kind"] for finding in facts["advice"]] == ["decayed_gamma_down"]
     assert facts["treatment"] is None
+
+
+def test_diagnose_fails_if_asked_to(capsys: Capture) -> None:
+    words = ["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50"]
+    assert main(words) == 0
+    assert "theory:" not in capsys.readouterr().out
+    assert main([*words, "--strict", "--why"]) == 1
+    assert "theory: Without normalization" in capsys.readouterr().out
+    assert main(["diagnose", WIDE, "--data", "digits", "--strict"]) == 0
