@@ -23,21 +23,28 @@ from normless.optim import param_groups
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
+# Of a finding's schemes, that lower the loss.
+ENOUGH = 2
 # A trial that lowers the loss by this share needs no other rate.
 WELL = 0.5
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, those that fit."""
+    """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, all that fit."""
     if scheme_of(e.model) is not None:
         return findings
-    wanted = dict.fromkeys(scheme for one in findings for scheme in one.cure.schemes)
     if not steps:
-        fitting = [scheme for scheme in wanted if _fits(e, scheme)]
-        kept = [tuple(scheme for scheme in one.cure.schemes if scheme in fitting) for one in findings]
+        kept = [tuple(scheme for scheme in one.cure.schemes if _fits(e, scheme)) for one in findings]
         return [replace(one, cure=replace(one.cure, schemes=some)) for one, some in zip(findings, kept, strict=True)]
-    tried = {scheme: trial for scheme in wanted if (trial := try_scheme(e, scheme, steps)) is not None}
-    return [replace(one, cure=_ranked(one, tried)) if one.cure.schemes else one for one in findings]
+    trials: dict[str, Trial | None] = {}
+    cured = []
+    for one in findings:
+        for scheme in one.cure.schemes:
+            if sum(trials.get(name) is not None for name in one.cure.schemes) < ENOUGH:
+                trials[scheme] = trials[scheme] if scheme in trials else try_scheme(e, scheme, steps)
+        tried = {scheme: trial for scheme, trial in trials.items() if trial is not None}
+        cured.append(replace(one, cure=_ranked(one, tried)) if one.cure.schemes else one)
+    return cured
 
 
 def _fits(e: Examination, scheme: str) -> bool:

@@ -25,6 +25,7 @@ class Passed:
     Attributes:
         loss: NaN if it could not be computed.
         error: that of the loss, which the targets do not fit.
+        is_broadcast: whether torch warned that the loss compares tensors of different shapes.
         joins: the number of concatenations.
         gradients: the norm of each parameter's gradient, by name; None if none arrived.
     """
@@ -34,6 +35,7 @@ class Passed:
     loss: float
     error: Exception | None = None
     gradients: Mapping[str, float | None] = field(default_factory=dict)
+    is_broadcast: bool = False
     joins: int = 0
 
 
@@ -104,16 +106,19 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss) -> Pas
             logits = compute_logits(model, inputs)
         try:
             # On the CPU, an index out of range is an error and not the end of the process.
-            loss(logits.detach().cpu(), targets.cpu() if isinstance(targets, Tensor) else targets)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                loss(logits.detach().cpu(), targets.cpu() if isinstance(targets, Tensor) else targets)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             return Passed(tape.events, logits, nan, error)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             value = loss(logits, targets)
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
+        is_broadcast = any("target size" in str(one.message) for one in caught)
         gradients = {
             name: None if one.grad is None else float(one.grad.to_dense().double().norm())
             for name, one in model.named_parameters()
         }
-        return Passed(tape.events, logits, float(value.detach()), None, gradients, tape.joins)
+        return Passed(tape.events, logits, float(value.detach()), None, gradients, is_broadcast, tape.joins)
