@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import chain
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
@@ -146,7 +147,7 @@ def copied(model: Model) -> Model:
     memo: dict[int, Any] = {
         id(value): value.detach().clone()
         for module in model.modules()
-        for value in vars(module).values()
+        for value in chain(vars(module).values(), vars(module).get("_buffers", {}).values())
         if isinstance(value, Tensor) and not value.is_leaf
     }
     return deepcopy(model, memo)

@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import normless as nl
 from normless.conversion import scheme_of
@@ -234,3 +234,25 @@ def test_former_names_warn() -> None:
     with pytest.warns(DeprecationWarning, match="moved"):
         from normless.errors import UnsupportedEdit
     assert UnsupportedEdit is nl.UnsupportedEditError
+
+
+class Filtered(nn.Module):
+    """Keeps a buffer that is computed from a parameter, as braindecode's EEGMiner does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths = nn.Parameter(torch.rand(4))
+        self.register_buffer("filters", self.widths * 2)
+        self.norm, self.linear = nn.BatchNorm1d(4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.filters = self.widths * 2
+        x = x * self.filters
+        y: Tensor = x + self.linear(self.norm(x))
+        return y
+
+
+def test_a_network_with_computed_buffers_is_copied() -> None:
+    model, x = Filtered(), torch.randn(3, 4)
+    net = nl.convert(model, "none(keep_scale=False)", x)
+    torch.testing.assert_close(net(x), x * model.widths * 2 + model.linear(x * model.widths * 2))

@@ -46,8 +46,8 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         )
     try:
         with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
-            # What forward caches in attributes is put back.
-            warnings.filterwarnings("ignore", message="The tensor attribute")
+            # What forward caches in attributes is put back; torch asks every buffer for its gradient.
+            warnings.filterwarnings("ignore", message="The tensor attribute|The .grad attribute")
             # Where export fails, torch prints the whole graph so far.
             with preserve_node_meta(), _without_text(), redirect_stderr(StringIO()):
                 try:
