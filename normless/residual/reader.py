@@ -191,7 +191,9 @@ class _Reader:
         """Make operations of a learned tensor and of what makes a node of it, as the norm of a class token."""
         if node in self.fixed and self.fixed[node].parameters:
             parameters = self.fixed.pop(node).parameters
-            source = node.args[0] if node.op == "call_function" else None
+            # A token is its copy for every example.
+            is_copy = operation_name(node) in LAYOUT | {"expand", "repeat"}
+            source = node.args[0] if node.op == "call_function" and not is_copy else None
             if isinstance(source, Node):
                 self._activate(source)
             if source in self.index:
