@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from normless.cli import main
+from normless.edits import EDITS
+from normless.probes import PROBES
+from normless.schemes import SCHEMES
+from normless_papers.artefact import ARTEFACTS
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "howto").glob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,6 +32,9 @@ def test_the_page_works_as_it_reads(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # What a page registers is not for the tests after it.
+    for registry in (SCHEMES, EDITS, PROBES, ARTEFACTS):
+        monkeypatch.setattr(registry, "_own", dict(registry._own))
     names: dict[str, Any] = {"__name__": "howto"}
     files = commands = 0
     for language, text in blocks(page):
