@@ -91,9 +91,8 @@ def _results(bench: DiagnosisBench) -> Iterator[Result]:
 
 
 def _first_cure(diagnosis: Diagnosis) -> str | None:
-    """The first scheme of the first finding."""
-    schemes = diagnosis.findings[0].cure.schemes if diagnosis.findings else ()
-    return schemes[0] if schemes else None
+    """The first scheme of the first finding, if it was tried; a network that carries one is not converted again."""
+    return next(iter(diagnosis.findings[0].cure.losses), None) if diagnosis.findings else None
 
 
 def _is_right(result: Result) -> bool:
