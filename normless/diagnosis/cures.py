@@ -8,7 +8,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from math import isfinite
-from typing import Any
 
 from torch import nn
 from torch.optim import SGD, Optimizer
@@ -16,10 +15,11 @@ from torch.optim import SGD, Optimizer
 from normless.arguments import arguments_of
 from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Finding
+from normless.diagnosis.findings import Cure, Finding
 from normless.diagnosis.trial import MUCH, Trial, stepped
 from normless.errors import NormlessError
 from normless.optim import param_groups
+from normless.residual import residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
@@ -55,7 +55,7 @@ def _fits(e: Examination, scheme: str) -> bool:
     return False
 
 
-def _ranked(one: Finding, tried: dict[str, Trial]) -> Any:
+def _ranked(one: Finding, tried: dict[str, Trial]) -> Cure:
     known = {scheme: tried[scheme] for scheme in one.cure.schemes if scheme in tried}
     best = sorted(known, key=lambda scheme: known[scheme].end)
     losses = {scheme: known[scheme].end for scheme in best}
@@ -76,9 +76,10 @@ def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
     positional, named = arguments_of(e.inputs)
     with suppress(NormlessError):
         network = convert(e.model, scheme, *positional, **named)
+        mapped = None if e.map is None else residual_map(network, *positional, **named)
         trials: list[Trial] = []
         for copied, optimizer in _copies(e, network):
-            trials.append(stepped(e, copied, optimizer, steps))
+            trials.append(stepped(e, copied, optimizer, steps, mapped))
             if trials[-1].progress > WELL:
                 break
         best = min(trials, key=lambda trial: trial.end)

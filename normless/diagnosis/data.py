@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
+from normless.diagnosis.tape import tensors
 
 INPUTS, TARGETS = "inputs", "targets"
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
@@ -18,11 +16,6 @@ LARGE = 10.0
 IGNORED = -100
 # One value for all of this many labels is no chance.
 SEVERAL = 8
-
-
-def tensors(values: Any) -> list[Tensor]:
-    """The tensors of nested values."""
-    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
 
 
 def check_inputs(e: Examination) -> Check:
@@ -38,8 +31,10 @@ def check_inputs(e: Examination) -> Check:
                 "example": int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0,
             }
             return Check(INPUTS, "not finite", (finding("not_finite_inputs", 1.0, (), evidence),), blocks=True)
-    if read and all(len(one) > 1 and bool((one == one[:1]).all()) for one in read if one.dim()):
-        evidence = {"examples": len(read[0]), "smallest": float(read[0].min()), "largest": float(read[0].max())}
+    batched = [one for one in read if one.dim()]
+    if batched and all(len(one) > 1 and bool((one == one[:1]).all()) for one in batched):
+        first = batched[0]
+        evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
         return Check(
             INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True
         )

@@ -16,7 +16,7 @@ from normless.arguments import arguments_of
 from normless.conversion import convert
 from normless.diagnosis.blocks import check_backward, check_branches, check_classes, check_growth
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
-from normless.diagnosis.data import check_inputs, check_targets, tensors
+from normless.diagnosis.data import check_inputs, check_targets
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.diagnosis.layers import (
@@ -30,7 +30,8 @@ from normless.diagnosis.modes import check_examples, check_modes, check_norms, c
 from normless.diagnosis.optimizer import check_optimizer
 from normless.diagnosis.outputs import check_dependence, check_last_activation
 from normless.diagnosis.reach import check_reach
-from normless.diagnosis.trial import check_trial
+from normless.diagnosis.tape import tensors
+from normless.diagnosis.trial import STEPS, check_trial
 from normless.errors import NormlessError
 from normless.probes import Loss, probe, split_batch
 from normless.residual import ResidualMap, Unresolved
@@ -217,6 +218,8 @@ def _checks(e: Examination, steps: int) -> Iterator[Check]:
     yield check_optimizer(e)
     if any(gradient for gradient in e.passed.gradients.values()):
         yield check_trial(e, steps)
+    else:
+        yield Check(STEPS, "not tried: there is no gradient", asked=False)
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,9 @@ class Treatment:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per check: its summary before and after, and whether that is fine, wrong, or was not asked."""
-        pairs = zip(self.before.checks, self.after.checks, strict=True)
+        """A row per check made of both: its summary before and after, and its verdicts."""
+        after = {one.name: one for one in self.after.checks}
+        pairs = [(one, after[one.name]) for one in self.before.checks if one.name in after]
         rows = [(one.name, one.summary, one.verdict, two.summary, two.verdict) for one, two in pairs]
         return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
 

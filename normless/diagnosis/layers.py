@@ -8,10 +8,9 @@ from math import isfinite, nan, sqrt
 import torch
 from torch import Tensor
 
-from normless.diagnosis.data import tensors
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Finding, finding
-from normless.diagnosis.tape import Event
+from normless.diagnosis.tape import Event, tensors
 from normless.probes import compute_logits, preserve_state
 
 SIGNAL, GRADIENT = "signal of the layers", "gradient of the layers"

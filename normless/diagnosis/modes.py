@@ -12,9 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from normless.arguments import arguments_of
-from normless.diagnosis.data import tensors
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.tape import tensors
 from normless.probes import compute_logits, mixes_examples, preserve_state
 
 MODES, NORMS, STATISTICS, EXAMPLES = "modes", "norms", "batch statistics", "examples"

@@ -37,6 +37,11 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def tensors(values: Any) -> list[Tensor]:
+    """The tensors of nested values."""
+    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+
+
 @dataclass
 class Event:
     """A function that a network called.
@@ -109,8 +114,8 @@ class Tape(TorchFunctionMode):
         return result
 
     def _record(self, name: str, args: list[Any], kwargs: dict[str, Any], result: Any, recording: bool) -> None:
-        read = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        y = next((one for one in tree_leaves(result) if isinstance(one, Tensor) and one.is_floating_point()), None)
+        read = tensors((args, kwargs))
+        y = next((one for one in tensors(result) if one.is_floating_point()), None)
         if y is None or not y.numel() or not read:
             return
         parameters = tuple(
@@ -159,8 +164,8 @@ def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
     elif event.name == "softmax" and y.dim() > 2:
         event.peaked = _peaked(y)
     elif event.kind == "attention":
-        event.peaked = _peaked(_attention(*args[:2], *args[3:4], **kwargs))
-    elif event.name == "multi_head_attention_forward":
+        event.peaked = _peaked(_attention(*args, **kwargs))
+    elif event.name == "multi_head_attention_forward" and len(args) >= 7 and args[0].dim() == 3:
         event.peaked = _peaked(_of_heads(args))
     elif event.kind == "norm":
         event.normalized = _normalized(event, args, kwargs)
@@ -174,27 +179,39 @@ def _peaked(weights: Tensor) -> float:
     return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
-def _attention(query: Tensor, key: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Tensor:
-    """The weights (…, queries, keys) of scaled dot-product attention."""
-    scale = kwargs.get("scale") or query.shape[-1] ** -0.5
-    logits = scale * query.double() @ key.double().transpose(-2, -1)
-    mask = kwargs.get("attn_mask", mask)
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -inf) if mask.dtype == torch.bool else logits + mask
-    if kwargs.get("is_causal"):
-        logits = logits.masked_fill(torch.ones_like(logits[0], dtype=torch.bool).triu(1), -inf)
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The weights (…, queries, keys) of scaled dot-product attention, called as torch's function is."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    logits = (scale or query.shape[-1] ** -0.5) * query.double() @ key.double().transpose(-2, -1)
+    if attn_mask is not None:
+        logits = logits.masked_fill(~attn_mask, -inf) if attn_mask.dtype == torch.bool else logits + attn_mask
+    if is_causal:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -inf)
     weights: Tensor = logits.softmax(-1)
     return weights
 
 
 def _of_heads(args: list[Any]) -> Tensor:
     """The weights (N, heads, queries, keys) of torch's own attention with a packed projection; else uniform."""
-    query, key, _, width, heads, weight, bias = args[:7]
+    query, key, _, _, heads, weight, bias = args[:7]
     if weight is None:
         return torch.full((1, 2), 0.5)
     biases = bias.chunk(3) if bias is not None else (None,) * 3
-    parts = (F.linear(one, weight.chunk(3)[at], biases[at]).transpose(0, 1) for at, one in enumerate((query, key)))
-    return _attention(*(one.reshape(*one.shape[:2], heads, width // heads).transpose(1, 2) for one in parts))
+    query, key = (
+        F.linear(one, weight.chunk(3)[at], biases[at]).transpose(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        for at, one in enumerate((query, key))
+    )
+    return _attention(query, key)
 
 
 def _saturated_gates(args: list[Any], y: Tensor) -> float:
@@ -231,9 +248,9 @@ def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | 
 @contextmanager
 def recorded(model: nn.Module, inputs: Any) -> Iterator[Tape]:
     """Record the passes that the body makes through a network on these inputs."""
-    tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
-    examples = next((len(one) for one in tensors if one.dim()), 0)
-    tape = Tape(examples, {one.untyped_storage().data_ptr() for one in tensors})
+    given = tensors(inputs)
+    examples = next((len(one) for one in given if one.dim()), 0)
+    tape = Tape(examples, {one.untyped_storage().data_ptr() for one in given})
 
     def enter(path: str, *_: Any) -> None:
         tape.running.append(path)

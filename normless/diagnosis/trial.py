@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.conversion import scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.divergence import has_diverged
 from normless.probes import Signal, descend, observe, preserve_state
-from normless.residual import residual_map
+from normless.residual import ResidualMap
 
 STEPS = "trial steps"
 # A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
@@ -71,14 +70,14 @@ def check_trial(e: Examination, steps: int) -> Check:
         f"{len(trial.losses) - 1} steps at rate {trial.rate:.3g} take the loss from {trial.losses[0]:.3g} "
         f"to {trial.losses[-1]:.3g}"
     )
-    found = [*_settings(e, trial, steps), *_rates(e, trial, steps)]
+    found = [*_settings(e, trial), *_rates(e, trial, steps)]
     if trial.closed:
         evidence = {"shut": len(trial.closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
         found.append(finding("branch_never_grows", 0.3 + 0.5 * len(trial.closed) / e.depth, trial.closed, evidence))
     return Check(STEPS, summary, tuple(found))
 
 
-def _settings(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+def _settings(e: Examination, trial: Trial) -> Iterator[Finding]:
     """Decay, clipping and rounding, which no other rate repairs."""
     assert e.optimizer is not None
     groups = e.optimizer.param_groups
@@ -147,11 +146,11 @@ def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> 
         if factor > 1 and group.get("weight_decay"):
             # The decay of a step stays as it is.
             group["weight_decay"] = group["weight_decay"] / factor
-    return stepped(e, model, optimizer, steps)
+    return stepped(e, model, optimizer, steps, e.map)
 
 
-def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int) -> Trial:
-    """Train a network in place on the batch of an examination."""
+def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, mapped: ResidualMap | None) -> Trial:
+    """Train a network in place on the batch of an examination; its map is for blocks that stay closed."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
     moved, rounded, losses = nan, 0.0, []
@@ -161,12 +160,9 @@ def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int) 
             losses.append(value)
             if not number and not has_diverged(value):
                 moved, rounded = _first_step(model, before)
-        if has_diverged(losses[-1]) or e.map is None:
+        if has_diverged(losses[-1]) or mapped is None:
             return Trial(rate, tuple(losses), (), moved, rounded)
         signal = Signal()
-        mapped = (
-            e.map if model is e.model or scheme_of(model) is None else residual_map(model, example_inputs=e.inputs)
-        )
         losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=mapped))
     table = signal.table()
     closed = () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])
