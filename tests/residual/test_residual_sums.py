@@ -358,34 +358,6 @@ def test_feature_pyramids_merge_streams() -> None:
     assert block.branch == ("f",)
 
 
-class Parallel(nn.Module):
-    """Convolutions side by side, as re-parameterizable networks train them."""
-
-    def __init__(self, forward: Callable[[Parallel, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.written = forward
-        self.wide, self.point = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
-        self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(4) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.written(self, x)
-
-
-PARALLEL: dict[str, Callable[[Parallel, Tensor], Tensor]] = {
-    "repvgg": lambda net, x: torch.relu(net.norm1(net.wide(x)) + net.norm2(net.point(x)) + net.norm3(x)),
-    "repvgg without identity": lambda net, x: torch.relu(net.norm1(net.wide(x)) + net.norm2(net.point(x))),
-    "mobileone": lambda net, x: torch.relu(net.norm3(x) + net.norm1(net.wide(x))),
-    "repvit": lambda net, x: net.norm3((net.norm1(net.wide(x)) + net.point(x)) + x),
-}
-
-
-@pytest.mark.parametrize("name", PARALLEL)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_parallel_convolutions_are_one_layer(name: str, training: bool) -> None:
-    found = residual_map(Parallel(PARALLEL[name]).train(training), torch.randn(2, 4, 6, 6))
-    assert found.blocks == ()
-
-
 def test_a_branch_without_weights_counts_where_it_pools_or_normalizes() -> None:
     pooling = nn.AvgPool1d(3, stride=1, padding=1)
     for forward in (
@@ -410,30 +382,3 @@ def test_the_example_of_a_projecting_skip_path_with_shared_pre_activation() -> N
     assert block.branch == ("f", "g")
     assert not block.identity_skip
     assert found.norms == {"norm": "stem", "norm2": "last"}
-
-
-class Encoder(nn.Module):
-    """A stem and two blocks in one forward pass; hidden layers go to the output as well, as in a WaveNet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-        self.hidden, self.back, self.out = (
-            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)) for _ in range(3)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        x, total = self.norm(self.first(x)), torch.zeros(())
-        for hidden, back, out in zip(self.hidden, self.back, self.out, strict=True):
-            h = torch.relu(hidden(x))
-            total = total + torch.tanh(out(h))
-            x = x + back(h)
-        return torch.cat([x, total])
-
-
-def test_a_stem_in_the_module_of_the_blocks_is_the_stem() -> None:
-    found = residual_map(nn.Sequential(nn.Linear(3, WIDTH), Encoder()), torch.randn(2, 3))
-    assert [block.branch for block in found.blocks] == [("1.hidden.0", "1.back.0"), ("1.hidden.1", "1.back.1")]
-    assert found.stem == ("0", "1.first")
-    assert found.norms == {"1.norm": "stem"}
-    assert {layer.path for layer in found.trunk_layers} >= {"1.out.0"}
