@@ -136,8 +136,14 @@ class _Recorder(TorchFunctionMode):
 @cache
 def reads(kind: type, name: str, attribute: str) -> bool:
     """Whether a method of a module's class reads an attribute of what has this name, as `self.norm.weight`."""
-    names = ([one.argval for one in get_instructions(code)] for code in _methods(kind))
-    return any((name, attribute) in pairwise(read) for read in names)
+    # Instructions are slow to read, and few of the methods of a large class have both names.
+    codes = [code for code in _methods(kind) if {name, attribute} <= _names(code)]
+    return any((name, attribute) in pairwise(one.argval for one in get_instructions(code)) for code in codes)
+
+
+@cache
+def _names(code: CodeType) -> frozenset[Any]:
+    return frozenset((*code.co_names, *code.co_consts, *code.co_varnames, *code.co_freevars, *code.co_cellvars))
 
 
 def running_place(function: Any) -> Place | None:
