@@ -136,8 +136,9 @@ class _Recorder(TorchFunctionMode):
 @cache
 def reads(kind: type, name: str, attribute: str) -> bool:
     """Whether a method of a module's class reads an attribute of what has this name, as `self.norm.weight`."""
-    names = ([one.argval for one in get_instructions(code)] for code in _methods(kind))
-    return any((name, attribute) in pairwise(read) for read in names)
+    # Instructions are slow to read, and few methods of a large class name the attribute.
+    codes = [code for code in _methods(kind) if attribute in (*code.co_names, *code.co_consts)]
+    return any((name, attribute) in pairwise(one.argval for one in get_instructions(code)) for code in codes)
 
 
 def running_place(function: Any) -> Place | None:
@@ -182,7 +183,8 @@ def _place(kind: type | None, frame: FrameType | None) -> tuple[Place | None, di
     frames: dict[Routine, FrameType] = {}
     while frame is not None:
         routine = _methods(kind or _module_of(frame)).get(frame.f_code)
-        if routine is None and _is_torch(frame.f_globals.get("__name__", "")):
+        module = frame.f_globals.get("__name__", "")
+        if routine is None and (module == __name__ or module.partition(".")[0] == "torch"):
             if steps:
                 break
         else:
@@ -211,10 +213,6 @@ def _module_of(frame: FrameType) -> type:
     owner = next((frame.f_locals.get(name) for name in frame.f_code.co_varnames[:1]), None)
     kind: type = type(owner) if isinstance(owner, nn.Module) else nn.Module
     return getattr(kind, "normless_original", kind)
-
-
-def _is_torch(module: str) -> bool:
-    return module == __name__ or module.partition(".")[0] == "torch"
 
 
 @cache

@@ -87,7 +87,7 @@ class Rows:
     Attributes:
         weight: the name of the parameter that is the weight; None where it is computed, as by standardization.
         bias: the name of the bias, or None.
-        sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float64.
+        sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float32.
         groups: of inputs; each output reads one.
         shifts: the biases, shape (outputs,).
     """
@@ -105,9 +105,11 @@ class Rows:
         Weights are multiplied by `factor`, biases by `shift`; a `share` of the inputs are not zeros around an image.
         """
         read = x.with_channels(self.groups * self.sums.shape[1])
+        # In units of the input, since float32 ends at 1e38.
+        unit = abs(read.power) ** 0.5 or 1.0
         mean, variance = (
-            F.conv1d(values.unsqueeze(2), rows, groups=self.groups).squeeze(2)
-            for values, rows in ((read.mean, self.sums), (read.variance, self.squares))
+            size * F.conv1d((values / size).float().unsqueeze(2), rows, groups=self.groups).squeeze(2).double()
+            for values, rows, size in ((read.mean, self.sums, unit), (read.variance, self.squares, unit**2))
         )
         return Moments.of(factor * share**0.5 * mean + shift * self.shifts, factor**2 * share * variance)
 
@@ -132,9 +134,8 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
     bias = next((one for one in named if one in step.shifts and named[one].numel() == len(rows)), None)
-    taps = (rows, rows.square())
     # A sum over a single tap takes longer than all else here.
-    sums, squares = (one.double() if one.shape[2] == 1 else one.sum(2, keepdim=True).double() for one in taps)
+    sums, squares = (one if one.shape[2] == 1 else one.sum(2, keepdim=True) for one in (rows, rows.square()))
     return Rows(
         weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,

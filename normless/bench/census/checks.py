@@ -199,7 +199,7 @@ def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
     read_by_norms = {layer.input for layer in theirs.layers() if layer.kind == "norm"} - {None}
     first = {block.name: theirs.by_path.get(block.branch_layers[0].path) for block in ours.walk()}
     dropped = {name for name in fresh if (layer := first[name]) is not None and layer.input in read_by_norms}
-    mine, yours = ([_signature(block, free, dropped) for block in one.blocks] for one in (ours, theirs))
+    mine, yours = (_signatures(one.blocks, free, dropped) for one in (ours, theirs))
     if mine == yours:
         return ""
     if len(mine) != len(yours):
@@ -210,11 +210,14 @@ def same_blocks(ours: ResidualMap, theirs: ResidualMap) -> str:
     return f"block {yours[at][0]} has another {what}"
 
 
+def _signatures(blocks: tuple[ResidualBlock, ...], free: set[str], dropped: set[str]) -> list[tuple[Any, ...]]:
+    return [_signature(block, free, dropped) for block in blocks if block.name not in dropped]
+
+
 def _signature(block: ResidualBlock, free: set[str], dropped: set[str]) -> tuple[Any, ...]:
     branches = [tuple(layer.path for layer in branch if layer.kind == "weight") for branch in block.branches]
     is_identity = block.identity_skip or block.name in free
-    inner = [_signature(one, free, dropped) for one in block.inner if one.name not in dropped]
-    return (block.name, branches, block.skip, is_identity, inner)
+    return (block.name, branches, block.skip, is_identity, _signatures(block.inner, free, dropped))
 
 
 def in_use(model: nn.Module) -> nn.Module:
