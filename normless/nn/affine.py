@@ -11,6 +11,8 @@ same gradients. Zero padding is applied after b₁ is added.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -81,6 +83,10 @@ class ScalarAffine(TakesParts):
             x = self.before(x)
         return x if self.input_bias is None else x + self.input_bias.to(x.dtype)
 
+    def forward(self, x: Tensor) -> Tensor:
+        run: Callable[..., Tensor] = self._conv_forward if isinstance(self, _ConvNd) else F.linear
+        return run(self.prepared(x), *self.folded())
+
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
         weight: Tensor = self.weight
@@ -103,32 +109,20 @@ class ScalarAffine(TakesParts):
         return ", ".join([super().extra_repr(), *parts])
 
 
-class _ScalarConv(ScalarAffine):
-    """The forward pass of every scalar convolution."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert isinstance(self, _ConvNd)
-        y: Tensor = self._conv_forward(self.prepared(x), *self.folded())
-        return y
-
-
-class ScalarConv1d(_ScalarConv, nn.Conv1d):
+class ScalarConv1d(ScalarAffine, nn.Conv1d):
     """`nn.Conv1d` with scalar parts. Shapes: (B, in, T) to (B, out, T')."""
 
 
-class ScalarConv2d(_ScalarConv, nn.Conv2d):
+class ScalarConv2d(ScalarAffine, nn.Conv2d):
     """`nn.Conv2d` with scalar parts. Shapes: (B, in, H, W) to (B, out, H', W')."""
 
 
-class ScalarConv3d(_ScalarConv, nn.Conv3d):
+class ScalarConv3d(ScalarAffine, nn.Conv3d):
     """`nn.Conv3d` with scalar parts. Shapes: (B, in, D, H, W) to (B, out, D', H', W')."""
 
 
 class ScalarLinear(ScalarAffine, nn.Linear):
     """`nn.Linear` with scalar parts. Shapes: (…, in) to (…, out)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.prepared(x), *self.folded())
 
 
 class ScalarTransposedLinear(ScalarAffine):
@@ -146,7 +140,7 @@ class ScalarOutside(ScalarAffine):
     """Scalar parts around a layer whose weight is no plain parameter of it: α · layer(x + b₁) + b₂."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        y: Tensor = super().forward(self.prepared(x), *args, **kwargs)
+        y: Tensor = super(ScalarAffine, self).forward(self.prepared(x), *args, **kwargs)
         for factor in (self.multiplier, self.layer_scale):
             y = y if factor is None else y * per_channel(factor, y)
         return y if self.output_bias is None else y + self.output_bias
@@ -155,14 +149,10 @@ class ScalarOutside(ScalarAffine):
         return _restored_outside, (type(self).__bases__[-1],), self.__dict__.copy()
 
 
-_OUTSIDE: dict[type[nn.Module], type[ScalarAffine]] = {}
-
-
+@cache
 def _outside(kind: type[nn.Module]) -> type[ScalarAffine]:
     """The class of a layer with scalar parts around it."""
-    if kind not in _OUTSIDE:
-        _OUTSIDE[kind] = type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
-    return _OUTSIDE[kind]
+    return type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
 
 
 def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
