@@ -150,12 +150,12 @@ class ScalarOutside(ScalarAffine):
 
 
 @cache
-def _outside(kind: type[nn.Module]) -> type[ScalarAffine]:
+def _outside(kind: Any) -> type[ScalarAffine]:
     """The class of a layer with scalar parts around it."""
     return type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
 
 
-def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
+def _restored_outside(kind: Any) -> ScalarAffine:
     made = _outside(kind)
     return made.__new__(made)
 
@@ -242,7 +242,7 @@ def with_scalars(layer: nn.Module) -> ScalarAffine:
     """
     if takes_scalars(layer) or not isinstance(layer, (_ConvNd, nn.Linear, nn.Bilinear)):
         return scalar_affine(layer)
-    return of_class(layer, _outside(type(layer)))
+    return of_class(layer, _outside(cast(Any, type(layer))))
 
 
 def with_input_bias(layer: nn.Module) -> TakesParts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
@@ -300,13 +300,20 @@ class ResidualMap:
     def to_dict(self) -> dict[str, Any]:
         """The map as plain data, ready for JSON; blocks inside a branch are the `inner` of the block around them."""
 
-        names = "name branch skip identity_skip norms activations activation_after_sum m gates".split()
-
         def plain(block: ResidualBlock) -> dict[str, Any]:
-            values = {name: getattr(block, name) for name in names}
-            values["branches"] = [list(_paths(branch, "weight")) for branch in block.branches]
-            values["inner"] = [plain(inner) for inner in block.inner]
-            return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
+            return {
+                "name": block.name,
+                "branch": list(block.branch),
+                "skip": list(block.skip),
+                "identity_skip": block.identity_skip,
+                "norms": list(block.norms),
+                "activations": list(block.activations),
+                "activation_after_sum": block.activation_after_sum,
+                "m": block.m,
+                "branches": [list(_paths(branch, "weight")) for branch in block.branches],
+                "gates": list(block.gates),
+                "inner": [plain(inner) for inner in block.inner],
+            }
 
         return {
             "depth": self.depth,
@@ -314,7 +321,7 @@ class ResidualMap:
             "blocks": [plain(block) for block in self.blocks],
             "norms": dict(self.norms),
             "classifier": self.classifier,
-            "unresolved": list(map(asdict, self.unresolved)),
+            "unresolved": [{"path": item.path, "reason": item.reason} for item in self.unresolved],
         }
 
     def __str__(self) -> str:
