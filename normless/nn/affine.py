@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
+from operator import mul
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -89,20 +90,19 @@ class ScalarAffine(TakesParts):
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
-        weight: Tensor = self.weight
-        bias = cast(Tensor | None, self.bias)
-        for factor in (self.multiplier, self.layer_scale):
-            if factor is not None:
-                weight = weight * self.per_output(factor)
-                bias = None if bias is None else bias * factor
+        # One factor per output at most, so they meet before they touch the weight.
+        parts = [part for part in (self.multiplier, self.layer_scale) if part is not None]
+        factor = reduce(mul, parts) if parts else None
+        weight, bias = self.scaled(factor), cast(Tensor | None, self.bias)
+        bias = bias if bias is None or factor is None else bias * factor
         if self.output_bias is not None:
             shift = self.output_bias.expand(outputs_of(self, weight))
             bias = shift if bias is None else bias + shift
         return weight, bias
 
-    def per_output(self, factor: Tensor) -> Tensor:
-        """A factor, of one element or one per output channel, shaped to multiply the weight."""
-        return factor.reshape(-1, *[1] * (self.weight.dim() - 1))
+    def scaled(self, factor: Tensor | None) -> Tensor:
+        """The weight times a factor, of one element or one per output channel."""
+        return self.weight if factor is None else self.weight * factor.reshape(-1, *[1] * (self.weight.dim() - 1))
 
     def extra_repr(self) -> str:
         parts = [name for name in self.PARTS if getattr(self, name) is not None]
@@ -128,8 +128,8 @@ class ScalarLinear(ScalarAffine, nn.Linear):
 class ScalarTransposedLinear(ScalarAffine):
     """The `Conv1D` of transformers' GPT-2, a linear layer whose weight is (in, out). Shapes: (…, in) to (…, out)."""
 
-    def per_output(self, factor: Tensor) -> Tensor:
-        return factor
+    def scaled(self, factor: Tensor | None) -> Tensor:
+        return self.weight if factor is None else self.weight * factor
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.folded()
