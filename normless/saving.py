@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from normless.arguments import arguments_of
 from normless.conversion import convert, scheme_of
 from normless.errors import RecipeError
-from normless.models.spec import TRANSFORMERS, ZOOS, Inputs, Shape, build_model, build_with_inputs, is_path
+from normless.models.spec import TRANSFORMERS, ZOOS, Inputs, build_model, build_with_inputs, is_path
 from normless.schemes import parse_scheme
 from normless.spec import absolute
 
@@ -131,18 +131,6 @@ def load_with_inputs(
     for name, training in recipe.training.items():
         net.get_submodule(name).train(training)
     return net, inputs
-
-
-def model_with_inputs(
-    spec: str, *, classes: int | None = None, image_shape: Shape | None = None
-) -> tuple[nn.Module, Inputs | None]:
-    """What `build_with_inputs` builds, or where the text is a folder that `save` wrote, the network saved there."""
-    if not (Path(spec) / RECIPE_FILE).is_file():
-        return build_with_inputs(spec, classes=classes, image_shape=image_shape)
-    if classes is not None:
-        raise ValueError(f"The network saved in {spec} has its classes already; leave the number of classes out.")
-    images = None if image_shape is None else torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
-    return load_with_inputs(spec, example_inputs=images)
 
 
 def _scheme_text(net: nn.Module) -> str:

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import normless as nl
+from normless.cli.network import model_with_inputs
 from normless.conversion import scheme_of
 from normless.edits import HeadDropout, RemoveNorms, ZeroClassifier
 from normless.models.spec import build_model, build_with_inputs, fitted_spec
-from normless.saving import described, example_of, model_with_inputs
+from normless.saving import described, example_of
 from normless.schemes import Scheme
 
 CIFAR = "normless:resnet_cifar(depth=8)"

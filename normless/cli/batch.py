@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, heading, image_shape, shapes
+from normless.cli.network import add_network_arguments, heading, image_shape, model_with_inputs, shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -68,7 +68,6 @@ def subject_of(namespace: Namespace) -> Subject:
     from normless.arguments import arguments_of
     from normless.conversion import convert, scheme_of
     from normless.residual import residual_map
-    from normless.saving import model_with_inputs
 
     torch.manual_seed(namespace.seed)
     if namespace.data is None:

@@ -8,7 +8,15 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, as_text, heading, image_shape, shapes, table
+from normless.cli.network import (
+    add_network_arguments,
+    as_text,
+    heading,
+    image_shape,
+    model_with_inputs,
+    shapes,
+    table,
+)
 from normless.process import add_json_flag, answer, only_json
 
 # How many different changes of one edit are printed.
@@ -34,7 +42,7 @@ def run(namespace: Namespace) -> int:
     from normless.conversion import convert, plan
     from normless.models import fitted_spec
     from normless.residual import residual_map
-    from normless.saving import model_with_inputs, save
+    from normless.saving import save
     from normless.schemes import parse_scheme
 
     scheme = parse_scheme(namespace.scheme)

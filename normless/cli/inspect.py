@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, as_text, heading, image_shape, shapes, table, terminal_width
+from normless.cli.network import (
+    add_network_arguments,
+    as_text,
+    heading,
+    image_shape,
+    model_with_inputs,
+    shapes,
+    table,
+    terminal_width,
+)
 from normless.process import add_json_flag, answer, only_json
 
 if TYPE_CHECKING:
@@ -47,7 +56,6 @@ def run(namespace: Namespace) -> int:
 
     from normless.cli.inspection import inspect_network
     from normless.conversion import scheme_of
-    from normless.saving import model_with_inputs
     from normless.schemes import SCHEMES
 
     with only_json(namespace):

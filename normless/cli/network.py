@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from torch import nn
+
+    from normless.models.spec import Inputs, Shape
 
 # The colours of the outcomes of runs on a terminal.
 OUTCOME_COLOURS = {
@@ -44,6 +48,23 @@ def add_network_arguments(parser: ArgumentParser) -> None:
         help="shape of its images; if left out, what timm states, 3 224 224 for torchvision and 3 32 32 for others",
     )
     parser.add_argument("--classes", type=int, default=None, help="number of classes; the model's own if left out")
+
+
+def model_with_inputs(
+    spec: str, *, classes: int | None = None, image_shape: Shape | None = None
+) -> tuple[nn.Module, Inputs | None]:
+    """What `build_with_inputs` builds, or the network saved in the folder that the text names."""
+    import torch
+
+    from normless.models.spec import build_with_inputs
+    from normless.saving import RECIPE_FILE, load_with_inputs
+
+    if not (Path(spec) / RECIPE_FILE).is_file():
+        return build_with_inputs(spec, classes=classes, image_shape=image_shape)
+    if classes is not None:
+        raise ValueError(f"The network saved in {spec} has its classes already; leave the number of classes out.")
+    images = None if image_shape is None else torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
+    return load_with_inputs(spec, example_inputs=images)
 
 
 def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:

@@ -89,39 +89,38 @@ class Lifted:
         return self.moved[key]
 
     def _lift_function(self, layer: Layer) -> None:
-        path, function, events, event = self._calls_of(layer)
-        if any(one is Tensor for one in (*event.args[1:], *event.kwargs.values())):
+        events, term = self._calls_of(layer)
+        path, function = layer.path.partition(":")[0], next(iter(events.values())).name
+        if any(one is Tensor for event in events.values() for one in (*event.args[1:], *event.kwargs.values())):
             raise LiftError(f"{function} takes more than one tensor there")
         rewriter = self._rewriter(path)
-        ((place, turns),) = _by_place(events, [event]).items()
-        functions = [Function(events[turn].function, events[turn].args[1:], events[turn].kwargs) for turn in turns]
+        functions = [Function(event.function, event.args[1:], event.kwargs) for event in events.values()]
         names = [rewriter.add_child(function, one) for one in functions]
-        rewriter.replace({place: (names, partial(_first_argument, event))})
-        for turn, name in zip(turns, names, strict=True):
+        rewriter.replace({term.place: (names, partial(_operand, term))})
+        for turn, name in zip(events, names, strict=True):
             numbered = f"{path}:{function}_{turn}" if turn else f"{path}:{function}"
             self.moved[numbered, layer.call] = _join(path, name)
 
     def drop(self, layer: Layer) -> None:
         """Take a function or a formula out of forward code, and the parameters it alone reads out of the module."""
-        if layer.terms:
-            rewriter = self._rewriter(layer.path.partition(":")[0])
-            # Norms of one place are removed together.
-            terms = [term for term in layer.terms if term.place not in rewriter.replacements]
-            rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
-        else:
-            path, _, events, event = self._calls_of(layer)
-            ((place, turns),) = _by_place(events, [event]).items()
-            if len(turns) > 1:
+        terms = layer.terms
+        if not terms:
+            events, term = self._calls_of(layer)
+            if len(events) > 1:
                 raise LiftError("it runs in a loop, several times in one forward pass")
-            self._rewriter(path).replace({place: ([], partial(_first_argument, event))})
+            terms = (term,)
+        rewriter = self._rewriter(layer.path.partition(":")[0])
+        # Norms of one place are removed together.
+        terms = tuple(term for term in terms if term.place not in rewriter.replacements)
+        rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
         self.moved[layer.path, layer.call] = ""
         others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
         for parameter in set(layer.parameters) - others:
             owner, _, last = parameter.rpartition(".")
             delattr(self.model.get_submodule(owner), last)
 
-    def _calls_of(self, layer: Layer) -> tuple[str, str, list[Event], Event]:
-        """Where a layer that is a function is called: module path, function, all calls of it there, this call."""
+    def _calls_of(self, layer: Layer) -> tuple[dict[int, Event], Term]:
+        """The calls at the place where a layer that is a function is called, by number, and what goes on without."""
         path, _, name = layer.path.partition(":")
         stem, _, number = name.rpartition("_")
         # The third call of relu is `relu_2`.
@@ -130,7 +129,8 @@ class Lifted:
         if index >= len(events):
             where = f"in the forward code of {path or 'the network'}"
             raise LiftError(f"no call of {function}, and no formula that does nothing else, was found {where}")
-        return path, function, events, events[index]
+        ((place, turns),) = _by_place(events, events[index : index + 1]).items()
+        return {turn: events[turn] for turn in turns}, Term(place, 0)
 
     def _separated(self, path: str) -> list[str]:
         """Give every run of a module a copy, and return their paths; only where it holds nothing that they share."""
@@ -221,15 +221,6 @@ def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
     return terms, []
 
 
-def _first_argument(event: Event, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """The tensor that a function or a tensor's method is applied to."""
-    if not isinstance(node, ast.Call):
-        raise LiftError(f"`{ast.unparse(node)}` is no call")
-    node.keywords.sort(key=lambda keyword: keyword.arg != "input")
-    assert event.place is not None
-    return _operand(Term(event.place, 0), node)
-
-
 def _factor(rewriter: Rewriter, term: Term) -> list[str]:
     """A new child that multiplies by a term's factor; none where that is 1."""
     function = Function(torch.mul, (term.factor,))
@@ -240,6 +231,9 @@ def _operand(term: Term, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
     """What goes on of an operator, of a tensor's method or of a function, in the place of its result."""
     if isinstance(node, ast.BinOp):
         return [(node.left, node.right)[term.operand]], []
+    if not isinstance(node, ast.Call):
+        raise LiftError(f"`{ast.unparse(node)}` is no call")
+    node.keywords.sort(key=lambda keyword: keyword.arg != "input")
     own = [node.func.value] if term.place.is_method and isinstance(node.func, ast.Attribute) else []
     return [[*own, *node.args, *(keyword.value for keyword in node.keywords)][term.operand]], []
 

@@ -8,8 +8,10 @@ import linecache
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cache, partial, update_wrapper
+from dataclasses import dataclass
+from functools import cache, update_wrapper
 from hashlib import sha256
+from itertools import chain
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -96,13 +98,28 @@ class Rewriter:
         for place in replacements:
             self._function(place)
         self.replacements |= replacements
-        numbered = enumerate(self.replacements.items())
-        wanted = [(place, (number, place.position, *new)) for number, (place, new) in numbered]
-        sources = []
-        for key, one in self.functions.items():
-            own = [new for place, new in wanted if key == (place.caller or place.routine)]
-            sources.append((one.name, _source(one, own, len(wanted)), one.origin))
+        sources = ((one.name, self._source(key, one), one.origin) for key, one in self.functions.items())
         self.module.__class__ = _rewritten_class(self.original, tuple(sources))
+
+    def _source(self, key: Place | Routine, function: _Function) -> str:
+        """The new source of a function."""
+        definition = _definition(function.function)
+        targets: dict[ast.AST, tuple[str, Arguments]] = {}
+        for number, (place, (names, arguments)) in enumerate(self.replacements.items()):
+            if key == (place.caller or place.routine):
+                children = [f"{function.module}.{name}" for name in names]
+                turn_of_several = f"normless_turn({TURNS}, {number}, ({', '.join(children)}))"
+                child = turn_of_several if len(children) > 1 else "".join(children)
+                targets[_at(definition, place.position)] = (child, arguments)
+        changed = _Transformer(targets).visit(definition)
+        if function.caller:
+            changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
+            changed.args.kw_defaults += [None, None]
+        elif any(isinstance(one, ast.Name) and one.id == TURNS for one in ast.walk(changed)):
+            has_docstring = ast.get_docstring(changed) is not None
+            turns = ast.parse(f"{TURNS} = [0] * {len(self.replacements)}")
+            changed.body[has_docstring:has_docstring] = turns.body
+        return ast.unparse(ast.fix_missing_locations(changed))
 
     def _function(self, place: Place) -> _Function:
         """The function in which a place is; a call of one that is no method is replaced by that of a copy."""
@@ -158,22 +175,18 @@ def _code(value: Any) -> Any:
 
 def _call_of_copy(name: str, module: str, receiver: list[ast.expr], given: int | None) -> tuple[list[str], Arguments]:
     """The replacement of a call that runs a copied function, which is called, or the argument of this number."""
-    if given is None:
-        return [name], partial(_passed_on, module, receiver)
 
     def replaced(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
         bound = "".join(f"{ast.unparse(one)}, " for one in receiver)
         text = f"lambda *args, **kwargs: {module}.{name}({bound}*args, **kwargs, {MODULE}={module}, {TURNS}={TURNS})"
-        node.args[given] = ast.parse(text, mode="eval").body
+        copy = ast.parse(text, mode="eval").body
+        if given is None:
+            node.func = copy
+        else:
+            node.args[given] = copy
         return [node], []
 
     return [], replaced
-
-
-def _passed_on(module: str, receiver: list[ast.expr], node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """The arguments of a copied function: those it had, and what it needs to call the module's children."""
-    extra = [ast.keyword(MODULE, ast.Name(module, ast.Load())), ast.keyword(TURNS, ast.Name(TURNS, ast.Load()))]
-    return [*receiver, *node.args], [*node.keywords, *extra]
 
 
 def _is_importable(function: Any) -> bool:
@@ -184,31 +197,11 @@ def _is_importable(function: Any) -> bool:
         return False
 
 
-def _source(function: _Function, wanted: list[tuple[int, Position, list[str], Arguments]], count: int) -> str:
-    """The new source of a function."""
-    definition = _definition(function.function)
-    changed = _Transformer(wanted, definition, function.module).visit(definition)
-    if function.caller:
-        changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
-        changed.args.kw_defaults += [None, None]
-    elif any(isinstance(one, ast.Name) and one.id == TURNS for one in ast.walk(changed)):
-        has_docstring = ast.get_docstring(changed) is not None
-        changed.body[has_docstring:has_docstring] = ast.parse(f"{TURNS} = [0] * {count}").body
-    return ast.unparse(ast.fix_missing_locations(changed))
-
-
+@dataclass
 class _Transformer(ast.NodeTransformer):
-    """Replaces the expressions at some positions of a function by calls of children."""
+    """Replaces some expressions of a function by calls of children."""
 
-    def __init__(
-        self, wanted: list[tuple[int, Position, list[str], Arguments]], definition: ast.FunctionDef, module: str
-    ) -> None:
-        self.targets: dict[ast.AST, tuple[str, Arguments]] = {}
-        for number, position, names, arguments in wanted:
-            children = [f"{module}.{name}" for name in names]
-            turn_of_several = f"normless_turn({TURNS}, {number}, ({', '.join(children)}))"
-            child = turn_of_several if len(children) > 1 else "".join(children)
-            self.targets[_at(definition, position)] = (child, arguments)
+    targets: dict[ast.AST, tuple[str, Arguments]]
 
     def visit(self, node: ast.AST) -> Any:
         visited = super().visit(node)
@@ -228,18 +221,14 @@ def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
 
     At the targets of an assignment it is the value, which runs as they are unpacked if it is an iterator.
     """
-    nodes = [node for node in ast.walk(definition) if isinstance(node, (ast.BinOp, ast.AugAssign, ast.Call))]
-    for node in nodes:
-        if not isinstance(node, ast.Call) and _position(node) == position:
-            return node
-    end = (position[1], position[3])
-    for node in nodes:
-        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == end:
-            return node
-    for assignment in ast.walk(definition):
-        if isinstance(assignment, ast.Assign) and _position(assignment.targets[0]) == position:
-            return assignment.value
-    raise LiftError(f"line {position[0]} of its source does not hold what ran there")
+    nodes = list(ast.walk(definition))
+    operators = (one for one in nodes if isinstance(one, ast.BinOp | ast.AugAssign) and _position(one) == position)
+    calls = (one for one in nodes if isinstance(one, ast.Call) and _position(one)[1::2] == position[1::2])
+    values = (one.value for one in nodes if isinstance(one, ast.Assign) and _position(one.targets[0]) == position)
+    node = next(chain(operators, calls, values), None)
+    if node is None:
+        raise LiftError(f"line {position[0]} of its source does not hold what ran there")
+    return node
 
 
 def _position(node: Any) -> Position:

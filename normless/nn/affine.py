@@ -11,6 +11,9 @@ same gradients. Zero padding is applied after b₁ is added.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache, reduce
+from operator import mul
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -81,61 +84,52 @@ class ScalarAffine(TakesParts):
             x = self.before(x)
         return x if self.input_bias is None else x + self.input_bias.to(x.dtype)
 
+    def forward(self, x: Tensor) -> Tensor:
+        run: Callable[..., Tensor] = self._conv_forward if isinstance(self, _ConvNd) else F.linear
+        return run(self.prepared(x), *self.folded())
+
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
-        weight: Tensor = self.weight
-        bias = cast(Tensor | None, self.bias)
-        for factor in (self.multiplier, self.layer_scale):
-            if factor is not None:
-                weight = weight * self.per_output(factor)
-                bias = None if bias is None else bias * factor
+        # One factor per output at most, so they meet before they touch the weight.
+        parts = [part for part in (self.multiplier, self.layer_scale) if part is not None]
+        factor = reduce(mul, parts) if parts else None
+        weight, bias = self.scaled(factor), cast(Tensor | None, self.bias)
+        bias = bias if bias is None or factor is None else bias * factor
         if self.output_bias is not None:
             shift = self.output_bias.expand(outputs_of(self, weight))
             bias = shift if bias is None else bias + shift
         return weight, bias
 
-    def per_output(self, factor: Tensor) -> Tensor:
-        """A factor, of one element or one per output channel, shaped to multiply the weight."""
-        return factor.reshape(-1, *[1] * (self.weight.dim() - 1))
+    def scaled(self, factor: Tensor | None) -> Tensor:
+        """The weight times a factor, of one element or one per output channel."""
+        return self.weight if factor is None else self.weight * factor.reshape(-1, *[1] * (self.weight.dim() - 1))
 
     def extra_repr(self) -> str:
         parts = [name for name in self.PARTS if getattr(self, name) is not None]
         return ", ".join([super().extra_repr(), *parts])
 
 
-class _ScalarConv(ScalarAffine):
-    """The forward pass of every scalar convolution."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert isinstance(self, _ConvNd)
-        y: Tensor = self._conv_forward(self.prepared(x), *self.folded())
-        return y
-
-
-class ScalarConv1d(_ScalarConv, nn.Conv1d):
+class ScalarConv1d(ScalarAffine, nn.Conv1d):
     """`nn.Conv1d` with scalar parts. Shapes: (B, in, T) to (B, out, T')."""
 
 
-class ScalarConv2d(_ScalarConv, nn.Conv2d):
+class ScalarConv2d(ScalarAffine, nn.Conv2d):
     """`nn.Conv2d` with scalar parts. Shapes: (B, in, H, W) to (B, out, H', W')."""
 
 
-class ScalarConv3d(_ScalarConv, nn.Conv3d):
+class ScalarConv3d(ScalarAffine, nn.Conv3d):
     """`nn.Conv3d` with scalar parts. Shapes: (B, in, D, H, W) to (B, out, D', H', W')."""
 
 
 class ScalarLinear(ScalarAffine, nn.Linear):
     """`nn.Linear` with scalar parts. Shapes: (…, in) to (…, out)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.prepared(x), *self.folded())
-
 
 class ScalarTransposedLinear(ScalarAffine):
     """The `Conv1D` of transformers' GPT-2, a linear layer whose weight is (in, out). Shapes: (…, in) to (…, out)."""
 
-    def per_output(self, factor: Tensor) -> Tensor:
-        return factor
+    def scaled(self, factor: Tensor | None) -> Tensor:
+        return self.weight if factor is None else self.weight * factor
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.folded()
@@ -146,7 +140,7 @@ class ScalarOutside(ScalarAffine):
     """Scalar parts around a layer whose weight is no plain parameter of it: α · layer(x + b₁) + b₂."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        y: Tensor = super().forward(self.prepared(x), *args, **kwargs)
+        y: Tensor = super(ScalarAffine, self).forward(self.prepared(x), *args, **kwargs)
         for factor in (self.multiplier, self.layer_scale):
             y = y if factor is None else y * per_channel(factor, y)
         return y if self.output_bias is None else y + self.output_bias
@@ -155,17 +149,13 @@ class ScalarOutside(ScalarAffine):
         return _restored_outside, (type(self).__bases__[-1],), self.__dict__.copy()
 
 
-_OUTSIDE: dict[type[nn.Module], type[ScalarAffine]] = {}
-
-
-def _outside(kind: type[nn.Module]) -> type[ScalarAffine]:
+@cache
+def _outside(kind: Any) -> type[ScalarAffine]:
     """The class of a layer with scalar parts around it."""
-    if kind not in _OUTSIDE:
-        _OUTSIDE[kind] = type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
-    return _OUTSIDE[kind]
+    return type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
 
 
-def _restored_outside(kind: type[nn.Module]) -> ScalarAffine:
+def _restored_outside(kind: Any) -> ScalarAffine:
     made = _outside(kind)
     return made.__new__(made)
 
@@ -252,7 +242,7 @@ def with_scalars(layer: nn.Module) -> ScalarAffine:
     """
     if takes_scalars(layer) or not isinstance(layer, (_ConvNd, nn.Linear, nn.Bilinear)):
         return scalar_affine(layer)
-    return of_class(layer, _outside(type(layer)))
+    return of_class(layer, _outside(cast(Any, type(layer))))
 
 
 def with_input_bias(layer: nn.Module) -> TakesParts:

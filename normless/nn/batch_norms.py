@@ -61,7 +61,30 @@ class GhostBatchNorm3d(_GhostBatchNorm, nn.BatchNorm3d):
     """Ghost batch normalization of (B, C, D, H, W); see its base class."""
 
 
-class _AlternatingBatchNorm(_BatchNorm):
+class _OwnStatistics(_BatchNorm):
+    """Batch normalization by the statistics that a subclass chooses, in float32 at least, as in torch's layer.
+
+    `use_mean` and `use_variance` say whether the mean is subtracted, and whether the deviation is divided by.
+    """
+
+    use_mean = use_variance = True
+
+    def _statistics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance per channel, shape (C,), for the input x, of which y has a wider dtype."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean, variance = self._statistics(x, y)
+        scale = (variance + self.eps).rsqrt() if self.use_variance else torch.ones_like(variance)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -mean * scale if self.use_mean else torch.zeros_like(mean)
+        shift = shift if self.bias is None else shift + self.bias
+        return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
+
+
+class _AlternatingBatchNorm(_OwnStatistics):
     """Batch normalization by the statistics of every other batch (Bjorck et al., section 3.4 and appendix J).
 
     On the 1st, 3rd, … training batch it is batch normalization, gradients through the statistics included, and stores
@@ -82,11 +105,10 @@ class _AlternatingBatchNorm(_BatchNorm):
         self.register_buffer("reuse_next", torch.tensor(False, device=factory.get("device")))
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        return super().forward(x) if self.training else _BatchNorm.forward(self, x)
+
+    def _statistics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         # Both cases without a branch on data, so that the layer can be exported and needs no device sync.
-        y = x.to(torch.promote_types(x.dtype, torch.float32))
         fresh_mean, fresh_variance = batch_statistics(y)
         reuse = self.reuse_next.clone()
         mean = torch.where(reuse, self.latest_mean, fresh_mean)
@@ -98,11 +120,7 @@ class _AlternatingBatchNorm(_BatchNorm):
             # The running variance is unbiased, as in torch's layer.
             count = x.numel() // x.shape[1]
             move_running_statistics(self, mean, variance * (count / max(count - 1, 1)), moved=~reuse)
-        scale = (variance + self.eps).rsqrt()
-        shift = -mean * scale
-        if self.affine:
-            scale, shift = scale * self.weight, shift * self.weight + self.bias
-        return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
+        return mean, variance
 
 
 class AlternatingBatchNorm1d(_AlternatingBatchNorm, nn.BatchNorm1d):
@@ -117,7 +135,7 @@ class AlternatingBatchNorm3d(_AlternatingBatchNorm, nn.BatchNorm3d):
     """Alternating batch normalization of (B, C, D, H, W); see its base class."""
 
 
-class _PartialBatchNorm(_BatchNorm):
+class _PartialBatchNorm(_OwnStatistics):
     """Batch normalization with only some of μ, σ², γ and β (Bjorck et al., equation 1 and appendix H).
 
     Per channel, over the batch and all positions,
@@ -148,34 +166,14 @@ class _PartialBatchNorm(_BatchNorm):
         if not beta:
             self.register_parameter("bias", None)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalize by the parts in use; in float32 at least, as torch's layer does."""
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        y = x.to(torch.promote_types(x.dtype, torch.float32))
-        if self.use_mean or self.use_variance:
-            mean, variance = self._statistics(y)
-            if self.use_mean:
-                y = y - per_channel(mean, y)
-            if self.use_variance:
-                y = y * per_channel((variance + self.eps).rsqrt(), y)
-        if self.weight is not None:
-            y = y * per_channel(self.weight, y)
-        if self.bias is not None:
-            y = y + per_channel(self.bias, y)
-        return y.to(x.dtype)
-
-    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and biased variance per channel, shape (C,): of the batch in training, else the running ones."""
-        if not self.training and self.running_mean is not None and self.running_var is not None:
-            return self.running_mean, self.running_var
-        if self.training and self.running_mean is not None:
-            # Torch's own kernel moves the running statistics, bit for bit as it does there; its output is not used.
+    def _statistics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.running_mean is not None and self.running_var is not None:
+            if not self.training:
+                return self.running_mean, self.running_var
             with torch.no_grad():
-                assert self.num_batches_tracked is not None
-                self.num_batches_tracked.add_(1)
-                momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-                F.batch_norm(x, self.running_mean, self.running_var, None, None, True, momentum, self.eps)
-        return batch_statistics(x)
+                # It moves the running statistics; its output is not used.
+                _BatchNorm.forward(self, x)
+        return batch_statistics(y)
 
     def extra_repr(self) -> str:
         parts = (("μ", self.use_mean), ("σ²", self.use_variance), ("γ", self.weight), ("β", self.bias))

@@ -52,15 +52,10 @@ class ScaledStd(ScalarAffine):
         self.scale = 1.0
         self.gain = nn.Parameter(self.weight.new_ones(self.weight.shape[0]))
 
-    def folded(self) -> tuple[Tensor, Tensor | None]:
-        """The weight α·Ŵ, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
-        # The base class multiplies W itself, which standardization would undo; its bias is the one wanted.
-        _, bias = super().folded()
-        # All factors have one value per output channel, so they meet before they touch the weight.
-        factor = self.scale * (self.weight.new_ones(len(self.weight)) if self.gain is None else self.gain)
-        for part in (self.multiplier, self.layer_scale):
-            factor = factor if part is None else factor * part
-        return standardized(self.weight, factor), bias
+    def scaled(self, factor: Tensor | None) -> Tensor:
+        """The standardized weight times a factor, of one element or one per output channel."""
+        own = self.scale * (self.weight.new_ones(len(self.weight)) if self.gain is None else self.gain)
+        return standardized(self.weight, own if factor is None else own * factor)
 
     def extra_repr(self) -> str:
         return super().extra_repr() if self.scale == 1.0 else f"{super().extra_repr()}, scale={self.scale:.4g}"

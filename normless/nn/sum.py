@@ -49,9 +49,7 @@ class ResidualSum(nn.Module):
             branch = self.norm_branch(branch)
         if self.multiplier is not None:
             branch = branch * per_channel(self.multiplier, branch)
-        if self.skip_factor == self.branch_factor == 1.0:
-            total = skip + branch
-        elif self.skip_factor == 1.0:
+        if self.skip_factor == 1.0:
             total = torch.add(skip, branch, alpha=self.branch_factor)
         else:
             scaled = branch if self.branch_factor == 1.0 else branch * self.branch_factor

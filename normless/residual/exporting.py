@@ -12,6 +12,7 @@ from functools import wraps
 from io import StringIO
 from traceback import walk_tb
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +49,10 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
             # What forward caches in attributes is put back; torch asks every buffer for its gradient.
             warnings.filterwarnings("ignore", message="The tensor attribute|The .grad attribute")
+            # It saves a third of the time to write no stack of each operation, and no code of graphs not run.
+            without_text = patch.object(fx_config, "do_not_emit_stack_traces", True, create=True)
             # Where export fails, torch prints the whole graph so far.
-            with preserve_node_meta(), _without_text(), redirect_stderr(StringIO()):
+            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), redirect_stderr(StringIO()):
                 try:
                     return export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode:
@@ -63,18 +66,6 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
                     return program
     except Exception as error:
         raise UnresolvedStructureError(_explanation(model, error)) from error
-
-
-@contextmanager
-def _without_text() -> Iterator[None]:
-    """Save an export a third of its time: it writes no stack of each operation, and no code of graphs not run."""
-    before = getattr(fx_config, "do_not_emit_stack_traces", False)
-    try:
-        fx_config.do_not_emit_stack_traces = True
-        with _use_lazy_graph_module(True):
-            yield
-    finally:
-        fx_config.do_not_emit_stack_traces = before
 
 
 def _reads_activations(program: ExportedProgram) -> bool:

@@ -181,11 +181,9 @@ class _Tracer:
 
     def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
-        while (sum_module := self._sum_module(end)) is not None:
-            (end,) = self.flow[end].parents
-            layers = tuple(layer for layer in layers if layer.path != sum_module)
-        run = self.layers.owner.get(end)
-        return run is not None and run.layer in layers[-1:] and run.layer.kind in ("weight", "norm", "activation")
+        run = self.layers.owner.get(self.flow.source(end, lambda at: self._sum_module(at) is not None))
+        last = [layer for layer in layers if layer.path != self._sum_module(end)][-1:]
+        return run is not None and run.layer in last and run.layer.kind in ("weight", "norm", "activation")
 
     def _sum_module(self, index: int) -> str | None:
         path = self.flow[index].module
