@@ -83,9 +83,6 @@ class ResNet(Network):
         ValueError: an argument is out of range, or one that two-layer blocks do not have is changed.
     """
 
-    STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")
-    STAGES = ("layer1", "layer2", "layer3", "layer4")
-
     def __init__(
         self,
         depth: int = 50,
@@ -105,8 +102,8 @@ class ResNet(Network):
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         built = stages(block, counts, channels, widths, expansion=expansion)
-        for name, stage in zip(self.STAGES, built, strict=True):
-            self.add_module(name, stage)
+        for index, stage in enumerate(built, 1):
+            self.add_module(f"layer{index}", stage)
         self.avgpool = GlobalAveragePool()
         self.fc = nn.Linear(expansion * widths[-1], classes)
         initialize(self, initialization)
@@ -146,8 +143,6 @@ class ResNetV2(Network):
     Raises:
         ValueError: the depth is none of these, there is no channel, or there is no such initialization.
     """
-
-    STEM, HEAD = ("stem", "pad", "max_pool"), ("norm", "relu", "pool", "classifier")
 
     def __init__(
         self,

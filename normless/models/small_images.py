@@ -65,8 +65,6 @@ class ResNetCifar(Network):
         ValueError: the depth is not 6b + 2, or there is no such initialization.
     """
 
-    STEM, HEAD = ("stem", "norm", "relu"), ("pool", "classifier")
-
     def __init__(
         self, depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
     ) -> None:
@@ -99,8 +97,6 @@ class WideResNet(Network):
     Raises:
         ValueError: the depth is not 6b + 4, or there is no such initialization.
     """
-
-    STEM, HEAD = ("stem",), ("norm", "relu", "pool", "classifier")
 
     def __init__(
         self,
