@@ -127,7 +127,7 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     if isinstance(module, _ConvTransposeNd):
         # The weight is (inputs, outputs of a group, …), and one output meets a share of the taps.
         share = 1 / torch.Size(module.stride).numel()
-        rows = share**0.5 * rows.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        rows = share**0.5 * rows.reshape(groups, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 1)
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
