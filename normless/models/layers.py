@@ -39,6 +39,7 @@ class Block(nn.Module):
     """A residual block of named modules, each called once: after(shortcut(x) + branch(first(x))).
 
     Where `projects`, the shortcut is a convolution that reads first(x), as the branch does, and not x.
+    Shapes, of images: (B, inputs, H, W) to (B, outputs, ⌈H/stride⌉, ⌈W/stride⌉).
     """
 
     SHORTCUT: ClassVar[str] = "shortcut"
