@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from normless import convert, param_groups, residual_map
 from normless.data import Augmentation, load_data, load_parallel_text
 from normless.divergence import has_diverged
-from normless.models.transformer import sinusoids
-from normless.models.transformer_blocks import AttentionBlock, FeedForwardBlock, Placement
+from normless.models.transformer import AttentionBlock, FeedForwardBlock, Placement, sinusoids
 from normless.residual import ResidualMap
 from normless.sweeps import Kind
 from normless.train import EpochRow, Report, Settings, rate_multiplier, set_rate

@@ -1,4 +1,4 @@
 from .frozen_norms import freeze as freeze
+from .network import FoldReport as FoldReport
+from .network import NormFate as NormFate
 from .network import fold as fold
-from .report import FoldReport as FoldReport
-from .report import NormFate as NormFate

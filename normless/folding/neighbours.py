@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from normless.folding.report import Side
 from normless.nn import FrozenAffine
 from normless.residual.graph import Fixed, Operation
 from normless.residual.layers import Layers
 from normless.residual.operations import is_dropout
 from normless.residual.reader import read_dataflow
+
+Side = Literal["before", "after"]
 
 _LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
 _LIKE_ANOTHER = {"reshape_as", "view_as"}
@@ -69,8 +70,30 @@ class Neighbours:
         """The layer on one side of the norm at `path`, or why there is none to fold into, in words."""
         if len(self.affines[path]) > 1:
             return "the norm runs at several places"
-        (index,) = self.affines[path]
-        return self._before(index) if side == "before" else self._after(index)
+        (affine,), axis, back = self.affines[path], 1, side == "before"
+        index = affine
+        while True:
+            following = self.flow[index].parents[:1] if back else self._readers(index)
+            if len(following) != 1:
+                return "several operations read it" if following else "nothing reads it"
+            (at,) = following
+            if at is None:
+                return "it is the network's output"
+            operation = self.flow[at]
+            if back and operation.name == "input":
+                return "it reads the network's input"
+            words = self._words(operation)
+            is_layer = operation.name in _LAYERS and (back or operation.parents[0] == index)
+            moved = axis if is_layer else self._moved(at, axis, back=back)
+            if moved is None:
+                return f"it reads {words}" if back else f"{words} reads it"
+            if back and len(self._readers(at)) > 1:
+                return f"other operations read the output of {words} too"
+            if is_layer and any(self.flow[between].in_place for between in range(affine, at)):
+                return "values are overwritten in place before it is read"
+            if is_layer:
+                return self._layer(at, axis, side)
+            index, axis = at, moved
 
     def _is_norm(self, operation: Operation) -> bool:
         return operation.name == "addcmul" and isinstance(self.names.modules[operation.module], FrozenAffine)
@@ -93,40 +116,6 @@ class Neighbours:
         operations = ((reader, self.flow[reader]) for reader in self.flow.consumers[index])
         readers = [at for at, one in operations if one.name not in _LIKE_ANOTHER or one.parents[0] == index]
         return [*readers, *[None] * (index in self.flow.outputs)]
-
-    def _before(self, affine: int) -> Neighbour | str:
-        index, axis = self.flow[affine].parents[0], 1
-        while True:
-            operation = self.flow[index]
-            if operation.name == "input":
-                return "it reads the network's input"
-            is_layer = operation.name in _LAYERS
-            moved = axis if is_layer else self._moved(index, axis, back=True)
-            if moved is None:
-                return f"it reads {self._words(operation)}"
-            if len(self._readers(index)) > 1:
-                return f"other operations read the output of {self._words(operation)} too"
-            if is_layer:
-                return self._layer(index, axis, "before")
-            index, axis = operation.parents[0], moved
-
-    def _after(self, affine: int) -> Neighbour | str:
-        index, axis = affine, 1
-        while True:
-            readers = self._readers(index)
-            if len(readers) != 1:
-                return "several operations read it" if readers else "nothing reads it"
-            (reader,) = readers
-            if reader is None:
-                return "it is the network's output"
-            if self.flow[reader].name in _LAYERS and self.flow[reader].parents[0] == index:
-                if any(self.flow[at].in_place for at in range(affine, reader)):
-                    return "values are overwritten in place before it is read"
-                return self._layer(reader, axis, "after")
-            moved = self._moved(reader, axis, back=False)
-            if moved is None:
-                return f"{self._words(self.flow[reader])} reads it"
-            index, axis = reader, moved
 
     def _layer(self, index: int, axis: int, side: Side) -> Neighbour | str:
         """The module whose weight an operation applies, where it is free to take other values."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +15,56 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from normless.arguments import forward_arguments
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
-from normless.folding.neighbours import Neighbour, Neighbours
-from normless.folding.report import FoldReport, NormFate, Side
+from normless.folding.neighbours import Neighbour, Neighbours, Side
 from normless.lifting import in_mode
 from normless.nn import FrozenAffine
 from normless.residual.classify import NORMS
 from normless.residual.exporting import exported
 
 Model = TypeVar("Model", bound=nn.Module)
+Outcome = Literal["folded", "affine", "kept"]
+
+
+@dataclass(frozen=True)
+class NormFate:
+    """The outcome for one norm.
+
+    Attributes:
+        path: the norm's qualified name.
+        outcome: `folded` into the weights of a layer; `affine`, a fixed factor and shift per channel in its place;
+            `kept`, since it is no batch norm.
+        layer: the qualified name of the layer it was folded into, else None.
+        side: whether that layer comes `before` or `after` the norm.
+        reason: why the norm was not folded; empty for one that was.
+    """
+
+    path: str
+    outcome: Outcome
+    layer: str | None = None
+    side: Side | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.outcome == "folded":
+            return f"{self.path}: folded into {self.layer} {self.side} it"
+        return f"{self.path}: {self.outcome}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class FoldReport:
+    """The outcome for every norm of a network, in the order of its modules, those kept at the end; printable."""
+
+    norms: tuple[NormFate, ...]
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many norms had each outcome."""
+        outcomes = [norm.outcome for norm in self.norms]
+        return {outcome: outcomes.count(outcome) for outcome in ("folded", "affine", "kept")}
+
+    def __str__(self) -> str:
+        total = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
+        return "\n".join([f"{len(self.norms)} norms: {total}", *map(str, self.norms)])
 
 
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:

@@ -14,15 +14,15 @@ from functools import partial
 
 from normless.deprecated import moved
 from normless.models.dense import Dense as Dense
-from normless.models.large_images import ResNet as ResNet
-from normless.models.large_images import ResNetV2 as ResNetV2
 from normless.models.layers import MODELS as MODELS
 from normless.models.layers import conv as conv
-from normless.models.small_images import BasicBlock as BasicBlock
-from normless.models.small_images import PaddedShortcut as PaddedShortcut
-from normless.models.small_images import ResNetCifar as ResNetCifar
-from normless.models.small_images import WideResNet as WideResNet
-from normless.models.small_images import blocks_per_stage as blocks_per_stage
+from normless.models.resnets import BasicBlock as BasicBlock
+from normless.models.resnets import PaddedShortcut as PaddedShortcut
+from normless.models.resnets import ResNet as ResNet
+from normless.models.resnets import ResNetCifar as ResNetCifar
+from normless.models.resnets import ResNetV2 as ResNetV2
+from normless.models.resnets import WideResNet as WideResNet
+from normless.models.resnets import blocks_per_stage as blocks_per_stage
 from normless.models.spec import TRANSFORMERS as TRANSFORMERS
 from normless.models.spec import Inputs as Inputs
 from normless.models.spec import Shape as Shape

@@ -49,8 +49,6 @@ class Dense(Network):
         ValueError: depth or branch_layers is below 1.
     """
 
-    STEM, HEAD = ("flatten", "stem"), ("classifier",)
-
     def __init__(
         self,
         depth: int = 10,

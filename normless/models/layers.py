@@ -39,6 +39,7 @@ class Block(nn.Module):
     """A residual block of named modules, each called once: after(shortcut(x) + branch(first(x))).
 
     Where `projects`, the shortcut is a convolution that reads first(x), as the branch does, and not x.
+    Shapes, of images: (B, inputs, H, W) to (B, outputs, ⌈H/stride⌉, ⌈W/stride⌉).
     """
 
     SHORTCUT: ClassVar[str] = "shortcut"
@@ -94,23 +95,18 @@ class PostActivation(Block):
         super().__init__({}, members, shortcut, {name: relu})
 
 
-class Network(nn.Module):
-    """A network that runs the modules of `STEM`, then stages of blocks, then those of `HEAD`, each called once."""
-
-    STEM: ClassVar[Names]
-    STAGES: ClassVar[Names] = ("blocks",)
-    HEAD: ClassVar[Names]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _in_turn(self, (*self.STEM, *self.STAGES, *self.HEAD), x)
+class Network(nn.Sequential):
+    """A network that calls each of its modules once, in turn: a stem, stages of blocks, a head."""
 
     def residual_structure(self) -> Structure:
-        blocks = [
-            (f"{stage}.{name}", block.residual_structure())  # type: ignore[operator]
-            for stage in self.STAGES
-            for name, block in self.get_submodule(stage).named_children()
-        ]
-        return Structure(stem=self.STEM, blocks=blocks, head=self.HEAD)
+        blocks: list[tuple[str, BlockStructure]] = []
+        outside: tuple[list[str], list[str]] = [], []
+        for name, part in self.named_children():
+            inside = [(f"{name}.{at}", one) for at, one in part.named_children() if isinstance(one, Block)]
+            blocks += [(path, block.residual_structure()) for path, block in inside]
+            if not inside:
+                outside[bool(blocks)].append(name)
+        return Structure(stem=outside[False], blocks=blocks, head=outside[True])
 
 
 def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:

@@ -125,11 +125,11 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     module = model.get_submodule(step.path) if ":" not in step.path else None
     used = _used(module, parameter) if isinstance(module, (_ConvNd, nn.Linear)) else parameter
     rows = used.cpu().float()
-    groups, share = module.groups if isinstance(module, _ConvNd) else 1, 1.0
+    groups = module.groups if isinstance(module, _ConvNd) else 1
     if isinstance(module, _ConvTransposeNd):
-        # One output meets a share of the taps. The weight is (inputs, outputs of a group, …).
+        # The weight is (inputs, outputs of a group, …), and one output meets a share of the taps.
         share = 1 / torch.Size(module.stride).numel()
-        rows = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1).transpose(1, 2).flatten(0, 1)
+        rows = share**0.5 * rows.reshape(groups, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 1)
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
@@ -139,8 +139,8 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     return Rows(
         weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,
-        sums=sums if share == 1 else sums * share**0.5,
-        squares=squares if share == 1 else squares * share,
+        sums=sums,
+        squares=squares,
         groups=groups,
         shifts=torch.zeros(len(rows), dtype=torch.float64) if bias is None else named[bias].double().cpu(),
     )

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import resnet_cifar
-from normless.models.small_images import ResNetCifar
+from normless.models.resnets import ResNetCifar
 from normless.nn import ResidualSum
 from normless.residual import traced_map
 from normless.spec import parse_call

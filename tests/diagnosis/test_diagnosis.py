@@ -18,7 +18,7 @@ from normless import diagnosis as doctor
 from normless.diagnosis import Diagnosis, treat
 from normless.edits import RemoveNorms, ScaleSums
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.models.transformer_blocks import AttentionBlock, FeedForwardBlock
+from normless.models.transformer import AttentionBlock, FeedForwardBlock
 from normless.schemes import Scheme
 
 

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_map
 
 from normless.models import Transformer, transformer
 from normless.models.spec import build_model, build_with_inputs
-from normless.models.transformer import Cache, sinusoids
-from normless.models.transformer_blocks import Attention
+from normless.models.transformer import Attention, Cache, sinusoids
 
 Norm = Literal["pre", "post"]
 VOCABULARY, WIDTH, HEADS, HIDDEN = 23, 12, 3, 20

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import resnet, resnet_cifar
-from normless.models.small_images import PaddedShortcut
+from normless.models.resnets import PaddedShortcut
 from normless.probes import predicted_moments
 from normless.signal import RULES, Moments, Propagation, Step
 from normless.signal.moments import activated, greatest
