@@ -16,7 +16,7 @@ DIGESTS_FILE = "digests.json"
 def replaced(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to; it takes the place of `path` when the block ends without an error.
 
-    The file and its name are on the disk then, and survive a loss of power. After an error, as of a full disk, nothing
+    The file and its name are on the disk then, and survive a loss of power. After an error (a full disk) no part
     is left.
     """
     part = path.with_name(f"{path.name}.part")

@@ -1,9 +1,10 @@
-"""What a killed process, a full disk, damaged files or a second process do to a run: nothing is lost or goes unnoticed."""
+"""What killed processes, full disks, damaged files and second processes do to a run: nothing goes unnoticed."""
 
 from __future__ import annotations
 
 import errno
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -54,10 +55,14 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("before")
     digests = Digests(tmp_path)
+
+    def fill(part: Path) -> None:
+        part.write_text("aft")
+        raise OSError(errno.ENOSPC, "full")
+
     for writer in (replaced, digests.replaced):
         with pytest.raises(OSError, match="full"), writer(path) as part:
-            part.write_text("aft")
-            raise OSError(errno.ENOSPC, "full")
+            fill(part)
     assert {one.name for one in tmp_path.iterdir()} == {"a"}
     assert path.read_text() == "before"
 
@@ -116,10 +121,12 @@ def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, two_epochs: Path
 
 
 @pytest.mark.parametrize("name", ["result.json", "epochs.parquet", "steps.parquet"])
-def test_other_damaged_files_are_told(tmp_path: Path, two_epochs: Path, whole: tuple[Path, RunResult], name: str) -> None:
+def test_other_damaged_files_are_told(
+    tmp_path: Path, two_epochs: Path, whole: tuple[Path, RunResult], name: str
+) -> None:
     shutil.copytree(whole[0] if name == "result.json" else two_epochs, tmp_path, dirs_exist_ok=True)
     flip_bit(tmp_path / name, 0.5)
-    with pytest.raises(RunDirectoryError, match=f"{name} is damaged"):
+    with pytest.raises(RunDirectoryError, match=re.escape(name) + " is damaged"):
         train(CONFIG, tmp_path)
     result = train(CONFIG, tmp_path, resume=False)
     assert without_seconds(result) == without_seconds(whole[1])
