@@ -139,7 +139,7 @@ def test_starting_over_with_a_mistake_leaves_the_run(tmp_path: Path, whole: tupl
         replace(CONFIG, scheme="skpinit"),
         replace(CONFIG, data="digit"),
     ):
-        with pytest.raises(ValueError, match="resnet_cifer|skpinit|digit"):
+        with pytest.raises(ValueError, match=r"resnet_cifer|skpinit|digit"):
             train(wrong, tmp_path, resume=False)
         assert train(CONFIG, tmp_path) == whole[1]
     other = train(replace(CONFIG, epochs=1), tmp_path, resume=False)
