@@ -5,10 +5,11 @@ The recipe names the network and the scheme. To load is to build the network, co
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Recipe:
     training: dict[str, bool]
     """The mode of the network under "", and of every module whose mode is not that of its parent."""
     versions: dict[str, str]
+    digest: str | None = None
+    """SHA-256 of the file of weights."""
 
 
 def save(
@@ -80,6 +83,7 @@ def save(
     # A folder with a recipe is complete, whenever the process is killed.
     (folder / RECIPE_FILE).unlink(missing_ok=True)
     save_model(net, str(folder / WEIGHTS_FILE))
+    recipe = replace(recipe, digest=_digest(folder / WEIGHTS_FILE))
     text = json.dumps({"format": _FORMAT} | asdict(recipe), indent=2, ensure_ascii=False, allow_nan=False)
     (folder / RECIPE_FILE).write_text(text + "\n", encoding="utf-8")
     return folder / WEIGHTS_FILE, folder / RECIPE_FILE
@@ -181,6 +185,10 @@ def _fill(net: nn.Module, folder: Path, recipe: Recipe) -> None:
             f"The weights in {folder} do not fit {recipe.model or 'the network given'} converted by {recipe.scheme}: "
             f"{'; '.join(problems)}. " + (f"It was saved with {', '.join(changed)}." if changed else "Is it another?")
         )
+    if recipe.digest not in (None, _digest(folder / WEIGHTS_FILE)):
+        raise RecipeError(
+            f"The weights {folder / WEIGHTS_FILE} are damaged: they are not those that were saved there."
+        )
     for name, value in stored.items():
         state[name].data = state[name].data.to(value.dtype)
     net.load_state_dict(stored)
@@ -194,6 +202,11 @@ def _stored(path: Path) -> dict[str, Tensor]:
             return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
     except (FileNotFoundError, SafetensorError) as error:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -210,11 +223,13 @@ def read_recipe(folder: Path) -> Recipe:
         raise RecipeError(f"{path} is no recipe of a network: it states no format.")
     if values.pop("format") > _FORMAT:
         raise RecipeError(f"{path} was written by a later normless than this one; update normless to read it.")
+    # Absent from those of earlier versions.
+    digest = values.pop("digest", None)
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     if wrong:
         raise RecipeError(f"{path} is no recipe of a network: {', '.join(wrong)} is not as normless writes it.")
-    return Recipe(**values)
+    return Recipe(**values, digest=digest)
 
 
 def versions_with(model: str | None) -> dict[str, str]:

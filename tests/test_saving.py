@@ -212,6 +212,21 @@ def test_a_save_that_breaks_off_leaves_no_recipe(tmp_path: Path, monkeypatch: py
         nl.load(tmp_path)
 
 
+def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    weights, _ = nl.save(net, tmp_path, CIFAR)
+    data = bytearray(weights.read_bytes())
+    for place in (len(data) // 2, len(data) - 1):
+        data[place] ^= 1
+        weights.write_bytes(data)
+        with pytest.raises(nl.RecipeError, match="are damaged: they are not those that were saved there"):
+            nl.load(tmp_path)
+        data[place] ^= 1
+    weights.write_bytes(data)
+    edited(lambda values: values.pop("digest"))(tmp_path)
+    assert same_state(nl.load(tmp_path), net), "as saved by earlier versions"
+
+
 class WithList(nn.Linear):
     def get_extra_state(self) -> list[int]:
         return [1]

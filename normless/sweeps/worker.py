@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,13 @@ def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRo
     with FileLock(folder / LOCK):
         try:
             report = kind_of(kind).function()(config, folder)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
+        except KeyboardInterrupt:
+            # Processes of an executor ignore Ctrl-C, so that there it comes from the run itself.
+            if parent_process() is None:
+                raise
+            return failed_row(config, "KeyboardInterrupt, raised by the run itself", time.perf_counter() - started)
     return _row(config, report.outcome, None, report.to_dict(), time.perf_counter() - started)
 
 

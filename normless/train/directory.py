@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
+from filelock import FileLock, Timeout
 
 from normless.errors import NormlessError
+from normless.train.durable_files import Digests, replaced
 from normless.train.result import Report
 from normless.train.settings import Settings
 
@@ -21,17 +22,6 @@ Config = TypeVar("Config", bound=Settings)
 Result = TypeVar("Result", bound=Report)
 
 
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes the place of `path` when the block ends without an error.
-
-    So a file is as it was or complete, whenever the process is killed.
-    """
-    part = path.with_name(f"{path.name}.part")
-    yield part
-    part.replace(path)
-
-
 class RunDirectoryError(NormlessError, ValueError):
     """A directory is not usable for a run; the message says what it contains and what to do."""
 
@@ -39,10 +29,12 @@ class RunDirectoryError(NormlessError, ValueError):
 class RunDirectory(Generic[Config, Result]):
     """Where a run of any kind keeps its files.
 
-    `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last finished epoch,
-    `epochs.parquet` and `steps.parquet` are its curves, `tensorboard/` the same for TensorBoard, `probes/` the tables
-    of probes; `vocabulary.json` its byte pairs, for ``tokenizers``, `translations.txt` the test set as translated by
-    beam search, line by line. A run whose epochs are doubled keeps each training in its own `epochs-N/`.
+    `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last finished epoch and
+    `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves, `tensorboard/` the
+    same for TensorBoard, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for ``tokenizers``,
+    `translations.txt` the test set as translated by beam search, line by line; `digests.json` the SHA-256 of files
+    that are read again. A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that
+    trains locks `run.lock`; `former/` is the run that was replaced by one that started over.
     The types are those of what `config.yaml` and `result.json` hold.
     """
 
@@ -53,18 +45,25 @@ class RunDirectory(Generic[Config, Result]):
         self.config = path / "config.yaml"
         self.result = path / "result.json"
         self.checkpoint = path / "checkpoint.pt"
+        self.previous_checkpoint = path / "checkpoint.previous.pt"
         self.epochs = path / "epochs.parquet"
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
         self.probes = path / "probes"
         self.vocabulary = path / VOCABULARY_FILE
         self.translations = path / "translations.txt"
-        self._begin_run: Callable[[], None] = lambda: None
+        self.former = path / "former"
+        self.digests = Digests(path)
+        self.starts_over = False
+        self._lock_file = path / "run.lock"
+        self._lock = FileLock(self._lock_file)
+        self._begin_run: Callable[[], None] = self._take_lock
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
         """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
         inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
         inner._begin_run = lambda: self.begin(config)
+        inner.starts_over = self.starts_over
         return inner
 
     def check(self, config: Config) -> None:
@@ -72,12 +71,15 @@ class RunDirectory(Generic[Config, Result]):
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
-            left = [file.name for file in self._files() if file.exists()]
+            # A process that was killed as it began may have left a part of the configuration, and its lock.
+            left = [file.name for file in self._files() if file.exists() and file.suffix not in (".part", ".lock")]
             if left:
                 raise RunDirectoryError(
                     f"{self.path} holds {', '.join(left)} but no config.yaml that says of which run; "
-                    "name another directory, or start over there with resume=False (--restart)."
+                    "name another directory."
                 )
+            return
+        if self.starts_over:
             return
         stored, wanted = self._stored_config().identity(), config.identity()
         differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
@@ -90,31 +92,62 @@ class RunDirectory(Generic[Config, Result]):
             )
 
     def begin(self, config: Config) -> None:
-        """Make the directory, and that of the run around it, and write the configuration."""
+        """Make the directory, and that of the run around it, and write the configuration.
+
+        A run that starts over moves the files of the one before to `former/`, in place of what is there.
+        """
         self._begin_run()
         self.path.mkdir(parents=True, exist_ok=True)
+        if self.starts_over and self.config.exists():
+            self._set_aside()
+        self.starts_over = False
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
-    def clear(self) -> None:
-        """Remove the files of a run and nothing else, the configuration last."""
-        if not self.path.is_dir():
+    def end(self) -> None:
+        """Let other processes work in the directory."""
+        self._lock.release()
+
+    def _take_lock(self) -> None:
+        """Lock the directory for this process; the system unlocks it when the process dies."""
+        if self._lock.is_locked:
             return
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunDirectoryError(
+                f"Another process trains in {self.path}; wait until it has finished, or name another directory."
+            ) from error
+
+    def _set_aside(self) -> None:
+        """Move the files of a run and nothing else, the configuration last."""
+        if self.former.exists():
+            shutil.rmtree(self.former)
+        self.former.mkdir()
         for file in [*self._files(), self.config]:
-            if file.is_dir():
-                shutil.rmtree(file)
-            else:
-                file.unlink(missing_ok=True)
+            if file.exists() and file.suffix != ".lock":
+                file.rename(self.former / file.name)
+
+    def check_intact(self, *files: Path) -> None:
+        """Raise a RunDirectoryError if a file is not as the run wrote it."""
+        for file in files:
+            if not self.digests.is_intact(file):
+                raise RunDirectoryError(
+                    f"{file} is damaged: it is not as the run wrote it. Restore it from a copy, or start over with "
+                    "resume=False (--restart)."
+                )
 
     def stored_result(self) -> Result | None:
-        """The result, or None of an unfinished run."""
-        if not self.result.exists():
+        """The result, or None of an unfinished run or one that starts over; a damaged one is a RunDirectoryError."""
+        if self.starts_over or not self.result.exists():
             return None
+        self.check_intact(self.result)
         return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
 
     def store_result(self, result: Result) -> None:
         """Write the result."""
-        with replaced(self.result) as part:
+        with self.digests.replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
     def stored_config(self) -> Config:
@@ -132,5 +165,5 @@ class RunDirectory(Generic[Config, Result]):
 
     def _files(self) -> list[Path]:
         fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
-        fixed += [self.vocabulary, self.translations]
+        fixed += [self.previous_checkpoint, self.vocabulary, self.translations, self.digests.path, self._lock_file]
         return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import pickle
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -14,32 +16,81 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.train.directory import RunDirectory, replaced
+from normless.train.directory import RunDirectory, RunDirectoryError
+from normless.train.durable_files import Digests, replaced
 
 
-def save_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: Optimizer, epoch: int) -> None:
+def save_checkpoint(
+    fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer, epoch: int
+) -> None:
     """Write weights, buffers, optimizer state and the number of finished epochs; called by every process.
 
-    No generator's state is saved: each epoch seeds its generators from (seed, epoch).
+    The checkpoint of the epoch before is kept. No generator's state is saved: each epoch seeds its generators from
+    (seed, epoch).
     """
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch}
-    with replaced(path) if fabric.is_global_zero else nullcontext(path) as part:
+    path = directory.checkpoint
+    with (
+        directory.digests.replaced(path, keep=directory.previous_checkpoint)
+        if fabric.is_global_zero
+        else nullcontext(path) as part
+    ):
         fabric.save(part, state)
 
 
-def load_checkpoint(fabric: Fabric, path: Path, network: nn.Module, optimizer: Optimizer) -> int:
+def load_checkpoint(
+    fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer
+) -> int:
     """Restore what `save_checkpoint` wrote and return the number of finished epochs: 0 where there is no file."""
-    if not path.exists():
+    path = intact_checkpoint(directory)
+    if path is None:
         return 0
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
-    fabric.load(path, state, weights_only=True)
+    with _readable(path):
+        fabric.load(path, state, weights_only=True)
     return int(state["epoch"])
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Weights and buffers in a checkpoint, on the CPU."""
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
+    with _readable(path):
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
     return weights
+
+
+def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
+    """The last checkpoint; where it is damaged the one before, with a warning, and None where there is none.
+
+    Raises:
+        RunDirectoryError: every checkpoint is damaged.
+    """
+    there = [path for path in (directory.checkpoint, directory.previous_checkpoint) if path.exists()]
+    for path in there:
+        if directory.digests.is_intact(path):
+            if path != there[0]:
+                # Else it would be kept in place of the intact one.
+                there[0].unlink(missing_ok=True)
+                warnings.warn(
+                    f"{there[0]} was damaged, not as the run wrote it, and is removed; the run goes on from "
+                    f"{path.name}, an epoch earlier.",
+                    stacklevel=2,
+                )
+            return path
+    directory.check_intact(*there)
+    return None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of torch about a checkpoint as one sentence."""
+    try:
+        yield
+    except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RunDirectoryError(
+            f"{path} is no checkpoint of this run ({reason}); restore it from a copy, or start "
+            "over with resume=False (--restart)."
+        ) from error
 
 
 class Curves:
@@ -60,6 +111,7 @@ class Curves:
         self.rows: list[Any] = []
         self.losses: list[float] = []
         if finished:
+            directory.check_intact(directory.epochs, directory.steps)
             self.rows = _read_rows(directory.epochs, self._row_type)[:finished]
             self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
         # TensorBoard drops the steps of an interrupted run after its last finished epoch.
@@ -88,8 +140,8 @@ class Curves:
         step = pd.RangeIndex(1, len(self.losses) + 1).to_numpy()
         epoch = (step - 1) // self._steps_per_epoch + 1
         steps = pd.DataFrame({"step": step, "epoch": epoch, "loss": pd.Series(self.losses, dtype="float64")})
-        write_table(epochs, self._directory.epochs)
-        write_table(steps, self._directory.steps)
+        write_table(epochs, self._directory.epochs, self._directory.digests)
+        write_table(steps, self._directory.steps, self._directory.digests)
 
     def close(self) -> None:
         """Close TensorBoard's file."""
@@ -104,8 +156,8 @@ def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
     return [row_type(**row | {name: None for name in optional if pd.isna(row[name])}) for row in rows]
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table in Parquet, complete or not at all; its folder is made."""
+def write_table(table: pd.DataFrame, path: Path, digests: Digests | None = None) -> None:
+    """Write a table in Parquet, complete or not at all; its folder is made, and its digest recorded if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as part:
+    with (replaced if digests is None else digests.replaced)(path) as part:
         table.to_parquet(part, index=False)

@@ -20,7 +20,7 @@ from normless.residual import ResidualMap
 from normless.saving import RECIPE_FILE, load, read_recipe
 from normless.schemes import parse_scheme
 from normless.train.config import AdamConfig, RunConfig
-from normless.train.directory import VOCABULARY_FILE, RunDirectory, replaced
+from normless.train.directory import VOCABULARY_FILE, RunDirectory
 from normless.train.result import TrainingResult
 from normless.train.schedules import rate_multiplier
 
@@ -104,13 +104,16 @@ class Task(ABC, Generic[Config]):
     def save_vocabulary(self) -> None:
         """Write the vocabulary, if there is one, to the directory."""
         if self.vocabulary is not None:
-            with replaced(self.directory.vocabulary) as part:
+            with self.directory.digests.replaced(self.directory.vocabulary) as part:
                 self.vocabulary.save(part)
 
     def stored_vocabulary(self) -> BytePairs | None:
         """The byte pairs of a resumed run, or else those in the folder of a saved network; None if there are none."""
         folder = saved_folder(self.config.model)
         beside = None if folder is None else stored_byte_pairs(folder / VOCABULARY_FILE)
+        if self.directory.starts_over:
+            return beside
+        self.directory.check_intact(self.directory.vocabulary)
         return stored_byte_pairs(self.directory.vocabulary) or beside
 
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:

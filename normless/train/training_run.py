@@ -20,7 +20,7 @@ from normless.train.directory import RunDirectory, RunDirectoryError
 from normless.train.image_task import ImageTask
 from normless.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult, has_plateaued
-from normless.train.run_files import Curves, load_checkpoint, load_weights, save_checkpoint
+from normless.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
 from normless.train.task import EpochTraining, Task
 from normless.train.text_task import TextTask
@@ -67,14 +67,15 @@ def train(
     Args:
         config: what to train; a `TrainConfig`, `TextConfig` or `TranslationConfig`.
         directory: for the run's files; made if missing.
-        resume: resume the run in the directory; else the files of a run in it are removed first.
+        resume: resume the run in the directory; else a run in it is moved to its folder `former` when the new one
+            begins.
         on_epoch: called with the row of every finished epoch.
         listeners: informed of starts, steps, epochs and ends, by the first process alone.
         ride_along: probes that measure passes of the training, in the first process; their tables go to `probes/`
             in the directory, a file per epoch. The run's weights and results are the same as without.
 
     Raises:
-        RunDirectoryError: the directory holds another run.
+        RunDirectoryError: the directory holds another run or damaged files, or another process trains in it.
         ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
         DataNotFoundError: the data is not available.
         ModuleNotFoundError: a package for this kind of run is not installed.
@@ -104,12 +105,9 @@ train_translation = train
 
 @contextmanager
 def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], *, resume: bool) -> Iterator[None]:
-    """Check or clear the directory; in the body the run has its own random state and dtype, and denormals are 0."""
-    if resume:
-        place.check(config)
-    elif fabric.is_global_zero:
-        place.clear()
-    fabric.barrier()
+    """Check the directory; in the body the run has its own random state and dtype, and denormals are 0."""
+    place.starts_over = not resume
+    place.check(config)
     before = torch.get_default_dtype()
     devices = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), denormals_flushed():
@@ -119,6 +117,7 @@ def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any],
             yield
         finally:
             torch.set_default_dtype(before)
+            place.end()
 
 
 @contextmanager
@@ -169,6 +168,8 @@ def _train_once(
         if fabric.is_global_zero:
             place.begin(config)
             training.task.save_vocabulary()
+        # Until then others would read the checkpoint of a run that is replaced.
+        fabric.barrier()
         result = _trained(training, listeners)
         if fabric.is_global_zero:
             place.store_result(result)
@@ -181,7 +182,7 @@ def _train_once(
 def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> TrainingResult[Any]:
     """Go through the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
-    finished = load_checkpoint(fabric, place.checkpoint, training.network, training.optimizer)
+    finished = load_checkpoint(fabric, place, training.network, training.optimizer)
     steps = task.steps_per_epoch
     curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
     for listener in listeners:
@@ -194,7 +195,7 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> 
             training.write_measurements(epoch + 1)
             if row is None:
                 return _result(training, curves, trained)
-            save_checkpoint(fabric, place.checkpoint, training.network, training.optimizer, epoch + 1)
+            save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
                 listener.on_epoch(row)
         return _result(training, curves, None)
@@ -256,12 +257,13 @@ def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationDat
 def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tuple[nn.Module, Any]:
     place = _place(directory, config_type)
     config = place.stored_config()
-    if not place.checkpoint.exists():
+    checkpoint = intact_checkpoint(place)
+    if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} has no checkpoint: it finished no epoch of its own.")
     with torch.random.fork_rng(devices=[]):
         task = _task_type(config_type)(config, place)
         network = task.build_network()
-    weights = load_weights(place.checkpoint)
+    weights = load_weights(checkpoint)
     kind = next(weights[name].dtype for name, _ in network.named_parameters())
     network.to(kind).load_state_dict(weights)
     return network.eval(), task.data

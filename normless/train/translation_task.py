@@ -25,7 +25,8 @@ from normless.spec import format_call, parse_call
 from normless.train.config import TranslationConfig
 from normless.train.decoding import Bleu, bleu, translate
 from normless.train.decoding.translate import require_sacrebleu
-from normless.train.directory import VOCABULARY_FILE, replaced
+from normless.train.directory import VOCABULARY_FILE
+from normless.train.durable_files import replaced
 from normless.train.objective import evaluate, token_cross_entropy
 from normless.train.result import TranslationResult, TranslationRow, chance_accuracy, finished_outcome, versions_of
 from normless.train.task import EpochTraining, Task, check_logits, load_saved, saved_folder

@@ -15,13 +15,16 @@ from normless.sweeps import Kind, RateGrid, Sweep, WorkerDiedError, axis_of
 from normless.train.result import EpochRow, Report
 from normless.train.settings import Settings
 
+# What a user's own code may raise that is no Exception.
+ENDS: dict[str, type[BaseException]] = {"exits": SystemExit, "interrupts": KeyboardInterrupt}
+
 
 @dataclass(frozen=True)
 class TinyConfig(Settings):
     """A run whose test accuracy is known: the closer the rate is to `good`, the better.
 
     Its epochs take `pause` seconds each. `dies` is its fate once, after its first epoch; `dies again` always,
-    and so `raises once` and `raises`.
+    and so `raises once` and `raises`; `exits` and `interrupts` are in `ENDS`.
     """
 
     COMMAND: ClassVar[str] = "lab_helpers:TINY"
@@ -58,6 +61,8 @@ def tiny(config: TinyConfig, directory: Path) -> TinyResult:
         if config.fate == "raises" or (config.fate == "raises once" and not (directory / "raised").exists()):
             (directory / "raised").touch()
             raise ArithmeticError(f"no such number as {config.seed}")
+        if config.fate in ENDS:
+            raise ENDS[config.fate](config.seed)
         time.sleep(config.pause)
         with record.open("a") as file:
             file.write(f"{epoch} {os.getpid()}\n")

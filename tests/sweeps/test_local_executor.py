@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lab_helpers import TinyConfig
 
 from normless.process import available_cores, threads_of_each
 from normless.sweeps import Laboratory, LocalExecutor, WorkerDiedError
+from normless.sweeps.executors.local import NoWorkerError, WarmProcess
 
 
 def _process(pause: float = 0.0) -> tuple[int, int]:
@@ -112,6 +114,34 @@ def test_a_process_that_dies_is_told_and_replaced(two: LocalExecutor) -> None:
     # They died with nothing to do: whoever needs them next notices nothing.
     again = {future.result()[0] for future in [two.submit(_process, 0.2, group=number) for number in range(2)]}
     assert not again & set(processes)
+
+
+def test_what_ends_a_process_ends_its_run_alone(tmp_path: Path) -> None:
+    fates = ["well", "exits", "interrupts", "well"]
+    configs = [TinyConfig(seed=seed, fate=fate) for seed, fate in enumerate(fates)]
+    with Laboratory(tmp_path, executor=lambda: LocalExecutor(2)) as lab:
+        rows = lab.carry_out(configs)
+    assert [row.outcome for row in rows] == ["trained", "failed", "failed", "trained"]
+    assert [row.error for row in rows[1:3]] == ["SystemExit: 1", "KeyboardInterrupt, raised by the run itself"]
+
+
+def test_a_task_whose_process_never_starts_ends_alone(two: LocalExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = WarmProcess.schedule
+
+    def dying(process: WarmProcess, function: Callable[..., object], args: tuple[object, ...]) -> Future[object]:
+        if function is not _raise:
+            return schedule(process, function, args)
+        broken: Future[object] = Future()
+        broken.set_exception(BrokenProcessPool("as a process that is killed while it starts"))
+        return broken
+
+    monkeypatch.setattr(WarmProcess, "schedule", dying)
+    with LocalExecutor(1) as one:
+        with pytest.raises(NoWorkerError, match="no worker process could start"):
+            one.submit(_raise).result()
+        assert one.submit(_process).result()[0] != os.getpid()
+        with pytest.raises(WorkerDiedError, match="its process ended 3 times before it took the run"):
+            one.submit(_raise).result()
 
 
 def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:

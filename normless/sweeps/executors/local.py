@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from queue import SimpleQueue
@@ -63,6 +64,8 @@ class LocalExecutor:
         self._free = list(self._processes)
         self._waiting: dict[Hashable, deque[Task]] = {}
         self._working: dict[WarmProcess, Task] = {}
+        # Whether a process has ever taken a task.
+        self._begun = False
         # Only one thread uses the attributes above; it receives these events.
         self._events: SimpleQueue[Task | tuple[WarmProcess, Task, Future[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="normless executor", daemon=True)
@@ -131,16 +134,22 @@ class LocalExecutor:
             if isinstance(error, BrokenProcessPool) and task.starts < STARTS:
                 self._waiting.setdefault(task.group, deque()).appendleft(task)
                 return
-        settle(task.future, outcome, _in_words)
+        self._begun = self._begun or not isinstance(error, BrokenProcessPool)
+        settle(task.future, outcome, partial(_in_words, begun=self._begun))
 
 
-def _in_words(error: BaseException) -> BaseException:
-    """The error of a process in words; an exception of the task itself is unchanged."""
+def _in_words(error: BaseException, *, begun: bool) -> BaseException:
+    """The error of a process in words; an exception of the task itself is unchanged.
+
+    That no process starts is the end of all tasks, unless processes have `begun` others: then it is that of this one.
+    """
     if isinstance(error, ProcessExpired):
         return WorkerDiedError(
             f"its process died with exit code {error.exitcode}; a process that needs more memory than there is "
             "ends like this, and fewer workers need less."
         )
+    if isinstance(error, BrokenProcessPool) and begun:
+        return WorkerDiedError(f"its process ended {STARTS} times before it took the run.")
     if isinstance(error, BrokenProcessPool):
         return NoWorkerError(
             "no worker process could start; a script that starts them needs its own statements under "
