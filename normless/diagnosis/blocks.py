@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from math import log, log2, log10, nan
 
 import numpy as np
 import torch
 
-from normless.diagnosis.examination import Examination
+from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Check, finding
-from normless.probes import probe
+from normless.probes import predicted_moments
 
 SIGNAL, GRADIENT, BRANCHES = "signal along the skip path", "gradient along the skip path", "branches"
 CLASSES = "classes"
@@ -65,7 +66,8 @@ def check_growth(e: Examination) -> Check:
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
         if grows:
             evidence["doubling_would_give"] = 2.0**blocks
-            predicted = e.measured.signal.set_index("name")["predicted_sum_variance"].get(where[1], float("nan"))
+            moments = predicted_moments(e.model, e.map, e.inputs) if e.map else []
+            predicted = moments[[block.name for block in e.blocks].index(where[1])].total_variance
             if np.isfinite(predicted):
                 evidence["predicted_behind"] = float(predicted)
         kind = "growing_variance" if grows else "fading_signal"
@@ -114,7 +116,7 @@ def check_backward(e: Examination) -> Check:
 
 def check_classes(e: Examination) -> Check:
     """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
-    table, loss = e.measured.logits, e.measured.loss
+    table, loss = e.passed.tables["logits"], e.passed.loss
     if len(table) < 2 or not table["target_share"].notna().all():
         return Check(CLASSES, "the targets are not indices of several classes", asked=False)
     guessing = log(len(table))
@@ -148,10 +150,10 @@ def check_branches(e: Examination) -> Check:
     if not e.blocks:
         return Check(BRANCHES, "there is no residual block", asked=False)
     names = _branch_parameters(e)
-    table = e.measured.signal
+    table = e.passed.tables["signal"]
     silent = list(table.loc[table["branch_variance"] == 0, "name"])
     gradients = _gradients(e) if silent else {}
-    dead = [block for block in silent if not any(gradients.get(name, 0.0) for name in names[block])]
+    dead = [block for block in silent if not any(gradients.get(name) for name in names[block])]
     multipliers = {}
     for block, own in names.items():
         if name := next((name for name in own if name.endswith("multiplier")), None):
@@ -184,14 +186,13 @@ def _branch_parameters(e: Examination) -> dict[str, list[str]]:
     return parameters
 
 
-def _gradients(e: Examination) -> dict[str, float]:
+def _gradients(e: Examination) -> Mapping[str, float | None]:
     """Norms of the parameters' gradients, with a random classifier where a zero one stops them all."""
-    table = e.measured.gradients
-    sums = e.measured.backward["gradient_norm"].dropna()
-    if e.classifier is not None and not sums.empty and sums.iloc[-1] == 0:
-        copied = deepcopy(e.model)
-        weight = copied.get_submodule(e.classifier).get_parameter("weight")
-        with torch.no_grad():
-            weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-        table = probe(copied, (e.inputs, e.targets), ["gradients"], loss=e.loss, residual_map=e.map).gradients
-    return dict(zip(table["parameter"], table["norm"], strict=True))
+    sums = e.passed.tables["backward"]["gradient_norm"].dropna()
+    if e.classifier is None or sums.empty or sums.iloc[-1] != 0:
+        return e.passed.gradients
+    copied = deepcopy(e.model)
+    weight = copied.get_submodule(e.classifier).get_parameter("weight")
+    with torch.no_grad():
+        weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
+    return pass_through(copied, e.inputs, e.targets, e.loss, e.map).gradients

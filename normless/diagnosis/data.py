@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
 from normless.diagnosis.tape import tensors
 
-INPUTS, TARGETS = "inputs", "targets"
+INPUTS, SCALE, TARGETS = "inputs", "scale of the inputs", "targets"
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
 LARGE = 10.0
 IGNORED = -100
@@ -19,7 +18,7 @@ SEVERAL = 8
 
 
 def check_inputs(e: Examination) -> Check:
-    """Look for inputs that are not finite, the same for all examples, or far from the scale of weights."""
+    """Look for inputs that are not finite, or the same for all examples."""
     evidence: Evidence
     read = tensors(e.inputs)
     floats = [one.detach() for one in read if one.is_floating_point() and one.numel()]
@@ -38,24 +37,29 @@ def check_inputs(e: Examination) -> Check:
         return Check(
             INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True
         )
+    return Check(INPUTS, ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in read))
+
+
+def check_scale(e: Examination) -> Check:
+    """Look for inputs far from the scale of weights, in a network without a norm."""
+    floats = [one.detach() for one in tensors(e.inputs) if one.is_floating_point() and one.numel()]
     if not floats:
-        return Check(INPUTS, f"{', '.join(str(tuple(one.shape)) for one in read)}, integers")
-    x = max(floats, key=torch.Tensor.numel).double()
+        return Check(SCALE, "the inputs are integers", asked=False)
+    x = max(floats, key=Tensor.numel).double()
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
-    summary = f"{tuple(x.shape)}, mean {mean:.3g}, standard deviation {deviation:.3g}"
-    is_normalized = any(
-        isinstance(module, _BatchNorm) or "Norm" in type(module).__name__ for module in e.model.modules()
-    )
-    if size <= LARGE or is_normalized:
-        return Check(INPUTS, summary)
+    summary = f"mean {mean:.3g}, standard deviation {deviation:.3g}"
+    # The map has norms that are written out in forward code too.
+    layers = e.map.layers() if e.map else ()
+    if size <= LARGE or any(one.kind == "norm" for one in (*e.passed.events, *layers)):
+        return Check(SCALE, summary)
     evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-    return Check(INPUTS, summary, (finding("unscaled_inputs", 0.96, (), evidence),))
+    return Check(SCALE, summary, (finding("unscaled_inputs", 0.96, (), evidence),))
 
 
 def check_targets(e: Examination) -> Check:
     """Look for targets that the loss refuses, spreads over all pairs, or that are all the same."""
     error, targets, logits = e.passed.error, e.targets, e.passed.logits
-    if isinstance(targets, Tensor) and logits is not None:
+    if isinstance(targets, Tensor):
         if error is not None:
             return Check(TARGETS, "the loss refuses them", (_refused(targets, logits, error),), blocks=True)
         if e.passed.is_broadcast:

@@ -16,8 +16,8 @@ from normless.arguments import arguments_of
 from normless.conversion import convert
 from normless.diagnosis.blocks import check_backward, check_branches, check_classes, check_growth
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
-from normless.diagnosis.data import check_inputs, check_targets
-from normless.diagnosis.examination import Examination, pass_through
+from normless.diagnosis.data import check_inputs, check_scale, check_targets
+from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.diagnosis.layers import (
     check_first_layer,
@@ -33,13 +33,13 @@ from normless.diagnosis.reach import check_reach
 from normless.diagnosis.tape import tensors
 from normless.diagnosis.trial import STEPS, check_trial
 from normless.errors import NormlessError
-from normless.probes import Loss, probe, split_batch
+from normless.probes import Loss, split_batch
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
-PROBES = ("signal", "backward", "logits", "gradients")
 # Of one recorded pass, and of the map.
 OF_PASS = (
+    check_scale,
     check_reach,
     check_last_activation,
     check_dependence,
@@ -182,17 +182,20 @@ def diagnose(
                 Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False)
             )
             return Diagnosis(tuple(checks), ())
-    measured = examination._measured
     cured = iter(with_tried_cures(examination, [one for check in checks for one in check.findings], trial_steps))
     checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
-    return Diagnosis(tuple(checks), () if measured is None else measured.missed)
+    return Diagnosis(tuple(checks), examination.passed.missed)
 
 
 def _checks(e: Examination, steps: int) -> Iterator[Check]:
     """All checks, in the order of what they need: the batch, a pass, a map, steps."""
     yield check_inputs(e)
     try:
-        e._passed = pass_through(e.model, e.inputs, e.targets, e.loss)
+        e.map = e.map or find_residual_map(e.model, example_inputs=e.inputs)
+    except NormlessError as error:
+        e.unmapped = str(error)
+    try:
+        yield check_targets(e)
     except RuntimeError as error:
         integers = [one for one in tensors(e.inputs) if not one.is_floating_point()]
         if not integers or "type" not in str(error):
@@ -200,17 +203,11 @@ def _checks(e: Examination, steps: int) -> Iterator[Check]:
         evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": str(error).splitlines()[0]}
         yield Check("types", "the network takes floats", (finding("integer_inputs", 1.0, (), evidence),), blocks=True)
         return
-    yield check_targets(e)
-    try:
-        e.map = e.map or find_residual_map(e.model, example_inputs=e.inputs)
-    except NormlessError as error:
-        e.unmapped = str(error)
     for check in OF_PASS:
         yield check(e)
     if e.map is None:
         yield Check("residual blocks", f"the network has no residual map: {e.unmapped}", asked=False)
     elif any(gradient is not None for gradient in e.passed.gradients.values()):
-        e._measured = probe(e.model, (e.inputs, e.targets), PROBES, loss=e.loss, residual_map=e.map)
         for on_map in OF_MAP:
             yield on_map(e)
     else:

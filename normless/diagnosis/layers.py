@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isfinite, nan, sqrt
 
-import torch
 from torch import Tensor
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.diagnosis.tape import Event, tensors
-from normless.probes import compute_logits, preserve_state
 
 SIGNAL, GRADIENT = "signal of the layers", "gradient of the layers"
 UNITS, NONLINEAR, POSITIONS = "units", "nonlinearity", "what the first layer reads"
@@ -142,9 +140,7 @@ def check_nonlinearity(e: Examination) -> Check:
         return Check(NONLINEAR, "fewer than two layers, or inputs that cannot be added", asked=False)
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
-    with preserve_state(e.model, training=False), torch.no_grad():
-        outputs = [compute_logits(e.model, one).double() for one in (first + second, first, second, first * 0)]
-    both, one, other, zero = outputs
+    both, one, other, zero = (e.evaluate(one) for one in (first + second, first, second, first * 0))
     size, rest = float((both - zero).abs().max()), float((both - one - other + zero).abs().max())
     if not isfinite(size) or size == 0 or rest > 1e-5 * size:
         return Check(NONLINEAR, f"f(x + x') - f(x) - f(x') + f(0) is up to {rest:.3g}")

@@ -15,7 +15,7 @@ from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.diagnosis.tape import tensors
-from normless.probes import compute_logits, mixes_examples, preserve_state
+from normless.probes import mixes_examples, preserve_state
 
 MODES, NORMS, STATISTICS, EXAMPLES = "modes", "norms", "batch statistics", "examples"
 # A running average of a momentum below this has hardly moved after an epoch.
@@ -45,10 +45,8 @@ def check_modes(e: Examination) -> Check:
     summary = f"{sum(module.training for module in e.model.modules())} modules in training"
     moved = [norm for norm in norms.values() if norm.num_batches_tracked is not None and _has_moved(norm)]
     if moved and not left and not any(event.rate for event in e.passed.events) and isfinite(e.passed.loss):
-        with preserve_state(e.model, training=False), torch.no_grad():
-            outputs = compute_logits(e.model, e.inputs).double()
-        before = e.passed.logits.detach().double()  # type: ignore[union-attr]
-        apart, size = float((outputs - before).norm()), float((before - before.mean(0)).norm())
+        before = e.passed.logits.detach().double()
+        apart, size = float((e.evaluated - before).norm()), float((before - before.mean(0)).norm())
         summary += (
             f"; outputs differ from those in evaluation by {apart / size if size else 0.0:.2f} of their deviation"
         )
@@ -132,9 +130,7 @@ def check_examples(e: Examination) -> Check:
             return one
         return torch.cat([one[1:2], one[1:]])
 
-    with preserve_state(e.model, training=False), torch.no_grad():
-        before = compute_logits(e.model, e.inputs)
-        after = compute_logits(e.model, tree_map(replaced, e.inputs))
+    before, after = e.evaluated, e.evaluate(tree_map(replaced, e.inputs))
     if len(before) != count or before.shape != after.shape:
         return Check(EXAMPLES, "the outputs are not by example", asked=False)
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())

@@ -50,10 +50,8 @@ def takes_logits(e: Examination) -> bool:
     A softmax does not change if a constant is added to all logits; the binary cross-entropy of logits 0 is log 2,
     whatever the targets.
     """
-    logits = e.passed.logits
-    assert logits is not None
     with torch.no_grad():
-        logits = logits.detach().double().cpu()
+        logits = e.passed.logits.detach().double().cpu()
         targets = e.targets.cpu() if isinstance(e.targets, Tensor) else e.targets
         try:
             values = [float(e.loss(one, targets)) for one in (logits, logits + 3.0, torch.zeros_like(logits))]
@@ -67,9 +65,7 @@ def takes_logits(e: Examination) -> bool:
 
 def check_dependence(e: Examination) -> Check:
     """Look for outputs that are the same for all examples, and the first layer after which they are."""
-    logits = e.passed.logits
-    assert logits is not None
-    logits = logits.detach().double()
+    logits = e.passed.logits.detach().double()
     if logits.dim() < 2 or len(logits) < 2:
         return Check(DEPENDENCE, "there is one example", asked=False)
     size, apart = float(logits.abs().max()), float((logits - logits.mean(0)).abs().max())

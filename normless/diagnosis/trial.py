@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from itertools import repeat
 from math import inf, nan
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.diagnosis.examination import Examination
+from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.divergence import has_diverged
-from normless.probes import Signal, descend, observe, preserve_state
-from normless.residual import ResidualMap
+from normless.probes import descend, preserve_state
 
 STEPS = "trial steps"
 # A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
@@ -27,6 +27,8 @@ DECAY = 0.02
 MOMENTUM = 0.99
 # Rates that may work where a rate does not; one that is too small by less than a thousand is a choice.
 SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (1e3, 1e4, 1e5, 1e6, 1e7)
+# After so many steps at another rate, a loss that is no lower than at the start ends the trial.
+SCREEN = 6
 # Sums after which a norm follows, from which on a post-norm network needs warm-up.
 POST_NORM = 24
 
@@ -36,14 +38,12 @@ class Trial:
     """Losses before each step and after the last, at a learning rate.
 
     Attributes:
-        closed: blocks whose branch is still zero in the end.
         moved: the norm of the first update.
         rounded: the share of low-precision parameters that it did not change.
     """
 
     rate: float
     losses: tuple[float, ...]
-    closed: tuple[str, ...] = ()
     moved: float = nan
     rounded: float = 0.0
 
@@ -65,16 +65,27 @@ def check_trial(e: Examination, steps: int) -> Check:
     if e.optimizer is None or steps < 1:
         reason = "no optimizer was given" if e.optimizer is None else "0 steps were requested"
         return Check(STEPS, f"not tried: {reason}", asked=False)
-    trial = tried(e, e.optimizer, steps)
+    model, trial = tried(e, e.optimizer, steps)
     summary = (
         f"{len(trial.losses) - 1} steps at rate {trial.rate:.3g} take the loss from {trial.losses[0]:.3g} "
         f"to {trial.losses[-1]:.3g}"
     )
     found = [*_settings(e, trial), *_rates(e, trial, steps)]
-    if trial.closed:
-        evidence = {"shut": len(trial.closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
-        found.append(finding("branch_never_grows", 0.3 + 0.5 * len(trial.closed) / e.depth, trial.closed, evidence))
+    if closed := _closed(e, model, trial):
+        evidence = {"shut": len(closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
+        found.append(finding("branch_never_grows", 0.3 + 0.5 * len(closed) / e.depth, closed, evidence))
     return Check(STEPS, summary, tuple(found))
+
+
+def _closed(e: Examination, trained: nn.Module, trial: Trial) -> list[str]:
+    """The blocks whose branch is zero before a trial and after it; none if it diverged."""
+    if has_diverged(trial.losses[-1]) or e.map is None or not _zeros(e.passed.tables["signal"]):
+        return []
+    return _zeros(pass_through(trained, e.inputs, e.targets, e.loss, e.map).tables["signal"])
+
+
+def _zeros(signal: pd.DataFrame) -> list[str]:
+    return list(signal.loc[signal["branch_variance"] == 0, "name"])
 
 
 def _settings(e: Examination, trial: Trial) -> Iterator[Finding]:
@@ -106,7 +117,7 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
         return
     if trial.progress < -LITTLE:
         for factor in SMALLER:
-            other = tried(e, e.optimizer, steps, factor)
+            _, other = tried(e, e.optimizer, steps, factor)
             if other.progress > LITTLE:
                 evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
                 if momentum >= MOMENTUM:
@@ -120,7 +131,7 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
         yield finding("effective_rate", 0.81, (), evidence)
     elif abs(trial.progress) < LITTLE:
         for factor in LARGER:
-            other = tried(e, e.optimizer, steps, factor)
+            _, other = tried(e, e.optimizer, steps, factor)
             if other.progress > MUCH:
                 evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
                 yield finding("rate_too_small", 0.8, (), evidence)
@@ -135,7 +146,7 @@ def _momentum(group: dict[str, object]) -> float:
     return float(betas[0])
 
 
-def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> Trial:
+def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> tuple[nn.Module, Trial]:
     """Steps of a copied optimizer with all its rates multiplied by `factor`, on a copied network."""
     # Copied together, so that the copied optimizer holds the copied parameters.
     model, optimizer = deepcopy((e.model, given))
@@ -146,27 +157,25 @@ def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> 
         if factor > 1 and group.get("weight_decay"):
             # The decay of a step stays as it is.
             group["weight_decay"] = group["weight_decay"] / factor
-    return stepped(e, model, optimizer, steps, e.map)
+    return model, stepped(e, model, optimizer, steps, screened=factor != 1.0)
 
 
-def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, mapped: ResidualMap | None) -> Trial:
-    """Train a network in place on the batch of an examination; its map is for blocks that stay closed."""
+def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, screened: bool) -> Trial:
+    """Train a network in place on the batch of an examination; a screened trial ends where it does not work."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
     moved, rounded, losses = nan, 0.0, []
     with preserve_state(model, training=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number, value in enumerate(descend(model, repeat((e.inputs, e.targets), steps), optimizer, loss=e.loss)):
+        # The loss after the last step is that before one more.
+        for value in descend(model, repeat((e.inputs, e.targets), steps + 1), optimizer, loss=e.loss):
             losses.append(value)
-            if not number and not has_diverged(value):
+            if len(losses) == 1 and not has_diverged(value):
                 moved, rounded = _first_step(model, before)
-        if has_diverged(losses[-1]) or mapped is None:
-            return Trial(rate, tuple(losses), (), moved, rounded)
-        signal = Signal()
-        losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=mapped))
-    table = signal.table()
-    closed = () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])
-    return Trial(rate, tuple(losses), closed, moved, rounded)
+                before.clear()
+            if screened and len(losses) > SCREEN and min(losses[-3:]) > losses[0]:
+                break
+    return Trial(rate, tuple(losses), moved, rounded)
 
 
 def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, float]:
