@@ -66,8 +66,9 @@ def check_growth(e: Examination) -> Check:
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
         if grows:
             evidence["doubling_would_give"] = 2.0**blocks
-            moments = predicted_moments(e.model, e.map, e.inputs) if e.map else []
-            predicted = moments[[block.name for block in e.blocks].index(where[1])].total_variance
+            assert e.map is not None
+            by_block = zip(e.blocks, predicted_moments(e.model, e.map, e.inputs), strict=True)
+            predicted = next(one.total_variance for block, one in by_block if block.name == where[1])
             if np.isfinite(predicted):
                 evidence["predicted_behind"] = float(predicted)
         kind = "growing_variance" if grows else "fading_signal"

@@ -6,7 +6,6 @@ import inspect
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from math import isfinite
 
 from torch import nn
 from torch.optim import SGD, Optimizer
@@ -15,7 +14,7 @@ from normless.arguments import arguments_of
 from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Cure, Finding
-from normless.diagnosis.trial import MUCH, Trial, stepped
+from normless.diagnosis.trial import MUCH, SCREEN, Trial, stepped
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
@@ -34,19 +33,22 @@ def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> lis
     if scheme_of(e.model) is not None:
         return [replace(one, cure=replace(one.cure, schemes=_schemes(one.cure.schemes))) for one in findings]
     trials: dict[str, Trial | None] = {}
-    cured = []
-    for one in findings:
+    cures: dict[int, Cure] = {}
+    # Of the most severe finding two cures that work well; of others one, which may be one of these.
+    needed, share = ENOUGH, WELL
+    for one in sorted(findings, key=lambda one: -one.severity):
         names = one.cure.schemes
+        for name in names if steps else ():
+            known = [trial for name in names if (trial := trials.get(name)) and trial.progress > share]
+            if len(known) < needed and name not in trials:
+                trials[name] = try_cure(e, name, steps)
         if steps and names:
-            for name in names:
-                if sum(trial is not None and trial.progress > WELL for trial in map(trials.get, names)) < ENOUGH:
-                    trials[name] = trials[name] if name in trials else try_cure(e, name, steps)
-            one = replace(one, cure=_ranked(one.cure, {name: trial for name in names if (trial := trials.get(name))}))
-        elif names:
+            cures[id(one)] = _ranked(one.cure, {name: trial for name in names if (trial := trials.get(name))})
+            needed, share = 1, MUCH
+        else:
             fitting = tuple(name for name in _schemes(names) if _fits(e, name))
-            one = replace(one, cure=replace(one.cure, schemes=fitting))
-        cured.append(one)
-    return cured
+            cures[id(one)] = replace(one.cure, schemes=fitting)
+    return [replace(one, cure=cures[id(one)]) for one in findings]
 
 
 def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -85,16 +87,16 @@ def try_cure(e: Examination, name: str, steps: int) -> Trial | None:
         given = e.optimizer or SGD(e.model.parameters(), RATE, MOMENTUM)
         positional, named = arguments_of(e.inputs)
         mapped = residual_map(network, *positional, **named)
-        trials: list[Trial] = []
+        begun: list[tuple[Trial, nn.Module, Optimizer]] = []
         for factor in FACTORS:
             copied = deepcopy(network)
             optimizer = optimizer_like(given, copied, factor, mapped)
-            trials.append(stepped(e, copied, optimizer, steps, screened=True))
-            if trials[-1].progress > WELL:
-                break
-        best = min(trials, key=lambda trial: trial.end)
-        if isfinite(best.end) and best.progress > MUCH:
-            return best
+            begun.append((stepped(e, copied, optimizer, min(SCREEN, steps)), copied, optimizer))
+        # The two rates that begin best go on, the second only if the first fails.
+        for first, copied, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
+            trial = stepped(e, copied, optimizer, steps, first) if first.progress > 0 else first
+            if trial.progress > MUCH:
+                return trial
     return None
 
 

@@ -1,4 +1,4 @@
-"""What the checks of a diagnosis read: the arguments, one recorded pass forward and back, and outputs in evaluation."""
+"""What the checks of a diagnosis read: the arguments, one recorded pass, and outputs in evaluation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Passed:
 
 @dataclass
 class Examination:
-    """The arguments of a diagnosis, and the pass; `map` is None where the network has none, for the reason `unmapped`."""
+    """The arguments of a diagnosis, and the pass; a network without a map has none for the reason `unmapped`."""
 
     model: nn.Module
     inputs: Any

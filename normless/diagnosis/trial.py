@@ -27,8 +27,8 @@ DECAY = 0.02
 MOMENTUM = 0.99
 # Rates that may work where a rate does not; one that is too small by less than a thousand is a choice.
 SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (1e3, 1e4, 1e5, 1e6, 1e7)
-# After so many steps at another rate, a loss that is no lower than at the start ends the trial.
-SCREEN = 6
+# A trial at another rate whose loss is no lower after so many steps is not continued.
+SCREEN = 5
 # Sums after which a norm follows, from which on a post-norm network needs warm-up.
 POST_NORM = 24
 
@@ -157,24 +157,23 @@ def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> 
         if factor > 1 and group.get("weight_decay"):
             # The decay of a step stays as it is.
             group["weight_decay"] = group["weight_decay"] / factor
-    return model, stepped(e, model, optimizer, steps, screened=factor != 1.0)
+    trial = stepped(e, model, optimizer, steps if factor == 1.0 else min(SCREEN, steps))
+    return model, trial if trial.progress < 0 else stepped(e, model, optimizer, steps, trial)
 
 
-def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, screened: bool) -> Trial:
-    """Train a network in place on the batch of an examination; a screened trial ends where it does not work."""
+def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, begun: Trial | None = None) -> Trial:
+    """Train a network in place on the batch of an examination, or go on with a trial that was begun with it."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
-    moved, rounded, losses = nan, 0.0, []
+    moved, rounded, losses = (begun.moved, begun.rounded, [*begun.losses]) if begun else (nan, 0.0, [])
     with preserve_state(model, training=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The loss after the last step is that before one more.
-        for value in descend(model, repeat((e.inputs, e.targets), steps + 1), optimizer, loss=e.loss):
+        rest = repeat((e.inputs, e.targets), steps + 1 - len(losses))
+        for value in descend(model, rest, optimizer, loss=e.loss):
             losses.append(value)
             if len(losses) == 1 and not has_diverged(value):
                 moved, rounded = _first_step(model, before)
-                before.clear()
-            if screened and len(losses) > SCREEN and min(losses[-3:]) > losses[0]:
-                break
     return Trial(rate, tuple(losses), moved, rounded)
 
 
