@@ -70,9 +70,11 @@ def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
         return replace(
             cure, words=f"none of {', '.join(cure.schemes)} lowered the loss in the trial, or fits it", schemes=()
         )
-    first = tried[best]
+    first, known = tried[best], cure.words
+    if best != FREEZE:
+        known = known.replace(repr(cure.schemes[0]), repr(best))
     words = (
-        f"{cure.words}; {len(first.losses) - 1} trial steps of {best} at rate {first.rate:.3g} take the loss from "
+        f"{known}; {first.steps} trial steps of {best} at rate {first.rate:.3g} take the loss from "
         f"{first.losses[0]:.3g} to {first.losses[-1]:.3g}"
     )
     return Cure(words, _schemes(tuple(losses)), losses)

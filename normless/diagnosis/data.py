@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Evidence, Finding, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
 
-INPUTS, SCALE, TARGETS = "inputs", "scale of the inputs", "targets"
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
 LARGE = 10.0
 IGNORED = -100
@@ -17,62 +16,67 @@ IGNORED = -100
 SEVERAL = 8
 
 
-def check_inputs(e: Examination) -> Check:
+@check("inputs", blocks=True)
+def check_inputs(e: Examination) -> Steps:
     """Look for inputs that are not finite, or the same for all examples."""
-    evidence: Evidence
     read = tensors(e.inputs)
-    floats = [one.detach() for one in read if one.is_floating_point() and one.numel()]
-    for one in floats:
-        bad = ~one.isfinite()
+    for one in read:
+        bad = ~one.detach().isfinite()
         if bad.any():
-            evidence = {
-                "values": int(bad.sum()),
-                "example": int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0,
-            }
-            return Check(INPUTS, "not finite", (finding("not_finite_inputs", 1.0, (), evidence),), blocks=True)
+            example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0
+            yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
+            return "not finite"
     batched = [one for one in read if one.dim()]
     if batched and all(len(one) > 1 and bool((one == one[:1]).all()) for one in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
-        return Check(
-            INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True
-        )
-    return Check(INPUTS, ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in read))
+        yield finding("constant_inputs", 0.99, (), evidence)
+        return "all examples are the same"
+    return ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in read)
 
 
-def check_scale(e: Examination) -> Check:
+@check("scale of the inputs")
+def check_scale(e: Examination) -> Steps:
     """Look for inputs far from the scale of weights, in a network without a norm."""
     floats = [one.detach() for one in tensors(e.inputs) if one.is_floating_point() and one.numel()]
     if not floats:
-        return Check(SCALE, "the inputs are integers", asked=False)
+        raise NotAsked("the inputs are integers")
     x = max(floats, key=Tensor.numel).double()
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
-    summary = f"mean {mean:.3g}, standard deviation {deviation:.3g}"
     # The map has norms that are written out in forward code too.
     layers = e.map.layers() if e.map else ()
-    if size <= LARGE or any(one.kind == "norm" for one in (*e.passed.events, *layers)):
-        return Check(SCALE, summary)
-    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-    return Check(SCALE, summary, (finding("unscaled_inputs", 0.96, (), evidence),))
+    if size > LARGE and not any(one.kind == "norm" for one in (*e.passed.events, *layers)):
+        evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+        yield finding("unscaled_inputs", 0.96, (), evidence)
+    return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
-def check_targets(e: Examination) -> Check:
-    """Look for targets that the loss refuses, spreads over all pairs, or that are all the same."""
-    error, targets, logits = e.passed.error, e.targets, e.passed.logits
-    if isinstance(targets, Tensor):
-        if error is not None:
-            return Check(TARGETS, "the loss refuses them", (_refused(targets, logits, error),), blocks=True)
-        if e.passed.is_broadcast:
-            shapes = {"targets": str(tuple(targets.shape)), "outputs": str(tuple(logits.shape))}
-            return Check(TARGETS, "broadcast", (finding("broadcast_targets", 0.98, (), shapes),))
-        values = targets[targets != IGNORED]
-        if values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
-            evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
-            return Check(TARGETS, "all the same", (finding("one_label", 0.98, (), evidence),))
-        return Check(TARGETS, f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} values")
-    if error is not None:
+@check("targets", blocks=True)
+def check_targets(e: Examination) -> Steps:
+    """Look for targets that the loss refuses."""
+    error, targets = e.passed.error, e.targets
+    if error is not None and not isinstance(targets, Tensor):
         raise error
-    return Check(TARGETS, "they are no tensor", asked=False)
+    if error is not None:
+        yield _refused(targets, e.passed.logits, error)
+        return "the loss refuses them"
+    return "the loss takes them"
+
+
+@check("values of the targets")
+def check_values(e: Examination) -> Steps:
+    """Look for targets that the loss spreads over all pairs, or that are all the same."""
+    targets, logits = e.targets, e.passed.logits
+    if not isinstance(targets, Tensor):
+        raise NotAsked("they are no tensor")
+    values = targets[targets != IGNORED]
+    if e.passed.is_broadcast:
+        shapes = {"targets": str(tuple(targets.shape)), "outputs": str(tuple(logits.shape))}
+        yield finding("broadcast_targets", 0.98, (), shapes)
+    elif values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
+        evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
+        yield finding("one_label", 0.98, (), evidence)
+    return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
 
 
 def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:

@@ -125,7 +125,8 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
         }
     is_broadcast = any("target size" in str(one.message) for one in caught)
     tables = {name: watcher.table() for name, watcher in watchers.items()}
-    missed = dict.fromkeys(item for watcher in watchers.values() if mapped for item in watcher.missed)
+    has_blocks = mapped is not None and mapped.depth > 0
+    missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
     return Passed(
         tape.events, tape.joins, logits, float(value.detach()), None, is_broadcast, gradients, tables, tuple(missed)
     )

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from normless.diagnosis.examination import Examination, pass_through
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.divergence import has_diverged
 from normless.probes import descend, preserve_state
 
-STEPS = "trial steps"
 # A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
 LITTLE, MUCH = 0.01, 0.2
 # Per step, a decay above this share of the weights is no regularization.
@@ -48,6 +47,11 @@ class Trial:
     rounded: float = 0.0
 
     @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return len(self.losses) - 1
+
+    @property
     def end(self) -> float:
         """The loss in the end, the mean of the last three; infinite if it diverged."""
         if any(map(has_diverged, self.losses[1:])):
@@ -60,21 +64,21 @@ class Trial:
         return (self.losses[0] - self.end) / abs(self.losses[0]) if self.losses[0] else 0.0
 
 
-def check_trial(e: Examination, steps: int) -> Check:
+@check("trial steps")
+def check_trial(e: Examination, steps: int) -> Steps:
     """Take `steps` steps of the optimizer on the one batch, with copies of network and optimizer, and judge them."""
-    if e.optimizer is None or steps < 1:
-        reason = "no optimizer was given" if e.optimizer is None else "0 steps were requested"
-        return Check(STEPS, f"not tried: {reason}", asked=False)
+    if e.optimizer is None:
+        raise NotAsked("not tried: no optimizer was given")
+    if steps < 1 or not any(e.passed.gradients.values()):
+        raise NotAsked(f"not tried: {'0 steps were requested' if steps < 1 else 'there is no gradient'}")
     model, trial = tried(e, e.optimizer, steps)
-    summary = (
-        f"{len(trial.losses) - 1} steps at rate {trial.rate:.3g} take the loss from {trial.losses[0]:.3g} "
-        f"to {trial.losses[-1]:.3g}"
-    )
-    found = [*_settings(e, trial), *_rates(e, trial, steps)]
+    yield from _settings(e, trial)
+    yield from _rates(e, trial, steps)
     if closed := _closed(e, model, trial):
         evidence = {"shut": len(closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
-        found.append(finding("branch_never_grows", 0.3 + 0.5 * len(closed) / e.depth, closed, evidence))
-    return Check(STEPS, summary, tuple(found))
+        yield finding("branch_never_grows", 0.3 + 0.5 * len(closed) / e.depth, closed, evidence)
+    before, after, count = trial.losses[0], trial.losses[-1], f"{trial.steps} step{'s' * (trial.steps != 1)}"
+    return f"{count} at rate {trial.rate:.3g} take the loss from {before:.3g} to {after:.3g}"
 
 
 def _closed(e: Examination, trained: nn.Module, trial: Trial) -> list[str]:
@@ -109,35 +113,34 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     """Other rates, where this one does not lower the loss."""
     assert e.optimizer is not None
     momentum = max(_momentum(group) for group in e.optimizer.param_groups)
-    evidence = {"rate": trial.rate, "steps": len(trial.losses) - 1, "loss_before": trial.losses[0]}
-    evidence["loss_after"] = trial.losses[-1]
-    sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.map.blocks) if e.map else 0
+    evidence = {
+        "rate": trial.rate,
+        "steps": trial.steps,
+        "loss_before": trial.losses[0],
+        "loss_after": trial.losses[-1],
+    }
+    effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
+    sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.blocks)
     if sums >= POST_NORM and trial.progress < 0.5:
         yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
         return
-    if trial.progress < -LITTLE:
-        for factor in SMALLER:
-            _, other = tried(e, e.optimizer, steps, factor)
-            if other.progress > LITTLE:
-                evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
-                if momentum >= MOMENTUM:
-                    evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
-                    yield finding("effective_rate", 0.81, (), evidence)
-                else:
-                    yield finding("rate_too_large", 0.8, (), evidence)
-                return
-    elif trial.progress < LITTLE and momentum >= MOMENTUM:
-        evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
-        yield finding("effective_rate", 0.81, (), evidence)
-    elif abs(trial.progress) < LITTLE:
-        for factor in LARGER:
-            _, other = tried(e, e.optimizer, steps, factor)
-            if other.progress > MUCH:
-                evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
-                yield finding("rate_too_small", 0.8, (), evidence)
-                return
-            if other.progress < -LITTLE:
-                return
+    if abs(trial.progress) < LITTLE and momentum >= MOMENTUM:
+        yield finding("effective_rate", 0.81, (), evidence | effective)
+        return
+    # Downwards the first rate that makes progress; upwards one that makes much, unless the loss rises before.
+    rises = trial.progress < -LITTLE
+    kind, factors, share = ("rate_too_large", SMALLER, LITTLE) if rises else ("rate_too_small", LARGER, MUCH)
+    for factor in factors if rises or abs(trial.progress) < LITTLE else ():
+        _, other = tried(e, e.optimizer, steps, factor)
+        # One low loss among the last is no progress.
+        if other.progress > share and max(other.losses[-3:]) < other.losses[0]:
+            evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
+            if kind == "rate_too_large" and momentum >= MOMENTUM:
+                kind, evidence = "effective_rate", evidence | effective
+            yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence)
+            return
+        if kind == "rate_too_small" and other.progress < -LITTLE:
+            return
 
 
 def _momentum(group: dict[str, object]) -> float:
